@@ -1,0 +1,45 @@
+/**
+ * Runs a program on the Node that Posthorn pins (the npm package `node`), whatever Node started this file.
+ * Plain JavaScript for Node 20, because it runs before the pinned one does.
+ * The program ends when its launcher does: a killed `npm start` leaves no server behind that holds the port.
+ */
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { constants } from 'node:os';
+import path from 'node:path';
+
+const neededMajor = 24;
+
+export function launch(file, args) {
+  const launcher = process.ppid;
+  const child = spawn(findNode(), [file, ...args], { stdio: ['inherit', 'inherit', 'inherit', 'ipc'] });
+
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
+  // npm killed with -9 passes nothing on; its death shows only in our parent having changed.
+  if (process.env.npm_lifecycle_event) {
+    setInterval(() => process.ppid !== launcher && child.kill('SIGTERM'), 250).unref();
+  }
+  child.on('error', (error) => stop(`Posthorn could not start ${child.spawnfile}: ${error.message}`));
+  child.on('exit', (code, signal) => process.exit(code ?? 128 + constants.signals[signal]));
+}
+
+function findNode() {
+  try {
+    const manifest = createRequire(import.meta.url).resolve('node/package.json');
+    const binary = path.join(path.dirname(manifest), 'bin', 'node');
+    if (existsSync(binary)) return binary;
+  } catch {
+    // Not installed (a platform without it, or install scripts were refused): ours may do.
+  }
+  if (Number(process.versions.node.split('.')[0]) >= neededMajor) return process.execPath;
+  stop(
+    `Posthorn runs on Node ${neededMajor}, and the npm package \`node\` that brings it is not installed ` +
+      `(this is Node ${process.versions.node}).\nInstall again with install scripts allowed, or use Node ${neededMajor}.`,
+  );
+}
+
+function stop(message) {
+  process.stderr.write(`${message}\n`);
+  process.exit(1);
+}

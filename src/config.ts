@@ -1,0 +1,372 @@
+/**
+ * The only reader of the environment. Every setting is declared once, in `settings` below: how it is read, its
+ * default, and the sentence that docs/config.md shows. A mistake stops the start, and all mistakes are told at once.
+ */
+import path from 'node:path';
+import { type LogLevel, logLevels } from './lib/log.ts';
+import { OperatorError } from './lib/operator-error.ts';
+import { suggest } from './lib/suggest.ts';
+
+export const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
+export type Role = (typeof roles)[number];
+
+export type Config = ReturnType<typeof readConfig>;
+
+/** What a reader throws; `readConfig` puts the setting's name in front. */
+class Fault extends Error {}
+
+interface Setting<T> {
+  read: (text: string) => T;
+  fallback: T;
+  /** The default, as a person reads it. */
+  shown: string;
+  about: string;
+  secret?: boolean;
+  /** Read and checked from the first version on; has its effect once this part of the service is there. */
+  comesWith?: 'delivery' | 'mail' | 'verification';
+}
+
+function setting<T>(
+  read: (text: string) => T,
+  fallback: NoInfer<T>,
+  shown: string,
+  about: string,
+  extra: Pick<Setting<T>, 'secret' | 'comesWith'> = {},
+): Setting<T> {
+  return { read, fallback, shown, about, ...extra };
+}
+
+// `null` as a default means: depends on the others, worked out in `readConfig`.
+export const settings = {
+  PORT: setting(port, 3000, '3000', 'Port of the API. `0` takes a free one.'),
+  HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the API listens on.'),
+  NODE_ENV: setting<string>(
+    text,
+    'development',
+    'development',
+    '`production` turns on the strict defaults below.',
+  ),
+  DATABASE_URL: setting<string | null>(
+    postgresUrl,
+    null,
+    'the embedded PostgreSQL',
+    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. `sslmode`, `sslrootcert`, `sslcert` and `sslkey` are honoured.',
+    { secret: true },
+  ),
+  POSTHORN_DATA_DIR: setting<string>(
+    text,
+    './data',
+    './data',
+    'Folder of the embedded PostgreSQL (`postgres/`) and of `secret.key`.',
+  ),
+  POSTHORN_AUTO_MIGRATE: setting(
+    bool,
+    true,
+    'true',
+    'Bring the schema up to date at start. `false`: run `posthorn migrate` yourself.',
+  ),
+  POSTHORN_BASE_PATH: setting(basePath, '', 'none', 'Prefix of every route, for example `/api/v2`.'),
+  POSTHORN_PUBLIC_URL: setting<string | null>(
+    publicUrl,
+    null,
+    'none; required in production',
+    'Where the world reaches this service, without the base path. `Link` and `Location` are absolute under it.',
+  ),
+  POSTHORN_ROLES: setting<readonly Role[]>(
+    list(oneOf(roles)),
+    roles,
+    roles.join(','),
+    'What this process does. Run more processes with fewer roles each to scale out.',
+  ),
+  POSTHORN_SECRET_KEY: setting<readonly Buffer[] | null>(
+    list(secretKey),
+    null,
+    'made and kept in the data folder when embedded; else required',
+    'Encrypts secrets at rest: 32 bytes in base64 or hex (`openssl rand -base64 32`). Several with commas: the first encrypts, the others only decrypt.',
+    { secret: true },
+  ),
+  POSTHORN_ADMIN_TOKEN: setting<string | null>(
+    token,
+    null,
+    'none: the routes do not exist',
+    'Bearer token of the `/admin` routes, at least 32 characters.',
+    { secret: true },
+  ),
+  POSTHORN_RATE_LIMIT: setting(
+    wholeNumber(0, 1e9),
+    6000,
+    '6000',
+    'Requests a minute for each API key and process. `0`: no limit.',
+  ),
+  POSTHORN_CORS_ORIGINS: setting<readonly string[]>(
+    list(origin),
+    [],
+    'none: CORS is off',
+    'Origins whose pages may call the API, with commas, or `*`.',
+  ),
+  POSTHORN_METRICS_TOKEN: setting<string | null>(
+    token,
+    null,
+    'none',
+    'Bearer token for `/metrics`, at least 32 characters. In production `/metrics` exists only with this or the port below.',
+    { secret: true },
+  ),
+  POSTHORN_METRICS_PORT: setting<number | null>(
+    port,
+    null,
+    'none',
+    'Serves `/metrics`, without a token, on this port of `HOST` and no longer on `PORT`.',
+  ),
+  POSTHORN_LOG_LEVEL: setting<LogLevel>(
+    oneOf(logLevels),
+    'info',
+    'info',
+    `One of ${logLevels.map((level) => `\`${level}\``).join(', ')}.`,
+  ),
+  POSTHORN_ALLOW_HTTP: setting<boolean | null>(
+    bool,
+    null,
+    'false in production, else true',
+    'Whether webhooks may have `http` URLs.',
+  ),
+  POSTHORN_INSECURE_DEV: setting(bool, false, 'false', 'Allows development mode to listen beyond loopback.'),
+  POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the mail door listens on.', {
+    comesWith: 'mail',
+  }),
+  POSTHORN_SMTP_PORT: setting(port, 2525, '2525', 'Port of the mail door.', { comesWith: 'mail' }),
+  POSTHORN_MAIL_HOST: setting<string | null>(
+    text,
+    null,
+    'none; required in production',
+    'The MX name that users are told.',
+    {
+      comesWith: 'verification',
+    },
+  ),
+  POSTHORN_TLS_CERT: setting<string | null>(
+    text,
+    null,
+    'a self-signed one',
+    'Certificate file (PEM) of the mail door.',
+    {
+      comesWith: 'mail',
+    },
+  ),
+  POSTHORN_TLS_KEY: setting<string | null>(text, null, 'a self-signed one', 'Its private key.', {
+    comesWith: 'mail',
+  }),
+  POSTHORN_MAX_MESSAGE_BYTES: setting(
+    wholeNumber(1024, 1 << 30),
+    26_214_400,
+    '26214400',
+    'Largest message that is taken.',
+    {
+      comesWith: 'mail',
+    },
+  ),
+  POSTHORN_INLINE_RAW_BYTES: setting(
+    wholeNumber(0, 1 << 28),
+    1_048_576,
+    '1048576',
+    'Messages up to this size are in the event itself; larger ones are linked.',
+    { comesWith: 'mail' },
+  ),
+  POSTHORN_ACCEPT_UNVERIFIED: setting<boolean | null>(
+    bool,
+    null,
+    'false in production, else true',
+    'Whether unverified identities receive mail.',
+    { comesWith: 'mail' },
+  ),
+  POSTHORN_DNS_SERVERS: setting<readonly string[] | null>(
+    list(text),
+    null,
+    "the machine's",
+    'Resolvers, `ip:port` with commas; they then answer everything the service asks of DNS.',
+  ),
+  POSTHORN_RETRY_SCHEDULE: setting<readonly number[]>(
+    list(wholeNumber(0, 31_536_000)),
+    [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400],
+    '5,300,1800,7200,18000,36000,50400,72000,86400',
+    'Seconds to wait after each failed try.',
+    { comesWith: 'delivery' },
+  ),
+  POSTHORN_ALLOW_TARGETS: setting<readonly string[] | null>(
+    list(text),
+    null,
+    'none in production, else loopback',
+    'Address ranges (CIDR) that webhooks may reach although they are not public.',
+    { comesWith: 'delivery' },
+  ),
+  POSTHORN_RETENTION_DAYS: setting(
+    wholeNumber(1, 36_500),
+    30,
+    '30',
+    'How long messages, events and deliveries are kept.',
+    {
+      comesWith: 'delivery',
+    },
+  ),
+};
+
+type SettingName = keyof typeof settings;
+type Values = { [Name in SettingName]: (typeof settings)[Name]['fallback'] };
+const names = Object.keys(settings) as SettingName[];
+
+export function readConfig(environment: Record<string, string | undefined>) {
+  const { values, faults } = readValues(environment);
+  const production = values.NODE_ENV === 'production';
+  const embedded = values.DATABASE_URL === null;
+
+  for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'] as const) {
+    if (production && values[name] === null) faults.push(`${name} is required with NODE_ENV=production.`);
+  }
+  if (!production && !embedded && values.POSTHORN_SECRET_KEY === null) {
+    faults.push('POSTHORN_SECRET_KEY is required with DATABASE_URL. Make one with: openssl rand -base64 32');
+  }
+  for (const name of ['HOST', 'POSTHORN_SMTP_HOST'] as const) {
+    if (production || values.POSTHORN_INSECURE_DEV || isLoopback(values[name])) continue;
+    faults.push(
+      `${name}=${values[name]} would open a development server to others. Set NODE_ENV=production, ` +
+        'or POSTHORN_INSECURE_DEV=true if you mean it.',
+    );
+  }
+  if (faults.length > 0) {
+    throw new OperatorError(
+      `The configuration has ${count(faults)}:\n${faults.map((fault) => `  - ${fault}`).join('\n')}`,
+    );
+  }
+
+  return {
+    production,
+    host: values.HOST,
+    port: values.PORT,
+    databaseUrl: values.DATABASE_URL,
+    dataDir: path.resolve(values.POSTHORN_DATA_DIR),
+    autoMigrate: values.POSTHORN_AUTO_MIGRATE,
+    basePath: values.POSTHORN_BASE_PATH,
+    publicUrl: values.POSTHORN_PUBLIC_URL,
+    roles: values.POSTHORN_ROLES,
+    secretKeys: values.POSTHORN_SECRET_KEY,
+    adminToken: values.POSTHORN_ADMIN_TOKEN,
+    rateLimitPerMinute: values.POSTHORN_RATE_LIMIT,
+    corsOrigins: values.POSTHORN_CORS_ORIGINS,
+    metricsToken: values.POSTHORN_METRICS_TOKEN,
+    metricsPort: values.POSTHORN_METRICS_PORT,
+    logLevel: values.POSTHORN_LOG_LEVEL,
+    allowHttp: values.POSTHORN_ALLOW_HTTP ?? !production,
+    dnsServers: values.POSTHORN_DNS_SERVERS,
+    /** Not ours to refuse (Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service of that name), worth a line. */
+    unknown: Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings)),
+  };
+}
+
+function readValues(environment: Record<string, string | undefined>) {
+  const values: Record<string, unknown> = {};
+  const faults: string[] = [];
+  for (const name of names) {
+    const { read, fallback, secret } = settings[name];
+    const given = environment[name];
+    values[name] = fallback;
+    // `NAME=` in a compose or .env file means "not set".
+    if (given === undefined || given === '') continue;
+    try {
+      values[name] = read(given);
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      faults.push(`${name}${secret ? '' : `=${given}`}: ${error.message}`);
+    }
+  }
+  for (const name of Object.keys(environment)) {
+    const meant = name.startsWith('POSTHORN_') && !(name in settings) && suggest(name, names);
+    if (meant) faults.push(`${name} is not a setting. Did you mean ${meant}?`);
+  }
+  return { values: values as Values, faults };
+}
+
+function count(faults: string[]): string {
+  return faults.length === 1 ? 'a mistake' : `${faults.length} mistakes`;
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+function text(given: string): string {
+  return given;
+}
+
+function bool(given: string): boolean {
+  if (given === 'true' || given === '1') return true;
+  if (given === 'false' || given === '0') return false;
+  throw new Fault('write true, false, 1 or 0.');
+}
+
+function wholeNumber(least: number, most: number) {
+  return (given: string): number => {
+    const number = /^\d{1,15}$/.test(given) ? Number(given) : Number.NaN;
+    if (number >= least && number <= most) return number;
+    throw new Fault(`write a whole number from ${least} to ${most}.`);
+  };
+}
+
+function port(given: string): number {
+  return wholeNumber(0, 65_535)(given);
+}
+
+function oneOf<T extends string>(allowed: readonly T[]) {
+  return (given: string): T => {
+    if (allowed.includes(given as T)) return given as T;
+    const near = suggest(given, allowed);
+    throw new Fault(`"${given}" is none of ${allowed.join(', ')}.${near ? ` Did you mean ${near}?` : ''}`);
+  };
+}
+
+function list<T>(readOne: (text: string) => T) {
+  return (given: string): readonly T[] =>
+    given
+      .split(',')
+      .map((part) => part.trim())
+      .filter((part) => part !== '')
+      .map(readOne);
+}
+
+function token(given: string): string {
+  if (/^[\x21-\x7e]{32,}$/.test(given)) return given;
+  throw new Fault('write at least 32 printable characters without spaces (openssl rand -hex 32).');
+}
+
+function secretKey(given: string): Buffer {
+  const bytes = /^[0-9a-f]{64}$/i.test(given) ? Buffer.from(given, 'hex') : Buffer.from(given, 'base64');
+  if (bytes.length === 32) return bytes;
+  throw new Fault('write 32 bytes in base64 or hex for each key (openssl rand -base64 32).');
+}
+
+function basePath(given: string): string {
+  const trimmed = given.replace(/\/+$/, '');
+  if (/^(\/[A-Za-z0-9._~-]+)*$/.test(trimmed)) return trimmed;
+  throw new Fault('write a path such as /api/v2.');
+}
+
+function postgresUrl(given: string): string {
+  // Not parsed as a URL: several hosts with commas are fine here.
+  if (/^postgres(ql)?:\/\/\S+$/.test(given)) return given;
+  throw new Fault('write postgres://user:password@host:port/database (special characters percent-encoded).');
+}
+
+function publicUrl(given: string): string {
+  const url = readUrl(given);
+  if (url && /^https?:$/.test(url.protocol) && !url.search && !url.hash && !url.username) {
+    return url.href.replace(/\/+$/, '');
+  }
+  throw new Fault('write an absolute URL such as https://mail.example.com.');
+}
+
+function origin(given: string): string {
+  if (given === '*' || readUrl(given)?.origin === given) return given;
+  throw new Fault('write origins such as https://app.example.com, or *.');
+}
+
+function readUrl(given: string): URL | null {
+  return URL.canParse(given) ? new URL(given) : null;
+}

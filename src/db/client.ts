@@ -1,0 +1,144 @@
+/**
+ * The connection to PostgreSQL. `Sql` is what every store function takes: a pool or a transaction, the caller
+ * decides. A database that is away fails a query within seconds, and the pool connects again by itself.
+ */
+import { readFileSync } from 'node:fs';
+import postgres from 'postgres';
+import type { Log } from '../lib/log.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+
+// biome-ignore lint/complexity/noBannedTypes: the driver's own default for "no custom types".
+export type Sql = postgres.ISql<{}>;
+export type Pool = postgres.Sql;
+
+export function connect(url: string, options: { max: number; applicationName: string }): Pool {
+  const { plainUrl, ssl } = readTls(url);
+  return postgres(plainUrl, {
+    max: options.max,
+    ...(ssl === undefined ? {} : { ssl }),
+    connect_timeout: 5,
+    // The driver's own backoff grows to 20 s, and a request would hang that long; ours is answered 503 soon.
+    backoff: () => 0.25,
+    connection: { application_name: options.applicationName, statement_timeout: 30_000 },
+    onnotice: () => {},
+  });
+}
+
+/** One transaction: a new one on a pool, or the caller's own when it already is in one. */
+export function transaction<T>(sql: Sql, work: (sql: Sql) => Promise<T>): Promise<T> {
+  return 'begin' in sql ? ((sql as Pool).begin(work) as Promise<T>) : work(sql);
+}
+
+/** The only row of an answer that always has one. */
+export function only<T>(rows: readonly T[]): T {
+  const [row] = rows;
+  if (row === undefined) throw new Error('The query was to give a row and gave none');
+  return row;
+}
+
+const unavailable = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EPIPE',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'ETIMEDOUT',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'CONNECT_TIMEOUT',
+  'CONNECTION_CLOSED',
+  'CONNECTION_ENDED',
+  'CONNECTION_DESTROYED',
+  '53100', // disk_full
+  '53300', // too_many_connections
+  '57P01', // admin_shutdown
+  '57P02', // crash_shutdown
+  '57P03', // cannot_connect_now: starting up, shutting down, in recovery
+  '57014', // query_canceled: our own statement_timeout
+  '25006', // read_only_sql_transaction: a standby not promoted yet
+]);
+
+/** Whether the database was away or too busy, so that the same request may well work in a moment. */
+export function isUnavailable(error: unknown): boolean {
+  const code = errorCode(error);
+  return code !== undefined && (unavailable.has(code) || code.startsWith('08'));
+}
+
+/** The SQLSTATE or the driver's or system's code. */
+export function errorCode(error: unknown): string | undefined {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  return typeof code === 'string' ? code : undefined;
+}
+
+export function violates(error: unknown, constraint: string): boolean {
+  return error instanceof postgres.PostgresError && error.constraint_name === constraint;
+}
+
+/** Waits, with a message and growing pauses, until the database answers; a version too old or a wrong password ends it. */
+export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal): Promise<void> {
+  for (let pauseMs = 250; ; pauseMs = Math.min(pauseMs * 2, 10_000)) {
+    try {
+      const { version } = only(await sql`select current_setting('server_version_num')::int as version`);
+      if (version >= 150_000) return;
+      throw new OperatorError(
+        `PostgreSQL 15 or newer is needed; the database says ${Math.floor(version / 10_000)}.`,
+      );
+    } catch (error) {
+      if (error instanceof OperatorError) throw error;
+      const reason = error instanceof Error ? error.message || errorCode(error) : String(error);
+      if (!isUnavailable(error)) {
+        throw new OperatorError(`The database refused the connection: ${reason}\nCheck DATABASE_URL.`, {
+          cause: error,
+        });
+      }
+      log.warn(`the database does not answer (${reason}); trying again in ${pauseMs / 1000} s`);
+      await pause(pauseMs, signal);
+    }
+  }
+}
+
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener('abort', () => {
+      clearTimeout(timer);
+      reject(new OperatorError('Stopped while waiting for the database.'));
+    });
+  });
+}
+
+type TlsOption = NonNullable<postgres.Options<Record<string, never>>['ssl']>;
+
+/** libpq's TLS parameters; the driver knows `sslmode` alone and would send the files' names to the server. */
+function readTls(url: string): { plainUrl: string; ssl: TlsOption | undefined } {
+  const [address = '', query = ''] = url.split('?', 2);
+  const parameters = new URLSearchParams(query);
+  const take = (name: string) => {
+    const value = parameters.get(name);
+    parameters.delete(name);
+    return value;
+  };
+  const mode = take('sslmode');
+  const files = { ca: take('sslrootcert'), cert: take('sslcert'), key: take('sslkey') };
+  const plainUrl = parameters.size > 0 ? `${address}?${parameters}` : address;
+
+  const named = Object.entries(files).filter(
+    (entry): entry is [string, string] => entry[1] !== null && entry[1] !== 'system',
+  );
+  if (mode === 'disable' || (mode === null && named.length === 0))
+    return { plainUrl, ssl: mode ? false : undefined };
+  if (named.length === 0 && mode !== 'verify-ca') return { plainUrl, ssl: mode as TlsOption };
+  const contents = named.map(([option, file]) => [option, readPem(file)]);
+  // As libpq does: a root certificate makes `require` check the chain; only verify-full checks the name.
+  const checks = { rejectUnauthorized: files.ca !== null || mode?.startsWith('verify') === true };
+  const name = mode === 'verify-full' ? {} : { checkServerIdentity: () => undefined };
+  return { plainUrl, ssl: { ...Object.fromEntries(contents), ...checks, ...name } };
+}
+
+function readPem(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (cause) {
+    throw new OperatorError(`DATABASE_URL names the file ${file}, which cannot be read.`, { cause });
+  }
+}

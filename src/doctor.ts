@@ -1,0 +1,170 @@
+/** `posthorn doctor`: looks at everything a start needs, and says for each thing found wrong what to do about it. */
+import { Resolver } from 'node:dns/promises';
+import { createServer } from 'node:net';
+import { type Config, readConfig } from './config.ts';
+import { only, type Pool } from './db/client.ts';
+import { readSchemaState } from './db/migrate.ts';
+import { openDatabase } from './db/open.ts';
+import { makeLog } from './lib/log.ts';
+import { makeSealer } from './lib/secrets.ts';
+import { loadSecretKeys } from './main.ts';
+import { findAnySealedSecret } from './store/webhooks.ts';
+import { secretContext } from './webhooks/secret.ts';
+
+export interface Finding {
+  check: string;
+  level: 'ok' | 'warn' | 'fail';
+  detail: string;
+  remedy?: string;
+}
+
+type Check = () => Promise<Omit<Finding, 'check'>>;
+
+export async function diagnose(environment: Record<string, string | undefined>): Promise<Finding[]> {
+  let config: Config;
+  try {
+    config = readConfig(environment);
+  } catch (error) {
+    return [
+      { check: 'configuration', level: 'fail', detail: messageOf(error), remedy: 'See docs/config.md.' },
+    ];
+  }
+  const mode = config.production ? 'production' : 'development';
+  const findings: Finding[] = [{ check: 'configuration', level: 'ok', detail: `${mode} mode` }];
+  findings.push(...(await diagnoseDatabase(config)));
+  findings.push(await run('port', () => checkPort(config)));
+  findings.push(await run('dns', () => checkDns(config)));
+  return findings;
+}
+
+async function diagnoseDatabase(config: Config): Promise<Finding[]> {
+  const log = makeLog({ level: 'silent', json: false });
+  // A server that is away is worth waiting for at a start, but not here.
+  const patience = AbortSignal.timeout(5000);
+  try {
+    const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: patience });
+    try {
+      return [
+        await run('database', () => checkVersion(database.sql, config)),
+        await run('schema', () => checkSchema(database.sql)),
+        await run('secret key', () => checkSecretKey(database.sql, config)),
+        await run('clock', () => checkClock(database.sql)),
+      ];
+    } finally {
+      await database.close();
+    }
+  } catch (error) {
+    const remedy = config.databaseUrl ? 'Check DATABASE_URL and that the server runs.' : 'See the message.';
+    return [{ check: 'database', level: 'fail', detail: messageOf(error), remedy }];
+  }
+}
+
+async function run(check: string, look: Check): Promise<Finding> {
+  try {
+    return { check, ...(await look()) };
+  } catch (error) {
+    return { check, level: 'fail', detail: messageOf(error) };
+  }
+}
+
+async function checkVersion(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
+  const { version } = only(await sql`select current_setting('server_version') as version`);
+  return {
+    level: 'ok',
+    detail: `PostgreSQL ${version}, ${config.databaseUrl ? 'yours' : `embedded in ${config.dataDir}`}`,
+  };
+}
+
+async function checkSchema(sql: Pool): Promise<Omit<Finding, 'check'>> {
+  const { version, pending, newer } = await readSchemaState(sql);
+  if (newer) {
+    return {
+      level: 'fail',
+      detail: `version ${version} is newer than this Posthorn`,
+      remedy: 'Run the newer Posthorn.',
+    };
+  }
+  if (pending.length > 0) {
+    return {
+      level: 'warn',
+      detail: `lacks ${pending.join(', ')}`,
+      remedy: 'The next start applies it, or: posthorn migrate',
+    };
+  }
+  return { level: 'ok', detail: `version ${version}, up to date` };
+}
+
+async function checkSecretKey(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
+  const sealer = makeSealer(loadSecretKeys(config));
+  const { pending } = await readSchemaState(sql);
+  const sealed = pending.length === 0 ? await findAnySealedSecret(sql) : undefined;
+  if (!sealed) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
+  try {
+    sealer.open(sealed.secret, secretContext(sealed.id));
+    return { level: 'ok', detail: 'opens the stored secrets' };
+  } catch (error) {
+    const remedy =
+      'Put the key that was used before into POSTHORN_SECRET_KEY, after the new one with a comma.';
+    return { level: 'fail', detail: messageOf(error), remedy };
+  }
+}
+
+async function checkClock(sql: Pool): Promise<Omit<Finding, 'check'>> {
+  const { now } = only(
+    await sql<{ now: number }[]>`select extract(epoch from clock_timestamp())::float8 as now`,
+  );
+  const offSeconds = Math.round(Math.abs(Date.now() / 1000 - now));
+  if (offSeconds <= 5) return { level: 'ok', detail: "agrees with the database's" };
+  return {
+    level: 'warn',
+    detail: `is ${offSeconds} s away from the database's`,
+    remedy: 'Run NTP on both machines.',
+  };
+}
+
+async function checkPort({ host, port, basePath }: Config): Promise<Omit<Finding, 'check'>> {
+  if (port === 0 || (await canListen(host, port))) return { level: 'ok', detail: `${host}:${port} is free` };
+  const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
+  const answer = await fetch(`${origin}${basePath}/health/live`, { signal: AbortSignal.timeout(2000) }).catch(
+    () => null,
+  );
+  if (answer?.ok) return { level: 'ok', detail: `a Posthorn answers on ${host}:${port}` };
+  return { level: 'fail', detail: `${host}:${port} is in use`, remedy: 'Stop that program, or set PORT.' };
+}
+
+function canListen(host: string, port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.once('error', () => resolve(false));
+    server.listen({ host, port }, () => server.close(() => resolve(true)));
+  });
+}
+
+async function checkDns({ dnsServers }: Config): Promise<Omit<Finding, 'check'>> {
+  const resolver = new Resolver({ timeout: 2000, tries: 1 });
+  if (dnsServers) resolver.setServers([...dnsServers]);
+  const asked = resolver.getServers().join(', ');
+  try {
+    await resolver.resolveNs('.');
+    return { level: 'ok', detail: `${asked} answers` };
+  } catch (error) {
+    const remedy =
+      'Webhook targets and domains cannot be looked up. Set POSTHORN_DNS_SERVERS to resolvers that answer.';
+    return { level: 'warn', detail: `${asked || 'no resolver'}: ${messageOf(error)}`, remedy };
+  }
+}
+
+const marks = { ok: '✓', warn: '!', fail: '✗' };
+
+export function printFindings(findings: Finding[]): string {
+  return findings
+    .map(({ check, level, detail, remedy }) => {
+      const line = `${marks[level]} ${check.padEnd(13)} ${detail}`;
+      return remedy ? `${line}\n  → ${remedy}` : line;
+    })
+    .join('\n');
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,116 @@
+/**
+ * The API door. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
+ * the schema, the handler; whatever fails on the way becomes a problem document.
+ */
+import swagger from '@fastify/swagger';
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
+import { fastify, type RawRequestDefaultExpression } from 'fastify';
+import { newId } from '../lib/ids.ts';
+import { type Gate, makeGate, requireAccessRule } from './access.ts';
+import { makeProblemSender, sendClientError } from './errors.ts';
+import { readJsonBodies } from './json-body.ts';
+import { allowOrigin, answerOtherMethods } from './methods.ts';
+import { openApiOptions } from './openapi.ts';
+import { makeRateLimiter } from './rate-limit.ts';
+import { adminRoutes } from './routes/admin.ts';
+import { apiKeyRoutes } from './routes/api-keys.ts';
+import { documentationRoutes } from './routes/documentation.ts';
+import { eventTypeRoutes } from './routes/event-types.ts';
+import { healthRoutes } from './routes/health.ts';
+import { identityRoutes } from './routes/identities.ts';
+import { meRoutes } from './routes/me.ts';
+import { metricsRoutes } from './routes/metrics.ts';
+import { webhookRoutes } from './routes/webhooks.ts';
+import type { App, Services } from './services.ts';
+import { makeValidation, refuseFaults } from './validation.ts';
+
+const maxBodyBytes = 64 * 1024;
+
+export async function buildApp(services: Services): Promise<App> {
+  const sendProblem = makeProblemSender(services.log);
+  const app = fastify({
+    bodyLimit: maxBodyBytes,
+    genReqId: readRequestId,
+    clientErrorHandler: sendClientError,
+    frameworkErrors: sendProblem,
+    forceCloseConnections: 'idle',
+    routerOptions: { maxParamLength: 200 },
+  }).withTypeProvider<TypeBoxTypeProvider>() as App;
+
+  const gate = makeGate(services);
+  app.setErrorHandler(sendProblem);
+  requireAccessRule(app);
+  answerOtherMethods(app, services.config.corsOrigins);
+  readJsonBodies(app);
+  passRequests(app, services, gate);
+  await app.register(swagger, openApiOptions(services.config));
+  await app.register(async (api) => addRoutes(api as App, services, gate), {
+    prefix: services.config.basePath,
+  });
+  return app;
+}
+
+function addRoutes(api: App, services: Services, gate: Gate): void {
+  meRoutes(api);
+  identityRoutes(api, services);
+  webhookRoutes(api, services);
+  apiKeyRoutes(api, services, gate);
+  if (services.config.adminToken) adminRoutes(api, services);
+  eventTypeRoutes(api);
+  documentationRoutes(api);
+  healthRoutes(api, services);
+  if (!services.config.production || services.config.metricsToken) {
+    if (services.config.metricsPort === null) metricsRoutes(api, services);
+  }
+}
+
+function passRequests(app: App, services: Services, gate: Gate): void {
+  const { config, log, metrics } = services;
+  const limit = makeRateLimiter(config.rateLimitPerMinute);
+  const validation = makeValidation({ allowHttp: config.allowHttp });
+  app.setValidatorCompiler(validation.compiler);
+  app.decorateRequest('ownerId', '');
+  app.decorateRequest('keyId', '');
+
+  // Faults are told together with those that only the database knows, so routes do not refuse by themselves.
+  app.addHook('onRoute', (route) => {
+    route.attachValidation = true;
+  });
+
+  app.addHook('onRequest', (request, reply, done) => {
+    reply.header('x-request-id', request.id);
+    allowOrigin(request, reply, config.corsOrigins);
+    const enter = (caller: { ownerId: string; keyId: string }) => {
+      request.ownerId = caller.ownerId;
+      request.keyId = caller.keyId;
+      if (caller.keyId) limit(caller.keyId, reply);
+      done();
+    };
+    try {
+      const caller = gate.admit(request);
+      // A promise only where there is something to wait for: this is every request's path.
+      if (caller instanceof Promise) caller.then(enter).catch(done);
+      else enter(caller);
+    } catch (error) {
+      done(error as Error);
+    }
+  });
+
+  app.addHook('preHandler', (request, _reply, done) => {
+    if (!request.validationError && !request.routeOptions.config.references) return done();
+    refuseFaults(request, validation, services).then(() => done(), done);
+  });
+
+  app.addHook('onResponse', (request, reply, done) => {
+    const { method } = request;
+    const labels = { method, route: request.routeOptions.url ?? 'none', status: String(reply.statusCode) };
+    metrics.requestSeconds.observe(labels, reply.elapsedTime / 1000);
+    log.debug({ requestId: request.id, ...labels, ms: Math.round(reply.elapsedTime) }, 'request');
+    done();
+  });
+}
+
+function readRequestId(request: RawRequestDefaultExpression): string {
+  const given = request.headers['x-request-id'];
+  return typeof given === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : newId();
+}

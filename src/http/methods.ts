@@ -1,0 +1,60 @@
+/**
+ * What no route answers: OPTIONS (204 with `Allow`, and the CORS answer where origins are allowed), another method of a
+ * known path (405 with `Allow`), and unknown paths (404).
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { Problem } from '../problems.ts';
+import type { App } from './services.ts';
+
+export function answerOtherMethods(app: App, corsOrigins: readonly string[]): void {
+  const routes = new Map<string, Set<string>>();
+  app.addHook('onRoute', ({ url, method }) => {
+    const methods = routes.get(url) ?? new Set();
+    for (const name of [method].flat()) methods.add(name);
+    routes.set(url, methods);
+  });
+
+  app.setNotFoundHandler((request, reply) => {
+    const [path = ''] = request.url.split('?', 1);
+    const methods = [...routes]
+      .filter(([pattern]) => matches(pattern, path))
+      .flatMap(([, names]) => [...names]);
+    if (methods.length === 0) throw new Problem('route_not_found');
+    const allow = [...methods, 'OPTIONS'].join(', ');
+    if (request.method !== 'OPTIONS') throw new Problem('method_not_allowed', { headers: { allow } });
+    if (corsOrigins.length > 0) {
+      reply.headers({
+        'access-control-allow-methods': allow,
+        'access-control-allow-headers': 'authorization, content-type, idempotency-key, x-request-id',
+        'access-control-max-age': '600',
+      });
+    }
+    return reply.code(204).header('allow', allow).send();
+  });
+}
+
+/** Lets pages of the allowed origins read the answers; off unless the operator names origins. */
+export function allowOrigin(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  corsOrigins: readonly string[],
+): void {
+  const { origin } = request.headers;
+  if (corsOrigins.length === 0) return;
+  reply.header('vary', 'origin');
+  if (origin === undefined || !(corsOrigins.includes('*') || corsOrigins.includes(origin))) return;
+  reply.headers({
+    'access-control-allow-origin': origin,
+    'access-control-expose-headers': 'link, location, ratelimit, ratelimit-policy, retry-after, x-request-id',
+  });
+}
+
+/** `/identities/:id` against `/identities/1234`. */
+function matches(pattern: string, path: string): boolean {
+  const wanted = pattern.split('/');
+  const given = path.split('/');
+  return (
+    wanted.length === given.length &&
+    wanted.every((part, i) => part === given[i] || (part.startsWith(':') && given[i]))
+  );
+}

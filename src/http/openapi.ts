@@ -1,0 +1,72 @@
+/** The OpenAPI document: generated from the schemas that validate, so it cannot say what the service does not do. */
+import type { FastifyDynamicSwaggerOptions } from '@fastify/swagger';
+import { Type } from 'typebox';
+import type { Config } from '../config.ts';
+import { readVersion } from '../lib/version.ts';
+import { problems } from '../problems.ts';
+import type { Access } from './access.ts';
+
+const ProblemDocument = Type.Object(
+  {
+    type: Type.String(),
+    title: Type.String(),
+    status: Type.Integer(),
+    detail: Type.String({ description: 'What is wrong and what to do.' }),
+    code: Type.String({ enum: Object.keys(problems), description: 'Stable; see docs/errors.md.' }),
+    requestId: Type.String(),
+    errors: Type.Optional(
+      Type.Array(Type.Object({ pointer: Type.String(), code: Type.String(), message: Type.String() })),
+    ),
+  },
+  { title: 'Problem', description: 'RFC 9457' },
+);
+
+const security: Record<Access, Record<string, string[]>[]> = {
+  key: [{ apiKey: [] }],
+  operator: [{ operatorToken: [] }],
+  metrics: [{}, { metricsToken: [] }],
+  public: [],
+};
+
+export function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
+  const limit = config.rateLimitPerMinute;
+  return {
+    openapi: {
+      openapi: '3.1.0',
+      info: {
+        title: 'Posthorn',
+        version: readVersion(),
+        description:
+          'Connect email identities, register webhooks, and be told by a signed POST when mail arrives.\n\n' +
+          `Limits: bodies up to 64 KiB; ${limit ? `${limit} requests a minute for each key (\`RateLimit\` headers)` : 'no rate limit'}; ` +
+          'pages of up to 1000 items, the next one in the `Link` header. Errors are problem documents (RFC 9457).',
+      },
+      servers: [{ url: `${config.publicUrl ?? ''}${config.basePath}` || '/' }],
+      components: {
+        securitySchemes: {
+          apiKey: { type: 'http', scheme: 'bearer', description: 'An API key (`ph_…`).' },
+          operatorToken: { type: 'http', scheme: 'bearer', description: 'POSTHORN_ADMIN_TOKEN' },
+          metricsToken: { type: 'http', scheme: 'bearer', description: 'POSTHORN_METRICS_TOKEN' },
+        },
+      },
+    },
+    stripBasePath: true,
+    transform: ({ schema, url, route }) => {
+      const access = route.config?.access ?? 'public';
+      const failures = {
+        default: {
+          description: 'A problem',
+          content: { 'application/problem+json': { schema: ProblemDocument } },
+        },
+      };
+      return {
+        url,
+        schema: {
+          ...schema,
+          security: security[access],
+          response: { ...(schema?.response as object), ...failures },
+        },
+      };
+    },
+  };
+}

@@ -1,0 +1,40 @@
+/** Lists: a bare array, with the way to the next page in a `Link` header (RFC 8288). Cursors are opaque to callers. */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { isUuid } from '../lib/ids.ts';
+import type { Page, PageRequest, Position } from '../store/page.ts';
+import type { Services } from './services.ts';
+
+interface ListQuery {
+  limit?: number;
+  cursor?: string;
+}
+
+export function readPage(query: ListQuery, defaultLimit: number): PageRequest {
+  const { limit = defaultLimit, cursor } = query;
+  return { limit, after: cursor === undefined ? null : readCursor(cursor) };
+}
+
+export function sendPage<Row>(
+  services: Services,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  page: Page<Row>,
+): Row[] {
+  if (page.next) {
+    const [path = '', query] = request.url.split('?', 2);
+    const parameters = new URLSearchParams(query);
+    parameters.set('cursor', writeCursor(page.next));
+    // The path as it came holds the base path already.
+    reply.header('link', `<${services.config.publicUrl ?? ''}${path}?${parameters}>; rel="next"`);
+  }
+  return page.rows;
+}
+
+function writeCursor({ at, id }: Position): string {
+  return Buffer.from(`${at} ${id}`).toString('base64url');
+}
+
+export function readCursor(cursor: string): Position | null {
+  const [at = '', id = ''] = Buffer.from(cursor, 'base64url').toString().split(' ');
+  return /^\d{1,16}$/.test(at) && isUuid(id) ? { at, id } : null;
+}

@@ -1,0 +1,111 @@
+/** The owner's own API keys. */
+import { Type } from 'typebox';
+import { Problem } from '../../problems.ts';
+import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
+import type { Gate } from '../access.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
+import {
+  body,
+  IdParams,
+  listQuery,
+  maxPage,
+  NullableString,
+  NullableTimestamp,
+  nullableText,
+  Timestamp,
+  Uuid,
+} from '../schemas.ts';
+import { type App, locate, type Services } from '../services.ts';
+
+const record = {
+  id: Uuid,
+  name: NullableString,
+  prefix: Type.String({ description: 'The first 8 characters of the key.' }),
+  suffix: Type.String({ description: 'The last 4.' }),
+  createdAt: Timestamp,
+  expiresAt: NullableTimestamp,
+  lastUsedAt: NullableTimestamp,
+};
+const ApiKey = Type.Object(record);
+export const CreatedApiKey = Type.Object({
+  ...record,
+  apiKey: Type.String({ description: 'Shown this once.' }),
+});
+export const NewApiKey = body(
+  {
+    name: Type.Optional(nullableText(100)),
+    expiresAt: Type.Optional(NullableTimestamp),
+  },
+  { example: { name: 'ci' } },
+);
+
+const tags = ['API keys'];
+
+export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
+  const { sql } = services;
+
+  app.post(
+    '/api-keys',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'Make a key', body: NewApiKey, response: { 201: CreatedApiKey } },
+    },
+    (request, reply) =>
+      answerOnce(services, request, reply, async (sql) => {
+        refusePast(request.body.expiresAt);
+        const key = await createApiKey(sql, request.ownerId, request.body);
+        return { status: 201, location: locate(services, `/api-keys/${key.id}`), body: key };
+      }),
+  );
+
+  app.get(
+    '/api-keys',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Your keys',
+        querystring: listQuery({}),
+        response: { 200: Type.Array(ApiKey) },
+      },
+    },
+    async (request, reply) => {
+      const found = await listApiKeys(sql, request.ownerId, readPage(request.query, maxPage));
+      return sendPage(services, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/api-keys/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'One key', params: IdParams, response: { 200: ApiKey } },
+    },
+    async (request) => {
+      const key = await findApiKey(sql, request.ownerId, request.params.id);
+      if (!key) throw new Problem('not_found');
+      return key;
+    },
+  );
+
+  app.delete(
+    '/api-keys/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'Revoke a key', params: IdParams, response: { 204: Type.Null() } },
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      if (!(await revokeApiKey(sql, request.ownerId, id))) throw new Problem('not_found');
+      gate.forget(id);
+      reply.code(204).send(null);
+    },
+  );
+}
+
+export function refusePast(expiresAt: string | null | undefined): void {
+  if (!expiresAt || Date.parse(expiresAt) > Date.now()) return;
+  const message = '"expiresAt" must lie in the future.';
+  throw new Problem('invalid_body', { faults: [{ pointer: '/expiresAt', code: 'out_of_range', message }] });
+}

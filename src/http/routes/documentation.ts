@@ -1,0 +1,34 @@
+/** The contract, for programs (`/openapi.json`) and for people (`/docs`). */
+import { Type } from 'typebox';
+import { renderDocsPage } from '../docs-page.ts';
+import type { App } from '../services.ts';
+
+export function documentationRoutes(app: App): void {
+  const tags = ['Documentation'];
+
+  app.get(
+    '/openapi.json',
+    {
+      config: { access: 'public' },
+      schema: { tags, summary: 'The OpenAPI 3.1 document', response: { 200: Type.Unsafe({}) } },
+    },
+    async (_request, reply) =>
+      reply.type('application/json; charset=utf-8').send(JSON.stringify(app.swagger())),
+  );
+
+  app.get(
+    '/docs',
+    {
+      config: { access: 'public' },
+      schema: { tags, summary: 'The same, to read', response: { 200: Type.String() } },
+    },
+    async (_request, reply) => {
+      // The page is plain HTML and CSS of ours; nothing else may run in it.
+      reply.header(
+        'content-security-policy',
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+      );
+      reply.type('text/html; charset=utf-8').send(renderDocsPage(app.swagger()));
+    },
+  );
+}

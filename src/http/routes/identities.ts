@@ -1,0 +1,201 @@
+/** Identities: an address or a domain that is connected to the service. */
+import { type Static, Type } from 'typebox';
+import { readIdentityValue } from '../../identities/value.ts';
+import { Problem } from '../../problems.ts';
+import {
+  createIdentity,
+  deleteIdentity,
+  findIdentity,
+  type IdentityChanges,
+  identityKinds,
+  identityStatuses,
+  listIdentities,
+  updateIdentity,
+} from '../../store/identities.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
+import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf, Uuid } from '../schemas.ts';
+import { type App, locate, type Services } from '../services.ts';
+
+const SeedTimestamp = Type.String({ examples: ['2026-01-31 12:00:00.123456+00'] });
+
+const Identity = Type.Object({
+  id: Uuid,
+  owner_id: Uuid,
+  kind: oneOf(identityKinds),
+  public_id: Type.String(),
+  value: Type.String(),
+  incoming_domain: Type.Boolean(),
+  domain_identity_id: NullableUuid,
+  dns_records: Type.String({ description: 'JSON as text.' }),
+  meta: Type.String({ description: 'JSON as text.' }),
+  provider_id: NullableUuid,
+  smtp_account_id: NullableUuid,
+  status: oneOf(identityStatuses),
+  created_at: SeedTimestamp,
+  updated_at: SeedTimestamp,
+});
+
+const Meta = Type.Unsafe<Record<string, unknown> | string>({
+  type: ['object', 'string'],
+  format: 'json-object',
+  description: 'An object, or its JSON text.',
+});
+
+const writable = {
+  incoming_domain: Type.Optional(
+    Type.Boolean({
+      description: 'On a domain: takes the mail of addresses that have no identity of their own.',
+    }),
+  ),
+  provider_id: Type.Optional(NullableUuid),
+  smtp_account_id: Type.Optional(NullableUuid),
+  meta: Type.Optional(Meta),
+};
+
+const NewIdentity = body(
+  {
+    value: Type.String({ format: 'identity-value', description: 'An address or a domain.' }),
+    kind: Type.Optional(oneOf(identityKinds)),
+    ...writable,
+  },
+  { example: { value: 'sales@example.com' } },
+);
+
+const readOnly = Object.keys(Identity.properties).filter((field) => !(field in writable));
+const IdentityPatch = body(writable, { example: { meta: { team: 'sales' } }, readOnly });
+
+const Filters = listQuery({
+  kind: Type.Optional(oneOf(identityKinds)),
+  status: Type.Optional(oneOf(identityStatuses)),
+  value: Type.Optional(Type.String({ format: 'identity-value' })),
+});
+
+const tags = ['Identities'];
+const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' } as const;
+
+export function identityRoutes(app: App, services: Services): void {
+  const { sql } = services;
+
+  app.post(
+    '/identities',
+    {
+      config: { access: 'key', references },
+      schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
+    },
+    (request, reply) =>
+      answerOnce(services, request, reply, async (sql) => {
+        const identity = await createIdentity(sql, request.ownerId, readNewIdentity(request.body));
+        if (!identity) throw new Problem('identity_exists');
+        return { status: 201, location: locate(services, `/identities/${identity.id}`), body: identity };
+      }),
+  );
+
+  app.get(
+    '/identities',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Your identities',
+        querystring: Filters,
+        response: { 200: Type.Array(Identity) },
+      },
+    },
+    async (request, reply) => {
+      const { kind, status, value } = request.query;
+      const valueKey = value === undefined ? undefined : readValue(value).key;
+      const page = readPage(request.query, maxPage);
+      const found = await listIdentities(sql, request.ownerId, { kind, status, valueKey }, page);
+      return sendPage(services, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/identities/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'One identity', params: IdParams, response: { 200: Identity } },
+    },
+    async (request) => {
+      const identity = await findIdentity(sql, request.ownerId, request.params.id);
+      if (!identity) throw new Problem('not_found');
+      return identity;
+    },
+  );
+
+  app.patch(
+    '/identities/:id',
+    {
+      config: { access: 'key', references },
+      schema: {
+        tags,
+        summary: 'Change what is supplied',
+        params: IdParams,
+        body: IdentityPatch,
+        response: { 200: Identity },
+      },
+    },
+    async (request) => {
+      const identity = await updateIdentity(
+        sql,
+        request.ownerId,
+        request.params.id,
+        readChanges(request.body),
+      );
+      if (!identity) throw new Problem('not_found');
+      return identity;
+    },
+  );
+
+  app.delete(
+    '/identities/:id',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Delete it for good, with its mailboxes and the webhooks restricted to it',
+        params: IdParams,
+        response: { 204: Type.Null() },
+      },
+    },
+    async (request, reply) => {
+      if (!(await deleteIdentity(sql, request.ownerId, request.params.id))) throw new Problem('not_found');
+      reply.code(204).send(null);
+    },
+  );
+}
+
+function readNewIdentity(given: Static<typeof NewIdentity>) {
+  const { kind, value, key, domain } = readValue(given.value);
+  if (given.kind !== undefined && given.kind !== kind) {
+    const message = `"kind" is ${given.kind}, and "value" is ${kind === 'email' ? 'an address' : 'a domain'}.`;
+    throw new Problem('invalid_body', { faults: [{ pointer: '/kind', code: 'mismatch', message }] });
+  }
+  return {
+    kind,
+    value,
+    valueKey: key,
+    domain,
+    incomingDomain: given.incoming_domain ?? false,
+    providerId: given.provider_id ?? null,
+    smtpAccountId: given.smtp_account_id ?? null,
+    meta: given.meta === undefined ? '{}' : toJsonText(given.meta),
+  };
+}
+
+function readChanges({ meta, ...rest }: Static<typeof IdentityPatch>): IdentityChanges {
+  return meta === undefined ? rest : { ...rest, meta: toJsonText(meta) };
+}
+
+/** The schema has let it pass, so it reads. */
+function readValue(text: string) {
+  const read = readIdentityValue(text);
+  if ('fault' in read)
+    throw new Error(`The schema let an identity value pass that does not read: ${read.fault}`);
+  return read;
+}
+
+function toJsonText(value: object | string): string {
+  return JSON.stringify(typeof value === 'string' ? JSON.parse(value) : value);
+}

@@ -1,0 +1,19 @@
+/** `GET /me`: whose key this is, and whether it works. */
+import { Type } from 'typebox';
+import { Uuid } from '../schemas.ts';
+import type { App } from '../services.ts';
+
+export function meRoutes(app: App): void {
+  app.get(
+    '/me',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags: ['User'],
+        summary: 'The user who owns the API key',
+        response: { 200: Type.Object({ userId: Uuid }) },
+      },
+    },
+    async (request) => ({ userId: request.ownerId }),
+  );
+}

@@ -1,0 +1,17 @@
+/** `GET /metrics` in Prometheus' text format. */
+import { Type } from 'typebox';
+import type { App, Services } from '../services.ts';
+
+export function metricsRoutes(app: App, { metrics }: Services): void {
+  app.get(
+    '/metrics',
+    {
+      config: { access: 'metrics' },
+      schema: { tags: ['Operation'], summary: 'Metrics for Prometheus', response: { 200: Type.String() } },
+    },
+    async (_request, reply) => {
+      reply.type(metrics.registry.contentType);
+      return metrics.registry.metrics();
+    },
+  );
+}

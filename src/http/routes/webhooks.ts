@@ -1,0 +1,205 @@
+/** Webhooks: where events are POSTed to, and the secret each signs with. */
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import { newId } from '../../lib/ids.ts';
+import { Problem } from '../../problems.ts';
+import {
+  createWebhook,
+  deleteWebhook,
+  findSealedSecret,
+  findWebhook,
+  listWebhooks,
+  rotateSecret,
+  updateWebhook,
+} from '../../store/webhooks.ts';
+import { eventNames } from '../../webhooks/event-types.ts';
+import { makeSecret, secretContext } from '../../webhooks/secret.ts';
+import { maxUrlLength } from '../../webhooks/url.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
+import {
+  body,
+  IdParams,
+  listQuery,
+  maxPage,
+  NullableString,
+  NullableUuid,
+  nullableText,
+  oneOf,
+  Timestamp,
+  Uuid,
+} from '../schemas.ts';
+import { type App, locate, type Services } from '../services.ts';
+
+const record = {
+  id: Uuid,
+  ownerId: Uuid,
+  identityId: NullableUuid,
+  url: Type.String(),
+  events: Type.Array(Type.String()),
+  enabled: Type.Boolean(),
+  description: NullableString,
+  disabledReason: NullableString,
+  createdAt: Timestamp,
+  updatedAt: Timestamp,
+};
+const Webhook = Type.Object(record);
+const Secret = Type.String({
+  description: 'Signs every delivery (Standard Webhooks).',
+  examples: ['whsec_…'],
+});
+const CreatedWebhook = Type.Object({ ...record, secret: Secret });
+const SecretAnswer = Type.Object({ secret: Secret });
+
+const Url = Type.String({ maxLength: maxUrlLength, format: 'webhook-url' });
+const Events = Type.Array(oneOf(eventNames), { minItems: 1, uniqueItems: true });
+const optional = {
+  identityId: Type.Optional(NullableUuid),
+  enabled: Type.Optional(Type.Boolean({ default: true })),
+  description: Type.Optional(nullableText(500)),
+};
+const NewWebhook = body(
+  { url: Url, events: Events, ownerId: Uuid, ...optional },
+  { example: { url: 'https://example.com/hooks', events: ['message.received'], ownerId: newId() } },
+);
+const writable = { url: Type.Optional(Url), events: Type.Optional(Events), ...optional };
+const readOnly = Object.keys(record).filter((field) => !(field in writable) && field !== 'ownerId');
+const WebhookPatch = body(
+  { ...writable, ownerId: Type.Optional(Uuid) },
+  { example: { enabled: false }, readOnly },
+);
+
+const tags = ['Webhooks'];
+const references = { identityId: 'identities' } as const;
+
+export function webhookRoutes(app: App, services: Services): void {
+  const { sql, sealer } = services;
+
+  app.post(
+    '/webhooks',
+    {
+      config: { access: 'key', references },
+      schema: { tags, summary: 'Register a webhook', body: NewWebhook, response: { 201: CreatedWebhook } },
+    },
+    (request, reply) =>
+      answerOnce(services, request, reply, async (sql) => {
+        const { url, events, identityId = null, enabled = true, description = null } = request.body;
+        refuseOtherOwner(request, request.body.ownerId);
+        const id = newId();
+        const secret = makeSecret();
+        const sealedSecret = sealer.seal(secret, secretContext(id));
+        const given = { id, url, events, identityId, enabled, description, sealedSecret };
+        const webhook = await createWebhook(sql, request.ownerId, given);
+        return { status: 201, location: locate(services, `/webhooks/${id}`), body: { ...webhook, secret } };
+      }),
+  );
+
+  app.get(
+    '/webhooks',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Your webhooks',
+        querystring: listQuery({}),
+        response: { 200: Type.Array(Webhook) },
+      },
+    },
+    async (request, reply) => {
+      const found = await listWebhooks(sql, request.ownerId, readPage(request.query, maxPage));
+      return sendPage(services, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/webhooks/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'One webhook', params: IdParams, response: { 200: Webhook } },
+    },
+    async (request) => {
+      const webhook = await findWebhook(sql, request.ownerId, request.params.id);
+      if (!webhook) throw new Problem('not_found');
+      return webhook;
+    },
+  );
+
+  app.patch(
+    '/webhooks/:id',
+    {
+      config: { access: 'key', references },
+      schema: {
+        tags,
+        summary: 'Change what is supplied',
+        params: IdParams,
+        body: WebhookPatch,
+        response: { 200: Webhook },
+      },
+    },
+    async (request) => {
+      const { ownerId, identityId, ...rest } = request.body;
+      const changes = identityId === undefined ? rest : { ...rest, identity_id: identityId };
+      if (ownerId !== undefined) refuseOtherOwner(request, ownerId);
+      const webhook = await updateWebhook(sql, request.ownerId, request.params.id, changes);
+      if (!webhook) throw new Problem('not_found');
+      return webhook;
+    },
+  );
+
+  app.delete(
+    '/webhooks/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'Delete it for good', params: IdParams, response: { 204: Type.Null() } },
+    },
+    async (request, reply) => {
+      if (!(await deleteWebhook(sql, request.ownerId, request.params.id))) throw new Problem('not_found');
+      reply.code(204).send(null);
+    },
+  );
+
+  app.get(
+    '/webhooks/:id/secret',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'The secret that signs its deliveries',
+        params: IdParams,
+        response: { 200: SecretAnswer },
+      },
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      const sealed = await findSealedSecret(sql, request.ownerId, id);
+      if (!sealed) throw new Problem('not_found');
+      reply.header('cache-control', 'no-store');
+      return { secret: sealer.open(sealed, secretContext(id)) };
+    },
+  );
+
+  app.post(
+    '/webhooks/:id/secret/rotate',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Make a new secret; the old one signs along for 24 hours',
+        params: IdParams,
+        response: { 200: SecretAnswer },
+      },
+    },
+    (request, reply) =>
+      answerOnce(services, request, reply, async (sql) => {
+        const { id } = request.params;
+        const secret = makeSecret();
+        const sealed = sealer.seal(secret, secretContext(id));
+        if (!(await rotateSecret(sql, request.ownerId, id, sealed))) throw new Problem('not_found');
+        return { status: 200, body: { secret } };
+      }),
+  );
+}
+
+function refuseOtherOwner(request: FastifyRequest, ownerId: string): void {
+  if (ownerId.toLowerCase() !== request.ownerId) throw new Problem('owner_mismatch');
+}

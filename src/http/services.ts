@@ -1,0 +1,35 @@
+/** What a route is handed: the parts of the service it may use, and how it names its own addresses. */
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
+import type {
+  FastifyBaseLogger,
+  FastifyInstance,
+  RawReplyDefaultExpression,
+  RawRequestDefaultExpression,
+  RawServerDefault,
+} from 'fastify';
+import type { Config } from '../config.ts';
+import type { Pool } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import type { Metrics } from './metrics.ts';
+
+export interface Services {
+  config: Config;
+  sql: Pool;
+  sealer: Sealer;
+  log: Log;
+  metrics: Metrics;
+}
+
+export type App = FastifyInstance<
+  RawServerDefault,
+  RawRequestDefaultExpression,
+  RawReplyDefaultExpression,
+  FastifyBaseLogger,
+  TypeBoxTypeProvider
+>;
+
+/** A path of ours as `Location` tells it. The Host header is never trusted, so without a public URL it is path-absolute. */
+export function locate({ config }: Services, path: string): string {
+  return `${config.publicUrl ?? ''}${config.basePath}${path}`;
+}

@@ -1,0 +1,184 @@
+/**
+ * Holds requests against their schemas and tells every fault at once, in words for the person who wrote the request.
+ * Nothing is coerced, dropped or filled in; only query parameters, which are text by nature, are read as numbers.
+ */
+import { Ajv, type ErrorObject } from 'ajv';
+import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
+import { readIdentityValue } from '../identities/value.ts';
+import { isUuid } from '../lib/ids.ts';
+import { suggest } from '../lib/suggest.ts';
+import { type Fault, Problem } from '../problems.ts';
+import { isOwned, type ReferencedTable } from '../store/references.ts';
+import { findUrlFault } from '../webhooks/url.ts';
+import { readCursor } from './pagination.ts';
+import type { Services } from './services.ts';
+
+/** What a format refuses, as the end of the sentence "`/field` …"; null when nothing is wrong. */
+type FindFault = (text: string) => string | null;
+
+function makeFormats(options: { allowHttp: boolean }): Record<string, FindFault> {
+  return {
+    uuid: (text) => (isUuid(text) ? null : 'must be a UUID.'),
+    text: (text) => (text.includes('\0') ? 'must not hold NUL characters.' : null),
+    'date-time': (text) =>
+      isTimestamp(text) ? null : 'must be a time such as 2026-01-31T12:00:00Z (RFC 3339).',
+    'json-object': (text) => (isJsonObject(text) ? null : 'must be a JSON object, or the text of one.'),
+    'webhook-url': (text) => findUrlFault(text, options),
+    'identity-value': (text) => {
+      const read = readIdentityValue(text);
+      return 'fault' in read ? `is not an address or domain: ${read.fault}` : null;
+    },
+    'email-address': (text) => {
+      const read = readIdentityValue(text);
+      return 'fault' in read || read.kind !== 'email'
+        ? 'must be an email address such as ada@example.com.'
+        : null;
+    },
+    cursor: (text) =>
+      readCursor(text) ? null : 'is not a cursor of this list; take it from the Link header.',
+  };
+}
+
+export interface Validation {
+  compiler: FastifySchemaCompiler<Record<string, unknown>>;
+  /** Faults of what fastify found invalid; a malformed id in the path is thrown as 404. */
+  findFaults(request: FastifyRequest): Fault[];
+}
+
+export function makeValidation(options: { allowHttp: boolean }): Validation {
+  const formats = makeFormats(options);
+  const settings = {
+    allErrors: true,
+    verbose: true,
+    allowUnionTypes: true,
+    strictTypes: false,
+    formats: Object.fromEntries(
+      Object.entries(formats).map(([name, find]) => [name, (text: string) => find(text) === null]),
+    ),
+  };
+  const strict = new Ajv(settings).addVocabulary(['x-read-only']);
+  const reading = new Ajv({ ...settings, coerceTypes: true });
+
+  return {
+    compiler: ({ schema, httpPart }) => (httpPart === 'querystring' ? reading : strict).compile(schema),
+    findFaults(request) {
+      const error = request.validationError;
+      if (!error) return [];
+      if (error.validationContext === 'params') throw new Problem('not_found');
+      return (error.validation as unknown as ErrorObject[]).flatMap((found) => toFault(found, formats) ?? []);
+    },
+  };
+}
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Fields of the body that name rows, and the table in which the owner must have them. */
+    references?: Record<string, ReferencedTable>;
+  }
+}
+
+/** Schema faults and references to what is not the owner's, together. */
+export async function refuseFaults(
+  request: FastifyRequest,
+  validation: Validation,
+  services: Services,
+): Promise<void> {
+  const faults = validation.findFaults(request);
+  const body = request.body as Record<string, unknown> | null | undefined;
+  for (const [field, table] of Object.entries(request.routeOptions.config.references ?? {})) {
+    const id = body?.[field];
+    if (typeof id !== 'string' || !isUuid(id)) continue;
+    if (await isOwned(services.sql, request.ownerId, table, id)) continue;
+    faults.push({
+      pointer: `/${field}`,
+      code: 'unknown_reference',
+      message: `"${field}" names nothing of yours.`,
+    });
+  }
+  if (faults.length === 0) return;
+  const inQuery = request.validationError?.validationContext === 'querystring';
+  throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { faults });
+}
+
+function toFault(error: ErrorObject, formats: Record<string, FindFault>): Fault | null {
+  const at = error.instancePath;
+  const name = at === '' ? 'The body' : `"${at.slice(1)}"`;
+  const fault = (code: string, message: string, pointer = at): Fault => ({ pointer, code, message });
+  const { params } = error;
+
+  switch (error.keyword) {
+    case 'required':
+      return fault('required', `"${params.missingProperty}" is required.`, child(at, params.missingProperty));
+    case 'additionalProperties':
+      return unknownField(error, at);
+    case 'type':
+      return fault('wrong_type', `${name} must be ${typeNames(params.type)}.`);
+    case 'format':
+      return fault(
+        'invalid_value',
+        `${name} ${formats[params.format]?.(String(error.data)) ?? 'is not valid.'}`,
+      );
+    case 'enum':
+      return fault('unknown_value', `${name} ${unknownValue(error.data, params.allowedValues)}`);
+    case 'maxLength':
+      return fault('too_long', `${name} must have at most ${params.limit} characters.`);
+    case 'minLength':
+    case 'minItems':
+      return fault('too_short', `${name} must not be empty.`);
+    case 'maxItems':
+      return fault('too_long', `${name} must have at most ${params.limit} items.`);
+    case 'uniqueItems':
+      return fault('repeated', `${name} must not hold the same item twice.`);
+    case 'minimum':
+    case 'maximum':
+      return fault('out_of_range', `${name} must be ${params.comparison} ${params.limit}.`);
+    default:
+      return fault('invalid_value', `${name} ${error.message}.`);
+  }
+}
+
+function unknownField(error: ErrorObject, at: string): Fault {
+  const field: string = error.params.additionalProperty;
+  const schema = error.parentSchema as { properties?: object; 'x-read-only'?: string[] };
+  const pointer = child(at, field);
+  if (schema['x-read-only']?.includes(field)) {
+    return { pointer, code: 'read_only', message: `"${field}" cannot be changed.` };
+  }
+  const near = suggest(field, Object.keys(schema.properties ?? {}));
+  const hint = near ? ` Did you mean "${near}"?` : '';
+  return { pointer, code: 'unknown_field', message: `"${field}" is not a field here.${hint}` };
+}
+
+function unknownValue(given: unknown, allowed: string[]): string {
+  const near = typeof given === 'string' ? suggest(given, allowed) : undefined;
+  return `must be one of ${allowed.join(', ')}.${near ? ` Did you mean ${near}?` : ''}`;
+}
+
+function typeNames(types: string | string[]): string {
+  const article = (type: string) =>
+    type === 'null' ? type : `${/^[aeiou]/.test(type) ? 'an' : 'a'} ${type}`;
+  return [types].flat().map(article).join(' or ');
+}
+
+function child(pointer: string, key: string): string {
+  return `${pointer}/${key.replaceAll('~', '~0').replaceAll('/', '~1')}`;
+}
+
+function isJsonObject(text: string): boolean {
+  try {
+    const value = JSON.parse(text);
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
+
+const timestampForm = /^\d{4}-(\d\d)-(\d\d)T\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/i;
+
+function isTimestamp(text: string): boolean {
+  const form = timestampForm.exec(text);
+  if (!form || Number.isNaN(Date.parse(text))) return false;
+  // Date.parse takes 31 February for 3 March.
+  const days = new Date(Date.UTC(Number(text.slice(0, 4)), Number(form[1]), 0)).getUTCDate();
+  return Number(text.slice(0, 4)) > 0 && Number(form[2]) <= days;
+}

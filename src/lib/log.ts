@@ -1,0 +1,40 @@
+/**
+ * One logger for the whole service: JSON lines in production, short readable lines otherwise.
+ * Secrets never get this far: nothing here is handed a request's headers, query or body.
+ */
+import { type DestinationStream, type Logger, pino } from 'pino';
+
+export type Log = Logger;
+
+export const logLevels = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const;
+export type LogLevel = (typeof logLevels)[number];
+
+export function makeLog(options: { level: LogLevel; json: boolean; stream?: NodeJS.WritableStream }): Log {
+  const stream = options.stream ?? process.stdout;
+  const settings = { level: options.level, base: null, timestamp: pino.stdTimeFunctions.isoTime };
+  return pino(settings, options.json ? stream : readableLines(stream));
+}
+
+const levelNames: Record<number, string> = {
+  10: 'trace',
+  20: 'debug',
+  30: '',
+  40: 'warn',
+  50: 'ERROR',
+  60: 'FATAL',
+};
+
+/** `12:04:31 warn  text  key=value …`: what a person at a terminal wants of the same lines. */
+function readableLines(stream: NodeJS.WritableStream): DestinationStream {
+  return {
+    write(line: string) {
+      const { level, time, msg, err, ...rest } = JSON.parse(line);
+      const parts = [String(time).slice(11, 19), levelNames[level], msg].filter(Boolean);
+      for (const [key, value] of Object.entries(rest)) {
+        parts.push(`${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`);
+      }
+      stream.write(`${parts.join(' ')}\n`);
+      if (err?.stack) stream.write(`${err.stack}\n`);
+    },
+  };
+}

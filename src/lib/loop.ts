@@ -1,0 +1,64 @@
+/**
+ * The one loop behind every background job: does what is due, again at once while there is more, and else sleeps
+ * until it is woken or the poll interval is over. Work that fails is logged and tried again after the interval.
+ */
+import type { Log } from './log.ts';
+
+export interface Loop {
+  /** Look now instead of at the next poll. */
+  wake(): void;
+  /** Ends after the piece of work that is under way. */
+  stop(): Promise<void>;
+}
+
+export function startLoop(options: {
+  name: string;
+  pollMs: number;
+  log: Log;
+  /** One piece of work; true when there may be more of it. */
+  work: () => Promise<boolean>;
+}): Loop {
+  let stopped = false;
+  let woken = false;
+  let rouse = () => {};
+
+  async function run(): Promise<void> {
+    while (!stopped) {
+      woken = false;
+      if (await workOnce()) continue;
+      if (!stopped && !woken) await sleep();
+    }
+  }
+
+  async function workOnce(): Promise<boolean> {
+    try {
+      return await options.work();
+    } catch (err) {
+      options.log.error({ err }, `${options.name} failed; trying again in ${options.pollMs} ms`);
+      return false;
+    }
+  }
+
+  function sleep(): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, options.pollMs);
+      rouse = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+
+  const ended = run();
+  return {
+    wake() {
+      woken = true;
+      rouse();
+    },
+    stop() {
+      stopped = true;
+      rouse();
+      return ended;
+    },
+  };
+}

@@ -1,0 +1,53 @@
+/**
+ * Secrets at rest: AES-256-GCM under the operator's key. A sealed value carries the id of its key, so that keys can
+ * be rotated (the first seals, all open), and is bound to a context, so that it opens only in the row it was made for.
+ * Layout: 4 bytes key id, 12 bytes nonce, 16 bytes tag, ciphertext.
+ */
+import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
+
+export interface Sealer {
+  seal(plaintext: string, context: string): Buffer;
+  open(sealed: Uint8Array, context: string): string;
+}
+
+export function makeSealer(keys: readonly Buffer[]): Sealer {
+  const byId = new Map(keys.map((key) => [keyId(key).toString('hex'), key]));
+  const [current] = keys;
+  if (current === undefined) throw new Error('A sealer needs a key');
+
+  return {
+    seal(plaintext, context) {
+      const nonce = randomBytes(12);
+      const cipher = createCipheriv('aes-256-gcm', current, nonce).setAAD(Buffer.from(context));
+      const ciphertext = Buffer.concat([cipher.update(plaintext, 'utf8'), cipher.final()]);
+      return Buffer.concat([keyId(current), nonce, cipher.getAuthTag(), ciphertext]);
+    },
+    open(sealed, context) {
+      const bytes = Buffer.from(sealed.buffer, sealed.byteOffset, sealed.byteLength);
+      const id = bytes.toString('hex', 0, 4);
+      const key = byId.get(id);
+      if (!key)
+        throw new Error(`A secret was encrypted under key ${id}, which POSTHORN_SECRET_KEY does not hold`);
+      const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(4, 16), { authTagLength: 16 });
+      decipher.setAAD(Buffer.from(context)).setAuthTag(bytes.subarray(16, 32));
+      return decipher.update(bytes.subarray(32), undefined, 'utf8') + decipher.final('utf8');
+    },
+  };
+}
+
+function keyId(key: Buffer): Buffer {
+  return createHash('sha256').update('posthorn key id').update(key).digest().subarray(0, 4);
+}
+
+/** The key kept in a file of mode 0600, made on first use; of several processes that make it at once, one does. */
+export function readOrMakeKeyFile(file: string): Buffer {
+  try {
+    writeFileSync(file, `${randomBytes(32).toString('base64')}\n`, { flag: 'wx', mode: 0o600 });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
+  const key = Buffer.from(readFileSync(file, 'utf8').trim(), 'base64');
+  if (key.length !== 32) throw new Error(`${file} does not hold a key of 32 bytes in base64`);
+  return key;
+}

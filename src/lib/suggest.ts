@@ -1,0 +1,48 @@
+/**
+ * "Did you mean …?": the known word that a mistyped one is nearest to, if it is near enough to be meant.
+ * Guarantee: at most 64 × 64 steps for each known word.
+ */
+const maxLength = 64;
+
+export function suggest(given: string, known: readonly string[]): string | undefined {
+  if (given.length > maxLength) return undefined;
+  let nearest: string | undefined;
+  let least = Number.POSITIVE_INFINITY;
+  for (const word of known) {
+    if (word.length > maxLength) continue;
+    const distance = countEdits(given.toLowerCase(), word.toLowerCase());
+    // In a short word two edits leave too little of what was written.
+    const limit = Math.min(given.length, word.length) < 5 ? 1 : 2;
+    if (distance <= limit && distance < least) {
+      nearest = word;
+      least = distance;
+    }
+  }
+  return nearest;
+}
+
+/** Damerau–Levenshtein distance (optimal string alignment): insert, delete, replace, or swap two neighbours. */
+function countEdits(from: string, to: string): number {
+  let beforeLast: number[] = [];
+  let last = Array.from({ length: to.length + 1 }, (_, column) => column);
+  for (let row = 1; row <= from.length; row++) {
+    const current = [row];
+    for (let column = 1; column <= to.length; column++) {
+      const same = from[row - 1] === to[column - 1];
+      const swapped = from[row - 1] === to[column - 2] && from[row - 2] === to[column - 1];
+      current[column] = Math.min(
+        at(last, column) + 1,
+        at(current, column - 1) + 1,
+        at(last, column - 1) + (same ? 0 : 1),
+        swapped ? at(beforeLast, column - 2) + 1 : Number.POSITIVE_INFINITY,
+      );
+    }
+    beforeLast = last;
+    last = current;
+  }
+  return at(last, to.length);
+}
+
+function at(costs: readonly number[], column: number): number {
+  return costs[column] ?? Number.POSITIVE_INFINITY;
+}

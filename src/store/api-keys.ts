@@ -1,0 +1,106 @@
+/** API keys. The key itself is shown once, when it is made; only its hash, first 8 and last 4 characters are kept. */
+import { only, type Sql } from '../db/client.ts';
+import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
+import { newId } from '../lib/ids.ts';
+import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+
+export interface ApiKey {
+  id: string;
+  name: string | null;
+  prefix: string;
+  suffix: string;
+  createdAt: string;
+  expiresAt: string | null;
+  lastUsedAt: string | null;
+}
+
+type ListedApiKey = ApiKey & { position: string };
+
+function columns(sql: Sql) {
+  return sql`
+    id, name, prefix, suffix,
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
+    to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "expiresAt",
+    to_char(last_used_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "lastUsedAt"`;
+}
+
+export async function createApiKey(
+  sql: Sql,
+  ownerId: string,
+  given: { name?: string | null; expiresAt?: string | null } = {},
+): Promise<ApiKey & { apiKey: string }> {
+  const apiKey = makeApiKey();
+  const { prefix, suffix } = describeApiKey(apiKey);
+  const row = only(
+    await sql<ApiKey[]>`
+      insert into api_keys (id, owner_id, name, key_hash, prefix, suffix, expires_at)
+      values (${newId()}, ${ownerId}, ${given.name ?? null}, ${hashApiKey(apiKey)}, ${prefix}, ${suffix},
+        ${given.expiresAt ?? null}::timestamptz)
+      returning ${columns(sql)}`,
+  );
+  return { ...row, apiKey };
+}
+
+/** Keys that have not been revoked, newest first. */
+export async function listApiKeys(sql: Sql, ownerId: string, page: PageRequest): Promise<Page<ListedApiKey>> {
+  const rows = await sql<ListedApiKey[]>`
+    select ${columns(sql)}, ${position(sql)}
+    from api_keys where owner_id = ${ownerId} and revoked_at is null ${pageOf(sql, page)}`;
+  return toPage(rows, page);
+}
+
+export async function findApiKey(sql: Sql, ownerId: string, id: string): Promise<ApiKey | undefined> {
+  const [row] = await sql<ApiKey[]>`
+    select ${columns(sql)} from api_keys where owner_id = ${ownerId} and id = ${id} and revoked_at is null`;
+  return row;
+}
+
+/** False when there is no such key, or it has been revoked before. */
+export async function revokeApiKey(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+  const revoked = await sql`
+    update api_keys set revoked_at = now() where owner_id = ${ownerId} and id = ${id} and revoked_at is null`;
+  return revoked.count > 0;
+}
+
+export interface ActiveKey {
+  id: string;
+  ownerId: string;
+  /** Seconds until it expires; null when it never does. */
+  expiresIn: number | null;
+  /** Whether `last_used_at` is a minute old or more, and worth a write. */
+  stale: boolean;
+}
+
+/** Whose key this is: the one query of the hot path, so by hash and not by owner, whom it finds. */
+export async function findActiveKey(sql: Sql, keyHash: Buffer): Promise<ActiveKey | undefined> {
+  const [row] = await sql<ActiveKey[]>`
+    select id, owner_id as "ownerId", extract(epoch from expires_at - now())::float8 as "expiresIn",
+      coalesce(last_used_at < now() - interval '1 minute', true) as stale
+    from api_keys
+    where key_hash = ${keyHash} and revoked_at is null and (expires_at is null or expires_at > now())`;
+  return row;
+}
+
+export async function touchApiKey(sql: Sql, ownerId: string, id: string): Promise<void> {
+  await sql`
+    update api_keys set last_used_at = now()
+    where owner_id = ${ownerId} and id = ${id}
+      and coalesce(last_used_at < now() - interval '1 minute', true)`;
+}
+
+/** For the operator, who names a key by its id alone. */
+export async function findKeyOwner(sql: Sql, id: string): Promise<string | undefined> {
+  const [row] = await sql<{ ownerId: string }[]>`select owner_id as "ownerId" from api_keys where id = ${id}`;
+  return row?.ownerId;
+}
+
+/** Revoked keys too: the operator's view. */
+export async function listAllApiKeys(
+  sql: Sql,
+  ownerId: string,
+): Promise<(ApiKey & { revokedAt: string | null })[]> {
+  return sql<(ApiKey & { revokedAt: string | null })[]>`
+    select ${columns(sql)},
+      to_char(revoked_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "revokedAt"
+    from api_keys where owner_id = ${ownerId} order by created_at desc, id desc`;
+}

@@ -1,0 +1,61 @@
+/**
+ * Answers kept under an Idempotency-Key. A record is written in the transaction of the effect it stands for: both
+ * are there or neither, whatever crashes in between.
+ */
+import { only, type Sql } from '../db/client.ts';
+
+export interface IdempotencyScope {
+  ownerId: string;
+  path: string;
+  key: string;
+}
+
+export interface KeptAnswer {
+  requestHash: Buffer;
+  status: number;
+  location: string | null;
+  body: Buffer;
+}
+
+/** Holds the key until the transaction ends; false while another request holds it. */
+export async function holdKey(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<boolean> {
+  const name = `${ownerId} ${path} ${key}`;
+  const row = only(
+    await sql<{ held: boolean }[]>`
+    select pg_try_advisory_xact_lock(hashtextextended(${name}, 0)) as held`,
+  );
+  return row.held;
+}
+
+export async function findAnswer(
+  sql: Sql,
+  { ownerId, path, key }: IdempotencyScope,
+): Promise<KeptAnswer | undefined> {
+  const [row] = await sql<KeptAnswer[]>`
+    select request_hash as "requestHash", status, location, body
+    from idempotency_records
+    where owner_id = ${ownerId} and path = ${path} and key = ${key} and created_at > now() - interval '24 hours'`;
+  return row;
+}
+
+export async function keepAnswer(
+  sql: Sql,
+  { ownerId, path, key }: IdempotencyScope,
+  answer: KeptAnswer,
+): Promise<void> {
+  await sql`
+    insert into idempotency_records (owner_id, path, key, request_hash, status, location, body)
+    values (${ownerId}, ${path}, ${key}, ${answer.requestHash}, ${answer.status}, ${answer.location}, ${answer.body})
+    on conflict (owner_id, path, key) do update set
+      request_hash = excluded.request_hash, status = excluded.status, location = excluded.location,
+      body = excluded.body, created_at = now()`;
+}
+
+/** Removes a batch of records past their day; true when there may be more. */
+export async function purgeAnswers(sql: Sql, batch = 1000): Promise<boolean> {
+  const purged = await sql`
+    delete from idempotency_records where ctid = any(array(
+      select ctid from idempotency_records where created_at < now() - interval '24 hours'
+      order by created_at limit ${batch} for update skip locked))`;
+  return purged.count === batch;
+}

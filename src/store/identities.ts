@@ -1,0 +1,174 @@
+/**
+ * Identities and their mailboxes. An email identity points to the same owner's identity of its domain whenever
+ * there is one, whichever came first.
+ */
+import { type Sql, transaction } from '../db/client.ts';
+import { newId, newPublicId } from '../lib/ids.ts';
+import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+
+export const identityKinds = ['email', 'domain'] as const;
+export type IdentityKind = (typeof identityKinds)[number];
+
+export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
+export type IdentityStatus = (typeof identityStatuses)[number];
+
+const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
+
+/** The identity object of the interface, field by field. */
+export interface Identity {
+  id: string;
+  owner_id: string;
+  kind: IdentityKind;
+  public_id: string;
+  value: string;
+  incoming_domain: boolean;
+  domain_identity_id: string | null;
+  dns_records: string;
+  meta: string;
+  provider_id: string | null;
+  smtp_account_id: string | null;
+  status: IdentityStatus;
+  created_at: string;
+  updated_at: string;
+}
+
+type ListedIdentity = Identity & { position: string };
+
+// Timestamps are formatted here because a Date would lose the microseconds.
+function columns(sql: Sql) {
+  return sql`
+    id, owner_id, kind, public_id, value, incoming_domain, domain_identity_id,
+    dns_records::text as dns_records, meta::text as meta, provider_id, smtp_account_id, status,
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US+00') as created_at,
+    to_char(updated_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US+00') as updated_at`;
+}
+
+export interface NewIdentity {
+  kind: IdentityKind;
+  value: string;
+  valueKey: string;
+  domain: string;
+  incomingDomain: boolean;
+  providerId: string | null;
+  smtpAccountId: string | null;
+  /** JSON text. */
+  meta: string;
+}
+
+/** Undefined when the owner has it already. */
+export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): Promise<Identity | undefined> {
+  return transaction(sql, async (sql) => {
+    // An address and its domain made at the same moment must see each other, or they stay unlinked.
+    await sql`select from users where id = ${ownerId} for no key update`;
+    const [made] = await sql<{ id: string }[]>`
+      insert into identities (id, owner_id, kind, public_id, value, value_key, incoming_domain, provider_id,
+        smtp_account_id, meta, domain_identity_id)
+      values (${newId()}, ${ownerId}, ${given.kind}, ${newPublicId()}, ${given.value}, ${given.valueKey},
+        ${given.incomingDomain}, ${given.providerId}, ${given.smtpAccountId}, ${given.meta}::text::json,
+        ${given.kind === 'email' ? sql`(${domainIdentity(sql, ownerId, given.domain)})` : null})
+      on conflict (owner_id, kind, value_key) do nothing
+      returning id`;
+    if (!made) return undefined;
+    await createMailboxes(sql, ownerId, made.id);
+    if (given.kind === 'domain') await linkAddresses(sql, ownerId, given.domain, made.id);
+    return findIdentity(sql, ownerId, made.id);
+  });
+}
+
+function domainIdentity(sql: Sql, ownerId: string, domain: string) {
+  return sql`
+    select id from identities where owner_id = ${ownerId} and kind = 'domain' and value_key = ${domain}`;
+}
+
+async function createMailboxes(sql: Sql, ownerId: string, identityId: string): Promise<void> {
+  const mailboxes = mailboxKinds.map((kind) => ({
+    id: newId(),
+    owner_id: ownerId,
+    identity_id: identityId,
+    kind,
+  }));
+  await sql`insert into mailboxes ${sql(mailboxes)}`;
+}
+
+async function linkAddresses(
+  sql: Sql,
+  ownerId: string,
+  domain: string,
+  domainIdentityId: string,
+): Promise<void> {
+  await sql`
+    update identities set domain_identity_id = ${domainIdentityId}, updated_at = now()
+    where owner_id = ${ownerId} and kind = 'email' and domain = ${domain}`;
+}
+
+export interface IdentityFilter {
+  kind?: IdentityKind | undefined;
+  status?: IdentityStatus | undefined;
+  valueKey?: string | undefined;
+}
+
+export async function listIdentities(
+  sql: Sql,
+  ownerId: string,
+  filter: IdentityFilter,
+  page: PageRequest,
+): Promise<Page<ListedIdentity>> {
+  const rows = await sql<ListedIdentity[]>`
+    select ${columns(sql)}, ${position(sql)}
+    from identities
+    where owner_id = ${ownerId}
+      ${filter.kind ? sql`and kind = ${filter.kind}` : sql``}
+      ${filter.status ? sql`and status = ${filter.status}` : sql``}
+      ${filter.valueKey ? sql`and value_key = ${filter.valueKey}` : sql``}
+      ${pageOf(sql, page)}`;
+  return toPage(rows, page);
+}
+
+export async function findIdentity(sql: Sql, ownerId: string, id: string): Promise<Identity | undefined> {
+  const [row] = await sql<Identity[]>`
+    select ${columns(sql)} from identities where owner_id = ${ownerId} and id = ${id}`;
+  return row;
+}
+
+export interface IdentityChanges {
+  incoming_domain?: boolean;
+  provider_id?: string | null;
+  smtp_account_id?: string | null;
+  /** JSON text. */
+  meta?: string;
+}
+
+/** Changes what is supplied and nothing else; nothing supplied leaves `updated_at` alone too. */
+export async function updateIdentity(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  changes: IdentityChanges,
+): Promise<Identity | undefined> {
+  if (Object.keys(changes).length === 0) return findIdentity(sql, ownerId, id);
+  const [row] = await sql<Identity[]>`
+    update identities set ${sql({ ...changes })}, updated_at = now()
+    where owner_id = ${ownerId} and id = ${id}
+    returning ${columns(sql)}`;
+  return row;
+}
+
+/** Its mailboxes, their sync state and the webhooks restricted to it go with it, by the schema's cascades. */
+export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+  return transaction(sql, async (sql) => {
+    // What the addresses of a domain had from it, their status, they lose with it.
+    await sql`
+      update identities set domain_identity_id = null, status = 'unverified', updated_at = now()
+      where owner_id = ${ownerId} and domain_identity_id = ${id}`;
+    const deleted = await sql`delete from identities where owner_id = ${ownerId} and id = ${id}`;
+    return deleted.count > 0;
+  });
+}
+
+export async function listMailboxes(
+  sql: Sql,
+  ownerId: string,
+  identityId: string,
+): Promise<{ id: string; kind: string }[]> {
+  return sql`select id, kind from mailboxes where owner_id = ${ownerId} and identity_id = ${identityId} order by kind`;
+}

@@ -1,0 +1,14 @@
+/** Whether an id that a caller names in a body is one of the owner's. */
+import type { Sql } from '../db/client.ts';
+
+export type ReferencedTable = 'identities' | 'providers' | 'smtp_accounts';
+
+export async function isOwned(
+  sql: Sql,
+  ownerId: string,
+  table: ReferencedTable,
+  id: string,
+): Promise<boolean> {
+  const rows = await sql`select 1 from ${sql(table)} where owner_id = ${ownerId} and id = ${id}`;
+  return rows.count > 0;
+}

@@ -1,0 +1,55 @@
+/** Users: who owns everything. */
+import { only, type Sql } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+
+export interface User {
+  userId: string;
+  email: string;
+  createdAt: string;
+}
+
+function columns(sql: Sql) {
+  return sql`
+    id as "userId", email,
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
+}
+
+/** The user of that address, made if there is none yet. */
+export async function ensureUser(sql: Sql, email: string): Promise<{ user: User; created: boolean }> {
+  const [made] = await sql<User[]>`
+    insert into users (id, email) values (${newId()}, ${email})
+    on conflict (lower(email)) do nothing
+    returning ${columns(sql)}`;
+  if (made) return { user: made, created: true };
+  const user = await findUserByEmail(sql, email);
+  if (!user) throw new Error('A user vanished while being made');
+  return { user, created: false };
+}
+
+export async function findUserByEmail(sql: Sql, email: string): Promise<User | undefined> {
+  const [user] = await sql<User[]>`select ${columns(sql)} from users where lower(email) = lower(${email})`;
+  return user;
+}
+
+export async function findUser(sql: Sql, id: string): Promise<User | undefined> {
+  const [user] = await sql<User[]>`select ${columns(sql)} from users where id = ${id}`;
+  return user;
+}
+
+export async function listUsers(sql: Sql): Promise<User[]> {
+  return sql<User[]>`select ${columns(sql)} from users order by created_at, id`;
+}
+
+/** Makes the very first user, and only that: of many processes that start at once, one gets it. */
+export async function createFirstUser(sql: Sql, email: string): Promise<User | undefined> {
+  const [user] = await sql<User[]>`
+    insert into users (id, email)
+    select ${newId()}::uuid, ${email} where not exists (select from users)
+    on conflict do nothing
+    returning ${columns(sql)}`;
+  return user;
+}
+
+export async function countUsers(sql: Sql): Promise<number> {
+  return only(await sql<{ count: number }[]>`select count(*)::int as count from users`).count;
+}

@@ -1,0 +1,123 @@
+/** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
+import { only, type Sql } from '../db/client.ts';
+import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+
+export interface Webhook {
+  id: string;
+  ownerId: string;
+  identityId: string | null;
+  url: string;
+  events: string[];
+  enabled: boolean;
+  description: string | null;
+  disabledReason: 'gone' | 'failing' | null;
+  createdAt: string;
+  updatedAt: string;
+}
+
+type ListedWebhook = Webhook & { position: string };
+
+function columns(sql: Sql) {
+  return sql`
+    id, owner_id as "ownerId", identity_id as "identityId", url, events, enabled, description,
+    disabled_reason as "disabledReason",
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
+    to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "updatedAt"`;
+}
+
+export interface NewWebhook {
+  id: string;
+  url: string;
+  events: string[];
+  identityId: string | null;
+  enabled: boolean;
+  description: string | null;
+  sealedSecret: Buffer;
+}
+
+export async function createWebhook(sql: Sql, ownerId: string, given: NewWebhook): Promise<Webhook> {
+  return only(
+    await sql<Webhook[]>`
+      insert into webhooks (id, owner_id, identity_id, url, events, enabled, description, secret)
+      values (${given.id}, ${ownerId}, ${given.identityId}, ${given.url}, ${given.events}::text[], ${given.enabled},
+        ${given.description}, ${given.sealedSecret})
+      returning ${columns(sql)}`,
+  );
+}
+
+export async function listWebhooks(
+  sql: Sql,
+  ownerId: string,
+  page: PageRequest,
+): Promise<Page<ListedWebhook>> {
+  const rows = await sql<ListedWebhook[]>`
+    select ${columns(sql)}, ${position(sql)}
+    from webhooks where owner_id = ${ownerId} ${pageOf(sql, page)}`;
+  return toPage(rows, page);
+}
+
+export async function findWebhook(sql: Sql, ownerId: string, id: string): Promise<Webhook | undefined> {
+  const [row] = await sql<
+    Webhook[]
+  >`select ${columns(sql)} from webhooks where owner_id = ${ownerId} and id = ${id}`;
+  return row;
+}
+
+export interface WebhookChanges {
+  url?: string;
+  events?: string[];
+  identity_id?: string | null;
+  enabled?: boolean;
+  description?: string | null;
+}
+
+/** Changes what is supplied and nothing else. Turning a webhook on clears the reason it was turned off for. */
+export async function updateWebhook(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  changes: WebhookChanges,
+): Promise<Webhook | undefined> {
+  if (Object.keys(changes).length === 0) return findWebhook(sql, ownerId, id);
+  const cleared = changes.enabled === true ? { disabled_reason: null } : {};
+  const [row] = await sql<Webhook[]>`
+    update webhooks set ${sql({ ...changes, ...cleared })}, updated_at = now()
+    where owner_id = ${ownerId} and id = ${id}
+    returning ${columns(sql)}`;
+  return row;
+}
+
+export async function deleteWebhook(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+  const deleted = await sql`delete from webhooks where owner_id = ${ownerId} and id = ${id}`;
+  return deleted.count > 0;
+}
+
+export async function findSealedSecret(sql: Sql, ownerId: string, id: string): Promise<Buffer | undefined> {
+  const [row] = await sql<{ secret: Buffer }[]>`
+    select secret from webhooks where owner_id = ${ownerId} and id = ${id}`;
+  return row?.secret;
+}
+
+/** Puts a new secret in place of the current one, which is kept to sign along for a day. */
+export async function rotateSecret(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  sealedSecret: Buffer,
+): Promise<boolean> {
+  const rotated = await sql`
+    with current as (
+      select id, owner_id, secret from webhooks where owner_id = ${ownerId} and id = ${id} for update
+    ), retired as (
+      insert into retired_webhook_secrets (webhook_id, owner_id, secret)
+      select id, owner_id, secret from current
+    )
+    update webhooks set secret = ${sealedSecret} from current where webhooks.id = current.id`;
+  return rotated.count > 0;
+}
+
+/** Whichever comes first, of whomever: `posthorn doctor` tries the secret key on it. */
+export async function findAnySealedSecret(sql: Sql): Promise<{ id: string; secret: Buffer } | undefined> {
+  const [row] = await sql<{ id: string; secret: Buffer }[]>`select id, secret from webhooks limit 1`;
+  return row;
+}

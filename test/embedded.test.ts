@@ -1,0 +1,409 @@
+/** The embedded server's whole life with real processes: started, adopted, refused, killed, brought back, stopped. */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { chown, mkdir, mkdtemp, readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
+import { networkInterfaces, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { describe, type TestContext, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import postgres from 'postgres';
+import { type EmbeddedPostgres, openEmbedded } from '../src/db/embedded.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { OperatorError } from '../src/lib/operator-error.ts';
+
+const log = makeLog({ level: 'silent', json: true });
+const fixture = fileURLToPath(new URL('fixtures/open-embedded.ts', import.meta.url));
+const isRoot = process.getuid?.() === 0;
+
+interface Holder {
+  readonly pid: number;
+  readonly url: string;
+  readonly adopted: boolean;
+  end(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>;
+}
+
+/** A data folder of the test's own; whatever runs on it is ended with the test, and the folder removed. */
+class Scene {
+  readonly dataDir: string;
+  readonly #opened: EmbeddedPostgres[] = [];
+  readonly #children: ChildProcess[] = [];
+
+  private constructor(dataDir: string) {
+    this.dataDir = dataDir;
+  }
+
+  static async make(t: TestContext, name = 'data'): Promise<Scene> {
+    const parent = await mkdtemp(join(tmpdir(), 'posthorn-test-'));
+    const scene = new Scene(join(parent, name));
+    t.after(async () => {
+      await scene.#clear();
+      await rm(parent, { recursive: true, force: true });
+    });
+    return scene;
+  }
+
+  get pgdata(): string {
+    return join(this.dataDir, 'postgres');
+  }
+
+  async open(purpose: 'serve' | 'tool', settings: Record<string, string> = {}): Promise<EmbeddedPostgres> {
+    const embedded = await openEmbedded({ dataDir: this.dataDir, log, purpose, settings });
+    this.#opened.push(embedded);
+    return embedded;
+  }
+
+  /** The same from a process of its own, which can be killed. */
+  async openInChild(purpose: 'serve' | 'tool', user: { uid?: number; gid?: number } = {}): Promise<Holder> {
+    const child = spawn(process.execPath, [fixture, this.dataDir, purpose], {
+      ...user,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    this.#children.push(child);
+    const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    for await (const line of createInterface(child.stdout)) {
+      const end = (signal: 'SIGTERM' | 'SIGKILL') => {
+        child.kill(signal);
+        return exited;
+      };
+      return { pid: child.pid ?? 0, ...JSON.parse(line), end };
+    }
+    throw new Error('the child ended before it was ready');
+  }
+
+  async postmaster(): Promise<{ pid: number; port: number } | undefined> {
+    const lines = await readFile(join(this.pgdata, 'postmaster.pid'), 'utf8').then(
+      (content) => content.split('\n'),
+      () => undefined,
+    );
+    return lines && { pid: Number(lines[0]), port: Number(lines[3]) };
+  }
+
+  async killPostmaster(): Promise<number> {
+    const { pid } = (await this.postmaster()) ?? assert.fail('no server');
+    process.kill(pid, 'SIGKILL');
+    return pid;
+  }
+
+  async #clear(): Promise<void> {
+    await Promise.all(this.#opened.map((embedded) => embedded.stop()));
+    for (const child of this.#children) child.kill('SIGKILL');
+    const left = await this.postmaster();
+    if (left && commandOf(left.pid).includes('postgres')) process.kill(left.pid, 'SIGQUIT');
+    if (left) await until(() => !isAlive(left.pid) || !commandOf(left.pid).includes('postgres'));
+  }
+}
+
+async function until(condition: () => boolean | Promise<boolean>, withinMs = 15_000): Promise<void> {
+  const deadline = Date.now() + withinMs;
+  while (!(await condition())) {
+    assert.ok(Date.now() < deadline, `in time: ${condition}`);
+    await delay(20);
+  }
+}
+
+function isAlive(pid: number): boolean {
+  const { stdout } = spawnSync('ps', ['-o', 'stat=', '-p', String(pid)], { encoding: 'utf8' });
+  return stdout.trim() !== '' && !stdout.startsWith('Z');
+}
+
+function commandOf(pid: number): string {
+  return spawnSync('ps', ['-o', 'comm=', '-p', String(pid)], { encoding: 'utf8' }).stdout;
+}
+
+async function query(url: string, text: string): Promise<Record<string, string>[]> {
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  try {
+    return await sql.unsafe(text);
+  } finally {
+    await sql.end({ timeout: 1 });
+  }
+}
+
+async function addRow(url: string): Promise<void> {
+  await query(url, 'create table if not exists kept (id serial); insert into kept default values');
+}
+
+async function countRows(url: string): Promise<number> {
+  const [row] = await query(url, 'select count(*) from kept');
+  return Number(row?.count);
+}
+
+async function canConnect(host: string, port: number): Promise<boolean> {
+  const socket = connect({ host, port });
+  return new Promise((resolve) => {
+    socket.once('connect', () => resolve(true)).once('error', () => resolve(false));
+  }).finally(() => socket.destroy()) as Promise<boolean>;
+}
+
+const portOf = (url: string) => Number(new URL(url).port);
+
+describe('a fresh data folder', () => {
+  test('becomes a durable server with a password, on loopback only', async (t) => {
+    const scene = await Scene.make(t);
+    const embedded = await scene.open('serve');
+    assert.equal(embedded.adopted, false);
+    for (const name of ['fsync', 'synchronous_commit', 'full_page_writes']) {
+      assert.deepEqual([...(await query(embedded.url, `show ${name}`))], [{ [name]: 'on' }]);
+    }
+    const [database] = await query(
+      embedded.url,
+      'select current_database() as name, datlocprovider as provider from pg_database where datname = current_database()',
+    );
+    assert.deepEqual({ ...database }, { name: 'posthorn', provider: 'b' });
+
+    assert.equal((await stat(join(scene.pgdata, 'posthorn.password'))).mode & 0o777, 0o600);
+    assert.equal((await stat(scene.pgdata)).mode & 0o777, 0o700);
+    await assert.rejects(query(embedded.url.replace(/:[^:@]+@/, ':guess@'), 'select 1'), { code: '28P01' });
+
+    const port = portOf(embedded.url);
+    assert.ok(await canConnect('127.0.0.1', port));
+    const others = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+    for (const { address } of others.filter(({ internal, family }) => !internal && family === 'IPv4')) {
+      assert.equal(await canConnect(address, port), false, address);
+    }
+  });
+
+  test('under a folder that only root may enter: the server is an ordinary user’s', {
+    skip: !isRoot,
+  }, async (t) => {
+    const scene = await Scene.make(t);
+    const embedded = await scene.open('serve');
+    assert.equal((await stat(join(scene.dataDir, '..'))).mode & 0o777, 0o700);
+    const { pid } = (await scene.postmaster()) ?? assert.fail('no server');
+    assert.notEqual(
+      spawnSync('ps', ['-o', 'uid=', '-p', String(pid)], { encoding: 'utf8' }).stdout.trim(),
+      '0',
+    );
+    assert.notEqual((await stat(scene.pgdata)).uid, 0);
+    assert.equal((await stat(scene.dataDir)).uid, 0);
+    await addRow(embedded.url);
+    await query(embedded.url, 'checkpoint');
+    assert.equal(await countRows(embedded.url), 1);
+  });
+
+  test('as an ordinary user, and after that as root with the same owner', { skip: !isRoot }, async (t) => {
+    const scene = await Scene.make(t);
+    const nobody = Number(spawnSync('id', ['-u', 'nobody'], { encoding: 'utf8' }).stdout);
+    await mkdir(scene.dataDir);
+    for (const path of [scene.dataDir, join(scene.dataDir, '..')]) await chown(path, nobody, nobody);
+    const holder = await scene.openInChild('serve', { uid: nobody, gid: nobody });
+    await addRow(holder.url);
+    await holder.end('SIGTERM');
+    assert.equal(await scene.postmaster(), undefined);
+
+    const embedded = await scene.open('serve');
+    assert.equal(await countRows(embedded.url), 1);
+    assert.equal((await stat(scene.pgdata)).uid, nobody);
+  });
+
+  test('with spaces and quotes in its path', async (t) => {
+    const scene = await Scene.make(t, `my mail's "data" ü`);
+    const embedded = await scene.open('serve');
+    await addRow(embedded.url);
+    await embedded.stop();
+    assert.equal(await countRows((await scene.open('serve')).url), 1);
+  });
+
+  test('two racing first starts: both work, on the same cluster, and no leftovers stay', async (t) => {
+    const scene = await Scene.make(t);
+    await mkdir(join(scene.dataDir, `postgres.init-${spawnSync('true').pid}-dead`), { recursive: true });
+    const [first, second] = await Promise.all([scene.openInChild('tool'), scene.openInChild('tool')]);
+    assert.equal(first.url, second.url);
+    await addRow(first.url);
+    assert.equal(await countRows(second.url), 1);
+    assert.deepEqual(await readdir(scene.dataDir), ['postgres']);
+  });
+});
+
+describe('who may come and who stops the server', () => {
+  test('one serve, any number of tools; the last one out stops it', async (t) => {
+    const scene = await Scene.make(t);
+    const serve = await scene.openInChild('serve');
+    await assert.rejects(scene.open('serve'), (error) => {
+      assert.ok(error instanceof OperatorError);
+      const wanted = `Another Posthorn (pid ${serve.pid}) already runs on ${scene.dataDir}. Stop it, or set POSTHORN_DATA_DIR to another folder.`;
+      return error.message === wanted;
+    });
+    const tool = await scene.open('tool');
+    assert.equal(tool.adopted, true);
+    await serve.end('SIGTERM');
+    await query(tool.url, 'select 1');
+    await Promise.all([tool.stop(), tool.stop()]);
+    assert.equal(await scene.postmaster(), undefined);
+  });
+
+  test('a serve waits for one that has announced its stop', async (t) => {
+    const scene = await Scene.make(t);
+    const first = await scene.open('serve');
+    await first.announceStop();
+    const second = scene.open('serve');
+    // Longer than the patience with a holder that has announced nothing.
+    await delay(2_500);
+    await first.stop();
+    assert.equal((await second).adopted, true);
+  });
+
+  test('coming and going at once never leaves anyone without a server', async (t) => {
+    const scene = await Scene.make(t);
+    await (await scene.open('tool')).stop();
+    const visit = async () => {
+      for (let round = 0; round < 5; round++) {
+        const embedded = await scene.open('tool');
+        await query(embedded.url, 'select 1');
+        await embedded.stop();
+      }
+    };
+    await Promise.all([visit(), visit(), visit()]);
+    assert.equal(await scene.postmaster(), undefined);
+  });
+});
+
+describe('after a crash', () => {
+  test('parent killed, ten times in a row: the server lives on and is adopted', async (t) => {
+    const scene = await Scene.make(t);
+    for (let round = 0; round < 10; round++) {
+      const holder = await scene.openInChild('serve');
+      assert.equal(holder.adopted, round > 0);
+      await addRow(holder.url);
+      await holder.end('SIGKILL');
+    }
+    const embedded = await scene.open('serve');
+    assert.equal(embedded.adopted, true);
+    assert.equal(await countRows(embedded.url), 10);
+  });
+
+  test('server killed while nobody was there: recovered, with its data', async (t) => {
+    const scene = await Scene.make(t);
+    const holder = await scene.openInChild('serve');
+    await addRow(holder.url);
+    await holder.end('SIGKILL');
+    await scene.killPostmaster();
+    const embedded = await scene.open('serve');
+    assert.equal(embedded.adopted, false);
+    assert.equal(await countRows(embedded.url), 1);
+  });
+
+  test('server killed while we hold it: it comes back on the same port by itself', async (t) => {
+    const scene = await Scene.make(t);
+    const embedded = await scene.open('serve');
+    const before = embedded.url;
+    await addRow(before);
+    const killed = await scene.killPostmaster();
+    await until(async () => ![killed, undefined].includes((await scene.postmaster())?.pid));
+    await until(() =>
+      countRows(embedded.url)
+        .then((count) => count === 1)
+        .catch(() => false),
+    );
+    assert.equal(embedded.url, before);
+    // The locks are back too.
+    await until(() =>
+      scene.open('serve').then(
+        () => false,
+        (error) => /already runs/.test(error.message),
+      ),
+    );
+    await embedded.stop();
+    assert.equal(await scene.postmaster(), undefined);
+  });
+
+  test('its port taken meanwhile: it starts on another', async (t) => {
+    const scene = await Scene.make(t);
+    const holder = await scene.openInChild('serve');
+    await addRow(holder.url);
+    await holder.end('SIGKILL');
+    await scene.killPostmaster();
+    await until(() => canConnect('127.0.0.1', portOf(holder.url)).then((open) => !open));
+    const squatter = createServer().listen(portOf(holder.url), '127.0.0.1');
+    t.after(() => squatter.close());
+    const embedded = await scene.open('serve');
+    assert.notEqual(portOf(embedded.url), portOf(holder.url));
+    assert.equal(await countRows(embedded.url), 1);
+  });
+
+  for (const [what, program] of [
+    ['a living stranger', 'sleep'],
+    ['a server on another folder', 'postgres'],
+  ] as const) {
+    test(`a postmaster.pid that names ${what} is not believed`, async (t) => {
+      const scene = await Scene.make(t);
+      await (await scene.open('serve')).stop();
+      const pid = program === 'sleep' ? await startStranger(t, scene.pgdata) : await startElsewhere(t);
+      const lines = [pid, scene.pgdata, 1, 20_001, '', '127.0.0.1', '1 2', 'ready'];
+      await writeFile(join(scene.pgdata, 'postmaster.pid'), `${lines.join('\n')}\n`);
+      const embedded = await scene.open('serve');
+      assert.equal(embedded.adopted, false);
+      await query(embedded.url, 'select 1');
+      assert.ok(isAlive(pid));
+    });
+  }
+
+  async function startStranger(t: TestContext, pgdata: string): Promise<number> {
+    const { uid, gid } = await stat(pgdata);
+    const stranger = spawn('sleep', ['60'], { ...(isRoot && { uid, gid }), cwd: '/' });
+    t.after(() => stranger.kill());
+    return stranger.pid ?? assert.fail();
+  }
+
+  async function startElsewhere(t: TestContext): Promise<number> {
+    const scene = await Scene.make(t);
+    await scene.open('serve');
+    return (await scene.postmaster())?.pid ?? assert.fail();
+  }
+
+  test('an empty postmaster.pid of a crash long ago is no obstacle', async (t) => {
+    const scene = await Scene.make(t);
+    await (await scene.open('serve')).stop();
+    const path = join(scene.pgdata, 'postmaster.pid');
+    await writeFile(path, '');
+    await utimes(path, 1, 1);
+    await query((await scene.open('serve')).url, 'select 1');
+  });
+});
+
+describe('what a person has to mend', () => {
+  test('a cluster of another major version: both named, nothing touched', async (t) => {
+    const scene = await Scene.make(t);
+    await (await scene.open('serve')).stop();
+    await writeFile(join(scene.pgdata, 'PG_VERSION'), '17\n');
+    const before = await listFolder(scene.dataDir);
+    await assert.rejects(scene.open('serve'), (error) => {
+      assert.ok(error instanceof OperatorError);
+      assert.match(error.message, /PostgreSQL 17.*PostgreSQL 18.*DATABASE_URL/s);
+      return true;
+    });
+    assert.deepEqual(await listFolder(scene.dataDir), before);
+  });
+
+  test('a folder with something else in it is left alone', async (t) => {
+    const scene = await Scene.make(t);
+    await mkdir(scene.pgdata, { recursive: true });
+    await writeFile(join(scene.pgdata, 'notes.txt'), 'mine');
+    await assert.rejects(scene.open('serve'), /not empty and holds no PostgreSQL cluster/);
+    assert.deepEqual(await readdir(scene.pgdata), ['notes.txt']);
+  });
+
+  test('a start that fails shows what PostgreSQL said', async (t) => {
+    const scene = await Scene.make(t);
+    await assert.rejects(scene.open('serve', { shared_buffers: 'lots' }), (error) => {
+      assert.ok(error instanceof OperatorError);
+      assert.match(error.message, /invalid value for parameter "shared_buffers": "lots"/);
+      return true;
+    });
+  });
+
+  test('a data folder that is a file', async (t) => {
+    const scene = await Scene.make(t);
+    await writeFile(scene.dataDir, '');
+    await assert.rejects(scene.open('serve'), /cannot use its data folder .* POSTHORN_DATA_DIR/s);
+  });
+
+  async function listFolder(folder: string): Promise<string[]> {
+    const names = await readdir(folder, { recursive: true });
+    const times = await Promise.all(names.map(async (name) => (await stat(join(folder, name))).mtimeMs));
+    return names.map((name, i) => `${name} ${times[i]}`).sort();
+  }
+});
