@@ -7,8 +7,8 @@ import { type LogLevel, logLevels } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
 import { suggest } from './lib/suggest.ts';
 
-export const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
-export type Role = (typeof roles)[number];
+const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
+type Role = (typeof roles)[number];
 
 export type Config = ReturnType<typeof readConfig>;
 

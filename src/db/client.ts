@@ -70,10 +70,6 @@ export function errorCode(error: unknown): string | undefined {
   return typeof code === 'string' ? code : undefined;
 }
 
-export function violates(error: unknown, constraint: string): boolean {
-  return error instanceof postgres.PostgresError && error.constraint_name === constraint;
-}
-
 /** Waits, with a message and growing pauses, until the database answers; a version too old or a wrong password ends it. */
 export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal): Promise<void> {
   for (let pauseMs = 250; ; pauseMs = Math.min(pauseMs * 2, 10_000)) {

@@ -3,7 +3,7 @@
  * root, so root lends it to an unprivileged user; what is found here can be run by that user.
  */
 import { execFile, spawnSync } from 'node:child_process';
-import { chmod, cp, lstat, mkdir, readFile, rename, rm } from 'node:fs/promises';
+import { chmod, cp, lstat, mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -94,7 +94,7 @@ export async function makeReachable(
 
 /** Renamed into place when complete, so that a folder of that name is a whole one; a racing twin is as good. */
 async function copyBinaries(native: string, copy: string): Promise<void> {
-  const unfinished = `${copy}.${process.pid}-${Date.now()}`;
+  const unfinished = await mkdtemp(`${copy}.`);
   try {
     await cp(native, unfinished, { recursive: true, verbatimSymlinks: true });
     // An installation under umask 077 has modes that would shut the user out of the copy as well.

@@ -14,6 +14,12 @@ export interface Guard {
   readonly gone: Promise<void>;
 }
 
+/** The driver (3.4.9) never answers a query that is sent while its connection breaks: the loss is the answer then. */
+function ask<T>(guard: Guard, query: Promise<T>): Promise<T> {
+  const lost = guard.gone.then(() => Promise.reject(new Error('the connection to PostgreSQL is gone')));
+  return Promise.race([query, lost]);
+}
+
 const lockSpace = 0x706f7374;
 const users = 1;
 const serve = 2;
@@ -31,21 +37,22 @@ export async function joinServer(url: string, name: string): Promise<Guard> {
     onclose: () => resolve(),
     connection: { application_name: name, lock_timeout: 10_000 },
   });
+  const guard = { sql, gone };
   try {
-    await sql`select pg_advisory_lock_shared(${lockSpace}::int, ${users}::int)`;
-    await makeDatabase(sql);
-    return { sql, gone };
+    await ask(guard, sql`select pg_advisory_lock_shared(${lockSpace}::int, ${users}::int)`);
+    await makeDatabase(guard);
+    return guard;
   } catch (error) {
     await sql.end({ timeout: 1 });
     throw error;
   }
 }
 
-async function makeDatabase(sql: Sql): Promise<void> {
-  const found = await sql`select 1 from pg_database where datname = 'posthorn'`;
+async function makeDatabase(guard: Guard): Promise<void> {
+  const found = await ask(guard, guard.sql`select 1 from pg_database where datname = 'posthorn'`);
   if (found.length > 0) return;
   try {
-    await sql`create database posthorn`;
+    await ask(guard, guard.sql`create database posthorn`);
   } catch (error) {
     const madeByAnother = ['42P04', '23505'].includes(codeOf(error) ?? '');
     if (!madeByAnother) throw error;
@@ -53,12 +60,10 @@ async function makeDatabase(sql: Sql): Promise<void> {
 }
 
 /** A killed holder's lock goes within moments, one who is stopping may take a while; any other stays. */
-export async function takeServeLock(sql: Sql, dataDir: string): Promise<void> {
+export async function takeServeLock(guard: Guard, dataDir: string): Promise<void> {
   const began = performance.now();
-  for (;;) {
-    const [row] = await sql`select pg_try_advisory_lock(${lockSpace}::int, ${serve}::int) as taken`;
-    if (row?.taken) return;
-    const holder = await findServeHolder(sql);
+  while (!(await tryLock(guard, serve))) {
+    const holder = await findServeHolder(guard);
     const patienceMs = holder.endsWith(' stopping') ? 30_000 : 2_000;
     if (performance.now() - began > patienceMs) {
       const pid = /pid=(\d+)/.exec(holder)?.[1] ?? 'unknown';
@@ -71,21 +76,31 @@ export async function takeServeLock(sql: Sql, dataDir: string): Promise<void> {
   }
 }
 
-async function findServeHolder(sql: Sql): Promise<string> {
-  const [row] = await sql`
-    select a.application_name as name
-    from pg_locks l join pg_stat_activity a on a.pid = l.pid
-    where l.locktype = 'advisory' and l.classid = ${lockSpace} and l.objid = ${serve} and l.granted`;
+async function tryLock(guard: Guard, lock: number): Promise<boolean> {
+  const [row] = await ask(
+    guard,
+    guard.sql`select pg_try_advisory_lock(${lockSpace}::int, ${lock}::int) as taken`,
+  );
+  return row?.taken === true;
+}
+
+async function findServeHolder(guard: Guard): Promise<string> {
+  const [row] = await ask(
+    guard,
+    guard.sql`
+      select a.application_name as name
+      from pg_locks l join pg_stat_activity a on a.pid = l.pid
+      where l.locktype = 'advisory' and l.classid = ${lockSpace} and l.objid = ${serve} and l.granted`,
+  );
   return row?.name ?? '';
 }
 
-export async function renameSession(sql: Sql, name: string): Promise<void> {
-  await sql`select set_config('application_name', ${name}, false)`;
+export async function renameSession(guard: Guard, name: string): Promise<void> {
+  await ask(guard, guard.sql`select set_config('application_name', ${name}, false)`);
 }
 
 /** Gives up our share of the server. True when nobody else has one; newcomers then wait for what we do next. */
-export async function isLastOut(sql: Sql): Promise<boolean> {
-  await sql`select pg_advisory_unlock_shared(${lockSpace}::int, ${users}::int)`;
-  const [row] = await sql`select pg_try_advisory_lock(${lockSpace}::int, ${users}::int) as alone`;
-  return row?.alone === true;
+export async function isLastOut(guard: Guard): Promise<boolean> {
+  await ask(guard, guard.sql`select pg_advisory_unlock_shared(${lockSpace}::int, ${users}::int)`);
+  return tryLock(guard, users);
 }

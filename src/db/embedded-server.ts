@@ -184,7 +184,7 @@ function watchEnd(child: ChildProcess, pgdata: string, from: number): () => Prom
   });
   return async () => {
     if (!ended) return undefined;
-    const lines = ended.lines ?? (await readLastLines(pgdata, from));
+    const lines = ended.lines ?? (await readLastLines(pgdata, from, child.pid));
     // Code 0 or a signal: someone stopped or killed it, which says nothing against trying again.
     return { why: ended.code ? classify(lines) : 'ended', lines };
   };
@@ -197,9 +197,12 @@ function classify(lines: string): LaunchEnd['why'] {
   return 'failed';
 }
 
-async function readLastLines(pgdata: string, from: number): Promise<string> {
+/** Without the lines of another server, which won the race to start and writes to the same file. */
+async function readLastLines(pgdata: string, from: number, pid: number | undefined): Promise<string> {
   const log = await readFile(join(pgdata, 'server.log'));
-  return log.subarray(from).toString('utf8').trim().split('\n').slice(-12).join('\n');
+  const lines = log.subarray(from).toString('utf8').trim().split('\n');
+  const ours = lines.filter((line) => line.includes(`[${pid}]`) || !/ \[\d+\] /.test(line));
+  return ours.slice(-12).join('\n');
 }
 
 /** Fast shutdown: sessions are cut, what is committed stays. False when it takes longer than the patience. */

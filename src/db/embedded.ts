@@ -91,7 +91,7 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
   async function announceStop(): Promise<void> {
     if (!name.endsWith(' stopping')) name += ' stopping';
     if (!session) return;
-    await renameSession(session.guard.sql, name).catch((err) => {
+    await renameSession(session.guard, name).catch((err) => {
       log.debug({ err }, 'could not announce the stop');
     });
   }
@@ -175,7 +175,7 @@ async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | unde
   let guard: Guard | undefined;
   try {
     guard = await joinServer(urlOf(cluster, port, 'postgres'), name);
-    if (options.purpose === 'serve') await takeServeLock(guard.sql, options.dataDir);
+    if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
     return guard;
   } catch (err) {
     if (guard) await leave(guard, cluster, options.log);
@@ -188,7 +188,7 @@ async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | unde
 
 async function leave(guard: Guard, cluster: Cluster, log: Log): Promise<void> {
   try {
-    const last = await isLastOut(guard.sql);
+    const last = await isLastOut(guard);
     if (last && !(await stopServer(cluster.pgdata, patienceMs))) {
       log.warn('the embedded PostgreSQL is still shutting down; it ends by itself');
     }

@@ -16,7 +16,7 @@ interface Migration {
   name: string;
 }
 
-export function listMigrations(): Migration[] {
+function listMigrations(): Migration[] {
   const files = readdirSync(folder).filter((file) => /^\d{4}_.+\.sql$/.test(file));
   return files.sort().map((name) => ({ version: Number(name.slice(0, 4)), name }));
 }

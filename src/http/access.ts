@@ -15,7 +15,7 @@ import type { App, Services } from './services.ts';
 export type Access = 'key' | 'operator' | 'metrics' | 'public';
 
 /** Stands for the operator wherever an owner is asked for; no user has this id. */
-export const operatorId = '00000000-0000-0000-0000-000000000000';
+const operatorId = '00000000-0000-0000-0000-000000000000';
 
 declare module 'fastify' {
   interface FastifyContextConfig {

@@ -2,7 +2,6 @@
  * The API door. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
  * the schema, the handler; whatever fails on the way becomes a problem document.
  */
-import swagger from '@fastify/swagger';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { fastify, type RawRequestDefaultExpression } from 'fastify';
 import { newId } from '../lib/ids.ts';
@@ -10,7 +9,7 @@ import { type Gate, makeGate, requireAccessRule } from './access.ts';
 import { makeProblemSender, sendClientError } from './errors.ts';
 import { readJsonBodies } from './json-body.ts';
 import { allowOrigin, answerOtherMethods } from './methods.ts';
-import { openApiOptions } from './openapi.ts';
+import { documentRoutes } from './openapi.ts';
 import { makeRateLimiter } from './rate-limit.ts';
 import { adminRoutes } from './routes/admin.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
@@ -43,7 +42,7 @@ export async function buildApp(services: Services): Promise<App> {
   answerOtherMethods(app, services.config.corsOrigins);
   readJsonBodies(app);
   passRequests(app, services, gate);
-  await app.register(swagger, openApiOptions(services.config));
+  await documentRoutes(app, services.config);
   await app.register(async (api) => addRoutes(api as App, services, gate), {
     prefix: services.config.basePath,
   });

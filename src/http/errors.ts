@@ -4,7 +4,7 @@
  */
 import type { Socket } from 'node:net';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
-import { isUnavailable } from '../db/client.ts';
+import { errorCode, isUnavailable } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { Problem, problems, toDocument } from '../problems.ts';
@@ -34,6 +34,7 @@ function toProblem(error: unknown): Problem {
   if (isUnavailable(error)) {
     return new Problem('database_unavailable', { headers: { 'retry-after': '2' }, cause: error });
   }
+  if (errorCode(error) === '23503') return referenceVanished(error);
   const { code, statusCode } = error as Partial<FastifyError>;
   switch (code) {
     case 'FST_ERR_CTP_BODY_TOO_LARGE':
@@ -60,4 +61,13 @@ export function sendClientError(error: Error & { code?: string }, socket: Socket
     `HTTP/1.1 400 Bad Request\r\ncontent-type: ${contentType}\r\n` +
       `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   );
+}
+
+/** foreign_key_violation: what the body names was there when it was checked, and was deleted before it was used. */
+function referenceVanished(cause: unknown): Problem {
+  const message = 'Something that the body names was deleted meanwhile.';
+  return new Problem('invalid_body', {
+    faults: [{ pointer: '', code: 'unknown_reference', message }],
+    cause,
+  });
 }

@@ -1,10 +1,11 @@
 /** The OpenAPI document: generated from the schemas that validate, so it cannot say what the service does not do. */
-import type { FastifyDynamicSwaggerOptions } from '@fastify/swagger';
+import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger';
 import { Type } from 'typebox';
 import type { Config } from '../config.ts';
 import { readVersion } from '../lib/version.ts';
 import { problems } from '../problems.ts';
 import type { Access } from './access.ts';
+import type { App } from './services.ts';
 
 const ProblemDocument = Type.Object(
   {
@@ -28,7 +29,12 @@ const security: Record<Access, Record<string, string[]>[]> = {
   public: [],
 };
 
-export function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
+/** Collects every route that is registered after it. */
+export async function documentRoutes(app: App, config: Config): Promise<void> {
+  await app.register(swagger, openApiOptions(config));
+}
+
+function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
   const limit = config.rateLimitPerMinute;
   return {
     openapi: {

@@ -14,10 +14,6 @@ export const NullableTimestamp = Type.Unsafe<string | null>({
 });
 
 /** Text that PostgreSQL can keep: no NUL. */
-export function text(maxLength: number, description?: string) {
-  return Type.String({ maxLength, format: 'text', ...(description ? { description } : {}) });
-}
-
 export function nullableText(maxLength: number) {
   return Type.Unsafe<string | null>({ type: ['string', 'null'], maxLength, format: 'text' });
 }

@@ -4,8 +4,7 @@
  * value and key, and the work is bounded whatever the input.
  */
 import { domainToASCII, domainToUnicode } from 'node:url';
-
-export type IdentityKind = 'email' | 'domain';
+import type { IdentityKind } from '../store/identities.ts';
 
 export interface IdentityValue {
   kind: IdentityKind;

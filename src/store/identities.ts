@@ -10,7 +10,7 @@ export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
 
 export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
-export type IdentityStatus = (typeof identityStatuses)[number];
+type IdentityStatus = (typeof identityStatuses)[number];
 
 const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
 
@@ -163,12 +163,4 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     const deleted = await sql`delete from identities where owner_id = ${ownerId} and id = ${id}`;
     return deleted.count > 0;
   });
-}
-
-export async function listMailboxes(
-  sql: Sql,
-  ownerId: string,
-  identityId: string,
-): Promise<{ id: string; kind: string }[]> {
-  return sql`select id, kind from mailboxes where owner_id = ${ownerId} and identity_id = ${identityId} order by kind`;
 }

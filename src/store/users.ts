@@ -1,5 +1,5 @@
 /** Users: who owns everything. */
-import { only, type Sql } from '../db/client.ts';
+import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 
 export interface User {
@@ -48,8 +48,4 @@ export async function createFirstUser(sql: Sql, email: string): Promise<User | u
     on conflict do nothing
     returning ${columns(sql)}`;
   return user;
-}
-
-export async function countUsers(sql: Sql): Promise<number> {
-  return only(await sql<{ count: number }[]>`select count(*)::int as count from users`).count;
 }

@@ -7,7 +7,7 @@ export const eventNames = [
   'message.delivered',
   'message.bounced',
 ] as const;
-export type EventName = (typeof eventNames)[number];
+type EventName = (typeof eventNames)[number];
 
 interface EventType {
   name: EventName;

@@ -1,0 +1,34 @@
+/** `npm run check`: format and lint, types, import rules, dead code, docs in step. All of them run; any fault fails. */
+import { spawnSync } from 'node:child_process';
+import path from 'node:path';
+import { findImportFaults, readSources } from './imports.ts';
+
+const root = path.dirname(import.meta.dirname);
+const bin = (name: string) => path.join(root, 'node_modules/.bin', name);
+
+const results = [
+  run('format and lint', bin('biome'), ['check', '--error-on-warnings']),
+  run('types', bin('tsc'), ['-p', '.']),
+  checkImports(),
+  run('dead code', bin('knip'), ['--no-progress']),
+  run('docs in step', process.execPath, ['scripts/docs.ts', '--check']),
+];
+process.exitCode = results.every(Boolean) ? 0 : 1;
+
+function run(what: string, command: string, args: string[]): boolean {
+  const started = performance.now();
+  const { status } = spawnSync(command, args, { cwd: root, stdio: 'inherit' });
+  return tell(what, status === 0, started);
+}
+
+function checkImports(): boolean {
+  const started = performance.now();
+  const faults = findImportFaults(readSources(root));
+  for (const fault of faults) process.stderr.write(`${fault}\n`);
+  return tell('import rules', faults.length === 0, started);
+}
+
+function tell(what: string, ok: boolean, started: number): boolean {
+  process.stdout.write(`${ok ? '✓' : '✗'} ${what} (${Math.round(performance.now() - started)} ms)\n`);
+  return ok;
+}

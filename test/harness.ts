@@ -1,0 +1,185 @@
+/**
+ * The whole service on a port of its own, on a database of its own, for one test file; and a client that says what came
+ * back. Nothing of ours is replaced: real PostgreSQL, real sockets.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { Writable } from 'node:stream';
+import { after } from 'node:test';
+import { readConfig } from '../src/config.ts';
+import { connect, type Pool } from '../src/db/client.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { startService } from '../src/main.ts';
+import { createApiKey } from '../src/store/api-keys.ts';
+import { ensureUser } from '../src/store/users.ts';
+
+export interface TestUser {
+  userId: string;
+  email: string;
+  apiKey: string;
+}
+
+export interface Answer {
+  status: number;
+  headers: Headers;
+  text: string;
+  /** The parsed JSON; undefined for an empty body or another content type. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers freely.
+  body: any;
+}
+
+export interface CallOptions {
+  /** Whose key to send; null sends none. */
+  as?: TestUser | null;
+  /** Sent as JSON, unless it is a string or bytes: those go as they are. */
+  body?: unknown;
+  headers?: Record<string, string>;
+}
+
+export interface TestService {
+  url: string;
+  sql: Pool;
+  databaseUrl: string;
+  /** Made at start; whom calls are made as, unless they say otherwise. */
+  user: TestUser;
+  /** Every line logged so far, parsed. */
+  logged: Record<string, unknown>[];
+  makeUser(): Promise<TestUser>;
+  call(method: string, path: string, options?: CallOptions): Promise<Answer>;
+  stop(): Promise<void>;
+}
+
+/** Starts the service with these settings on top of the test's own; it is stopped after the file's tests. */
+export async function startTestService(settings: Record<string, string> = {}): Promise<TestService> {
+  const database = await makeDatabase();
+  const logged: Record<string, unknown>[] = [];
+  const log = makeLog({ level: 'debug', json: true, stream: collectLines(logged) });
+  const config = readConfig({
+    DATABASE_URL: database.url,
+    POSTHORN_SECRET_KEY: randomBytes(32).toString('base64'),
+    POSTHORN_RATE_LIMIT: '0',
+    PORT: '0',
+    ...settings,
+  });
+  const service = await startService(config, log);
+  const url = `${service.url}${config.basePath}`;
+  const sql = connect(database.url, { max: 2, applicationName: 'posthorn test' });
+
+  let stopped = false;
+  async function stop(): Promise<void> {
+    if (stopped) return;
+    stopped = true;
+    await service.stop();
+    await sql.end();
+    await database.drop();
+  }
+  after(stop);
+
+  let users = 0;
+  async function makeUser(): Promise<TestUser> {
+    users += 1;
+    const { user } = await ensureUser(sql, `user${users}@users.example`);
+    const { apiKey } = await createApiKey(sql, user.userId);
+    return { userId: user.userId, email: user.email, apiKey };
+  }
+
+  const user = await makeUser();
+  const call: TestService['call'] = (method, path, options = {}) =>
+    callUrl(method, `${url}${path}`, { as: user, ...options });
+  return { url, sql, databaseUrl: database.url, user, logged, makeUser, call, stop };
+}
+
+export async function callUrl(
+  method: string,
+  url: string,
+  { as, body, headers }: CallOptions,
+): Promise<Answer> {
+  const raw = typeof body === 'string' || body instanceof Uint8Array;
+  const response = await fetch(url, {
+    method,
+    redirect: 'manual',
+    headers: {
+      ...(as ? { authorization: `Bearer ${as.apiKey}` } : {}),
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      ...headers,
+    },
+    ...(body === undefined ? {} : { body: raw ? (body as string | Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  const isJson = /[/+]json/.test(response.headers.get('content-type') ?? '');
+  return {
+    status: response.status,
+    headers: response.headers,
+    text,
+    body: isJson && text ? JSON.parse(text) : undefined,
+  };
+}
+
+/** Asserts a problem document with that code, and returns it. */
+export function assertProblem(answer: Answer, status: number, code: string) {
+  assert.equal(answer.status, status, answer.text);
+  assert.match(answer.headers.get('content-type') ?? '', /^application\/problem\+json/);
+  assert.equal(answer.body.code, code, answer.text);
+  assert.equal(answer.body.status, status);
+  assert.equal(answer.body.requestId, answer.headers.get('x-request-id'));
+  for (const field of ['type', 'title', 'detail']) assert.equal(typeof answer.body[field], 'string', field);
+  return answer.body as { detail: string; errors?: { pointer: string; code: string; message: string }[] };
+}
+
+/** Waits for a condition, looking again whenever the event loop turns; fails after a deadline. */
+export async function waitFor<T>(
+  what: string,
+  look: () => T | Promise<T>,
+  deadlineMs = 15_000,
+): Promise<NonNullable<T>> {
+  const end = performance.now() + deadlineMs;
+  for (;;) {
+    const found = await look();
+    if (found) return found;
+    if (performance.now() > end) throw new Error(`Waited ${deadlineMs} ms for ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+export function templateName(): string {
+  return `posthorn_template_${randomBytes(4).toString('hex')}`;
+}
+
+/** The same server, another database. */
+export function databaseUrl(url: string, name: string): string {
+  const changed = new URL(url);
+  changed.pathname = `/${name}`;
+  return changed.href;
+}
+
+/** A database of its own, cloned from the migrated template or, on wish, empty. */
+export async function makeDatabase(
+  options: { empty?: boolean } = {},
+): Promise<{ url: string; drop(): Promise<void> }> {
+  const { TEST_DATABASE_URL: server, TEST_TEMPLATE: template } = process.env;
+  if (!server || !template) throw new Error('Run tests with: npm test [-- test/some.test.ts]');
+  const name = `posthorn_test_${randomBytes(6).toString('hex')}`;
+  const admin = () => connect(server, { max: 1, applicationName: 'posthorn tests' });
+  const maker = admin();
+  // Postgres refuses to clone a database that another clone is reading at that moment.
+  await maker`select pg_advisory_lock(hashtext('posthorn test clone'))`;
+  await maker`create database ${maker(name)} template ${maker(options.empty ? 'template0' : template)}`;
+  await maker.end();
+  return {
+    url: databaseUrl(server, name),
+    async drop() {
+      const sql = admin();
+      await sql`drop database if exists ${sql(name)} with (force)`;
+      await sql.end();
+    },
+  };
+}
+
+function collectLines(lines: Record<string, unknown>[]): Writable {
+  return new Writable({
+    write(chunk, _encoding, done) {
+      for (const line of String(chunk).split('\n')) if (line) lines.push(JSON.parse(line));
+      done();
+    },
+  });
+}

@@ -1,0 +1,75 @@
+/**
+ * `npm test [-- <files or node --test options>]`: one real PostgreSQL for the whole run (embedded, or TEST_DATABASE_URL),
+ * a migrated template in it that every test file clones, then node's own test runner.
+ */
+import { spawn } from 'node:child_process';
+import { globSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { connect } from '../src/db/client.ts';
+import { openEmbedded } from '../src/db/embedded.ts';
+import { migrate } from '../src/db/migrate.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { databaseUrl, templateName } from './harness.ts';
+
+const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
+const root = path.dirname(import.meta.dirname);
+
+const given = process.env.TEST_DATABASE_URL;
+const server = given ? { url: given, stop: async () => {} } : await startServer();
+try {
+  const template = await makeTemplate(server.url);
+  process.exitCode = await runTests({ TEST_DATABASE_URL: server.url, TEST_TEMPLATE: template });
+  await dropTemplate(server.url, template);
+} finally {
+  await server.stop();
+}
+
+async function startServer() {
+  const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn test '));
+  const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
+  const stop = async () => {
+    await embedded.stop();
+    rmSync(dataDir, { recursive: true, force: true });
+  };
+  return { url: embedded.url, stop };
+}
+
+async function makeTemplate(url: string): Promise<string> {
+  const name = templateName();
+  const admin = connect(url, { max: 1, applicationName: 'posthorn tests' });
+  await admin`create database ${admin(name)}`;
+  await admin.end();
+  const sql = connect(databaseUrl(url, name), { max: 1, applicationName: 'posthorn tests' });
+  await migrate(sql, log);
+  await sql.end();
+  return name;
+}
+
+async function dropTemplate(url: string, name: string): Promise<void> {
+  const admin = connect(url, { max: 1, applicationName: 'posthorn tests' });
+  await admin`drop database ${admin(name)} with (force)`;
+  await admin.end();
+}
+
+function runTests(environment: Record<string, string>): Promise<number> {
+  const { options, files } = splitArguments(process.argv.slice(2));
+  const all = globSync('test/**/*.test.ts', { cwd: root }).sort();
+  const args = ['--test', '--test-timeout=180000', ...options, ...(files.length > 0 ? files : all)];
+  const child = spawn(process.execPath, args, {
+    cwd: root,
+    stdio: 'inherit',
+    env: { ...process.env, ...environment },
+  });
+  const pass = (signal: NodeJS.Signals) => process.on(signal, () => child.kill(signal));
+  pass('SIGINT');
+  pass('SIGTERM');
+  return new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)));
+}
+
+function splitArguments(args: string[]) {
+  return {
+    options: args.filter((arg) => arg.startsWith('-')),
+    files: args.filter((arg) => !arg.startsWith('-')),
+  };
+}
