@@ -157,6 +157,8 @@ async function serve(): Promise<void> {
   const config = readConfig(process.env);
   const log = makeLog({ level: config.logLevel, json: config.production });
   for (const name of config.unknown) log.warn(`${name} is not a setting of Posthorn and has no effect`);
+  // Whoever read our log may go (`npm start | head`); the service stays.
+  process.stdout.on('error', () => {});
   const stopping = new AbortController();
   const stopped = new Promise<void>((resolve) => {
     const end = () => {

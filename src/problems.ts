@@ -114,7 +114,14 @@ export const problems = {
   database_unavailable: {
     status: 503,
     title: 'The database is away',
-    remedy: 'Nothing was changed or lost. Try again after the seconds in `Retry-After`.',
+    remedy:
+      'Try again after the seconds in `Retry-After`. With an `Idempotency-Key` a POST cannot happen twice.',
+  },
+  timed_out: {
+    status: 503,
+    title: 'The request took too long',
+    remedy:
+      'It may have taken effect. Look, or send it again: with an `Idempotency-Key` a POST cannot happen twice.',
   },
   shutting_down: {
     status: 503,

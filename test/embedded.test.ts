@@ -1,146 +1,26 @@
 /** The embedded server's whole life with real processes: started, adopted, refused, killed, brought back, stopped. */
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { chown, mkdir, mkdtemp, readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises';
-import { connect, createServer } from 'node:net';
-import { networkInterfaces, tmpdir } from 'node:os';
+import { spawn, spawnSync } from 'node:child_process';
+import { chown, mkdir, readdir, stat, utimes, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { describe, type TestContext, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
-import postgres from 'postgres';
-import { type EmbeddedPostgres, openEmbedded } from '../src/db/embedded.ts';
-import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import {
+  addRow,
+  canConnect,
+  countRows,
+  isAlive,
+  isRoot,
+  portOf,
+  query,
+  Scene,
+  until,
+} from './fixtures/embedded-scene.ts';
 
-const log = makeLog({ level: 'silent', json: true });
-const fixture = fileURLToPath(new URL('fixtures/open-embedded.ts', import.meta.url));
-const isRoot = process.getuid?.() === 0;
-
-interface Holder {
-  readonly pid: number;
-  readonly url: string;
-  readonly adopted: boolean;
-  end(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>;
-}
-
-/** A data folder of the test's own; whatever runs on it is ended with the test, and the folder removed. */
-class Scene {
-  readonly dataDir: string;
-  readonly #opened: EmbeddedPostgres[] = [];
-  readonly #children: ChildProcess[] = [];
-
-  private constructor(dataDir: string) {
-    this.dataDir = dataDir;
-  }
-
-  static async make(t: TestContext, name = 'data'): Promise<Scene> {
-    const parent = await mkdtemp(join(tmpdir(), 'posthorn-test-'));
-    const scene = new Scene(join(parent, name));
-    t.after(async () => {
-      await scene.#clear();
-      await rm(parent, { recursive: true, force: true });
-    });
-    return scene;
-  }
-
-  get pgdata(): string {
-    return join(this.dataDir, 'postgres');
-  }
-
-  async open(purpose: 'serve' | 'tool', settings: Record<string, string> = {}): Promise<EmbeddedPostgres> {
-    const embedded = await openEmbedded({ dataDir: this.dataDir, log, purpose, settings });
-    this.#opened.push(embedded);
-    return embedded;
-  }
-
-  /** The same from a process of its own, which can be killed. */
-  async openInChild(purpose: 'serve' | 'tool', user: { uid?: number; gid?: number } = {}): Promise<Holder> {
-    const child = spawn(process.execPath, [fixture, this.dataDir, purpose], {
-      ...user,
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    this.#children.push(child);
-    const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
-    for await (const line of createInterface(child.stdout)) {
-      const end = (signal: 'SIGTERM' | 'SIGKILL') => {
-        child.kill(signal);
-        return exited;
-      };
-      return { pid: child.pid ?? 0, ...JSON.parse(line), end };
-    }
-    throw new Error('the child ended before it was ready');
-  }
-
-  async postmaster(): Promise<{ pid: number; port: number } | undefined> {
-    const lines = await readFile(join(this.pgdata, 'postmaster.pid'), 'utf8').then(
-      (content) => content.split('\n'),
-      () => undefined,
-    );
-    return lines && { pid: Number(lines[0]), port: Number(lines[3]) };
-  }
-
-  async killPostmaster(): Promise<number> {
-    const { pid } = (await this.postmaster()) ?? assert.fail('no server');
-    process.kill(pid, 'SIGKILL');
-    return pid;
-  }
-
-  async #clear(): Promise<void> {
-    await Promise.all(this.#opened.map((embedded) => embedded.stop()));
-    for (const child of this.#children) child.kill('SIGKILL');
-    const left = await this.postmaster();
-    if (left && commandOf(left.pid).includes('postgres')) process.kill(left.pid, 'SIGQUIT');
-    if (left) await until(() => !isAlive(left.pid) || !commandOf(left.pid).includes('postgres'));
-  }
-}
-
-async function until(condition: () => boolean | Promise<boolean>, withinMs = 15_000): Promise<void> {
-  const deadline = Date.now() + withinMs;
-  while (!(await condition())) {
-    assert.ok(Date.now() < deadline, `in time: ${condition}`);
-    await delay(20);
-  }
-}
-
-function isAlive(pid: number): boolean {
-  const { stdout } = spawnSync('ps', ['-o', 'stat=', '-p', String(pid)], { encoding: 'utf8' });
-  return stdout.trim() !== '' && !stdout.startsWith('Z');
-}
-
-function commandOf(pid: number): string {
-  return spawnSync('ps', ['-o', 'comm=', '-p', String(pid)], { encoding: 'utf8' }).stdout;
-}
-
-async function query(url: string, text: string): Promise<Record<string, string>[]> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await sql.unsafe(text);
-  } finally {
-    await sql.end({ timeout: 1 });
-  }
-}
-
-async function addRow(url: string): Promise<void> {
-  await query(url, 'create table if not exists kept (id serial); insert into kept default values');
-}
-
-async function countRows(url: string): Promise<number> {
-  const [row] = await query(url, 'select count(*) from kept');
-  return Number(row?.count);
-}
-
-async function canConnect(host: string, port: number): Promise<boolean> {
-  const socket = connect({ host, port });
-  return new Promise((resolve) => {
-    socket.once('connect', () => resolve(true)).once('error', () => resolve(false));
-  }).finally(() => socket.destroy()) as Promise<boolean>;
-}
-
-const portOf = (url: string) => Number(new URL(url).port);
-
-describe('a fresh data folder', () => {
+describe('a fresh data folder', { concurrency: 2 }, () => {
   test('becomes a durable server with a password, on loopback only', async (t) => {
     const scene = await Scene.make(t);
     const embedded = await scene.open('serve');
@@ -218,7 +98,7 @@ describe('a fresh data folder', () => {
   });
 });
 
-describe('who may come and who stops the server', () => {
+describe('who may come and who stops the server', { concurrency: 2 }, () => {
   test('one serve, any number of tools; the last one out stops it', async (t) => {
     const scene = await Scene.make(t);
     const serve = await scene.openInChild('serve');
@@ -261,7 +141,7 @@ describe('who may come and who stops the server', () => {
   });
 });
 
-describe('after a crash', () => {
+describe('after a crash', { concurrency: 2 }, () => {
   test('parent killed, ten times in a row: the server lives on and is adopted', async (t) => {
     const scene = await Scene.make(t);
     for (let round = 0; round < 10; round++) {
@@ -364,7 +244,7 @@ describe('after a crash', () => {
   });
 });
 
-describe('what a person has to mend', () => {
+describe('what a person has to mend', { concurrency: 2 }, () => {
   test('a cluster of another major version: both named, nothing touched', async (t) => {
     const scene = await Scene.make(t);
     await (await scene.open('serve')).stop();

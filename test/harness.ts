@@ -49,9 +49,13 @@ export interface TestService {
   stop(): Promise<void>;
 }
 
-/** Starts the service with these settings on top of the test's own; it is stopped after the file's tests. */
+/**
+ * Starts the service with these settings on top of the test's own; it is stopped after the file's tests. With the
+ * DATABASE_URL of another service it is a second process-alike beside that one: its `user` is the same, with a key more.
+ */
 export async function startTestService(settings: Record<string, string> = {}): Promise<TestService> {
-  const database = await makeDatabase();
+  const shared = settings.DATABASE_URL;
+  const database = shared ? { url: shared, drop: async () => {} } : await makeDatabase();
   const logged: Record<string, unknown>[] = [];
   const log = makeLog({ level: 'debug', json: true, stream: collectLines(logged) });
   const config = readConfig({
@@ -103,7 +107,9 @@ export async function callUrl(
       ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       ...headers,
     },
-    ...(body === undefined ? {} : { body: raw ? (body as string | Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
+    ...(body === undefined
+      ? {}
+      : { body: raw ? (body as string | Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
   });
   const text = await response.text();
   const isJson = /[/+]json/.test(response.headers.get('content-type') ?? '');

@@ -11,6 +11,18 @@ import { OperatorError } from '../lib/operator-error.ts';
 export type Sql = postgres.ISql<{}>;
 export type Pool = postgres.Sql;
 
+/** text[]: PostgreSQL writes `{a,"b c"}`. */
+const textArray = {
+  to: 1009,
+  from: [1009],
+  serialize: (values: readonly string[]) =>
+    `{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`,
+  parse: (text: string) =>
+    [...text.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|[^,]+/g)].map(([plain, quoted]) =>
+      quoted === undefined ? plain : quoted.replace(/\\(.)/g, '$1'),
+    ),
+};
+
 export function connect(url: string, options: { max: number; applicationName: string }): Pool {
   const { plainUrl, ssl } = readTls(url);
   return postgres(plainUrl, {
@@ -19,6 +31,10 @@ export function connect(url: string, options: { max: number; applicationName: st
     connect_timeout: 5,
     // The driver's own backoff grows to 20 s, and a request would hang that long; ours is answered 503 soon.
     backoff: () => 0.25,
+    // Fetching array types at connect crashes the process when the connection dies in the middle of it
+    // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
+    fetch_types: false,
+    types: { textArray },
     connection: { application_name: options.applicationName, statement_timeout: 30_000 },
     onnotice: () => {},
   });

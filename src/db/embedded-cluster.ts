@@ -67,7 +67,8 @@ export function pathForUser(folder: string, user: ServerUser): string {
   );
 }
 
-const elsewhere = 'Set POSTHORN_DATA_DIR to a folder that it can reach, such as /var/lib/posthorn.';
+const elsewhere = 'Set POSTHORN_DATA_DIR to a folder that it can use, such as /var/lib/posthorn.';
+const namedUser = 'Start Posthorn as a user that has a name (an entry in /etc/passwd), or set DATABASE_URL.';
 
 async function makeDataDir(dataDir: string): Promise<void> {
   const made = await mkdir(dataDir, { recursive: true });
@@ -161,9 +162,9 @@ async function runInitdb(
     user,
   }).finally(() => password.close());
   if (output === undefined) return;
-  const advice = path === folder ? '' : `\n${elsewhere}`;
+  const advice = output.includes('could not look up effective user ID') ? namedUser : elsewhere;
   throw new OperatorError(
-    `PostgreSQL could not make its database in ${dirname(folder)}:\n${output}${advice}`,
+    `PostgreSQL could not make its database in ${dirname(folder)}:\n${output}\n${advice}`,
   );
 }
 
@@ -233,7 +234,7 @@ export function codeOf(error: unknown): string | undefined {
 
 function explainAccess(error: unknown, dataDir: string): unknown {
   if (error instanceof OperatorError || !(error instanceof Error)) return error;
-  if (!['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOSPC'].includes(codeOf(error) ?? ''))
+  if (!['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOSPC', 'EBUSY'].includes(codeOf(error) ?? ''))
     return error;
   const who = process.getuid ? ` (uid ${process.getuid()})` : '';
   return new OperatorError(

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cluster, codeOf, pathForUser, processExists, serverEnvironment } from './embedded-cluster.ts';
 
-export interface Postmaster {
+interface Postmaster {
   readonly pid: number;
   readonly port: number;
   readonly status: string;
@@ -117,7 +117,6 @@ export type LaunchEnd = { why: 'ended' | 'port-taken' | 'locked' | 'draining' | 
 
 export interface Launch {
   readonly pid: number | undefined;
-  readonly port: number;
   /** `undefined` while it runs */
   end(): Promise<LaunchEnd | undefined>;
 }
@@ -130,7 +129,7 @@ export async function launchServer(
   const { pgdata, binaries, user } = cluster;
   await removeMisleadingLock(pgdata);
   const args = ['-D', pathForUser(pgdata, user)];
-  for (const [name, value] of Object.entries({ ...serverSettings, port, ...settings })) {
+  for (const [name, value] of Object.entries({ ...serverSettings, ...settings, port })) {
     args.push('-c', `${name}=${value}`);
   }
   const { output, from } = await openServerLog(cluster);
@@ -144,7 +143,7 @@ export async function launchServer(
       stdio: ['ignore', output.fd, output.fd],
     });
     child.unref();
-    return { pid: child.pid, port, end: watchEnd(child, pgdata, from) };
+    return { pid: child.pid, end: watchEnd(child, pgdata, from) };
   } finally {
     await output.close();
   }
@@ -192,7 +191,8 @@ function watchEnd(child: ChildProcess, pgdata: string, from: number): () => Prom
 
 function classify(lines: string): LaunchEnd['why'] {
   if (/Address already in use/.test(lines)) return 'port-taken';
-  if (/lock file ".*" (already exists|is empty)/.test(lines)) return 'locked';
+  // Also while two starters clear away the same stale file and one finds it gone.
+  if (/lock file ".*"(: No such file| already exists| is empty)/.test(lines)) return 'locked';
   if (/pre-existing shared memory block/.test(lines)) return 'draining';
   return 'failed';
 }

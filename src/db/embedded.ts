@@ -9,7 +9,14 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type Cluster, codeOf, openCluster } from './embedded-cluster.ts';
-import { type Guard, isLastOut, joinServer, renameSession, takeServeLock } from './embedded-guard.ts';
+import {
+  closeGuard,
+  type Guard,
+  isLastOut,
+  joinServer,
+  renameSession,
+  takeServeLock,
+} from './embedded-guard.ts';
 import {
   findLastPort,
   findPostmaster,
@@ -30,7 +37,7 @@ export interface EmbeddedPostgres {
   stop(): Promise<void>;
 }
 
-export interface EmbeddedOptions {
+interface EmbeddedOptions {
   /** absolute; holds `postgres/` */
   dataDir: string;
   log: Log;
@@ -75,7 +82,7 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
 
   async function recover(lost: Guard): Promise<void> {
     log.warn('lost the embedded PostgreSQL; bringing it back');
-    await lost.sql.end({ timeout: 1 });
+    await closeGuard(lost);
     for (let waitMs = 100; !stopping.signal.aborted; waitMs = Math.min(2 * waitMs, 5_000)) {
       try {
         const back = await enter();
@@ -136,16 +143,19 @@ async function reach(reaching: Reaching): Promise<Session> {
     // What we launched is seen through, or a server would be left behind that nobody uses.
     if (!launch) signal.throwIfAborted();
     const postmaster = await findPostmaster(pgdata);
+    let state = postmaster ? `is ${postmaster.status || 'starting'}` : 'did not start';
     if (postmaster?.status === 'ready') {
-      const guard = await tryToJoin(reaching, postmaster.port);
-      if (guard) return { guard, port: postmaster.port, adopted: postmaster.pid !== launch?.pid };
+      const joined = await tryToJoin(reaching, postmaster.port);
+      const adopted = postmaster.pid !== launch?.pid;
+      if ('sql' in joined) return { guard: joined, port: postmaster.port, adopted };
+      state = `does not let us in: ${joined.message}`;
     } else if (!postmaster) {
       launch ??= await launchServer(cluster, port, options.settings ?? {});
     }
     const end = await launch?.end();
     if (end) launch = undefined;
     if (end?.why === 'port-taken') port = randomPort();
-    requirePatience(postmaster ? `is ${postmaster.status}` : 'did not start', end);
+    requirePatience(state, end);
     await delay(pollMs);
   }
 }
@@ -169,20 +179,19 @@ function beginWaiting(pgdata: string, log: Log): (state: string, end: LaunchEnd 
   };
 }
 
-/** `undefined` when the server went away or was not ready after all: then the caller looks again. */
-async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | undefined> {
+/** An error means that the server went away or was not ready after all: then the caller looks again. */
+async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | Error> {
   const { cluster, options, name } = reaching;
   let guard: Guard | undefined;
   try {
     guard = await joinServer(urlOf(cluster, port, 'postgres'), name);
     if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
     return guard;
-  } catch (err) {
+  } catch (error) {
     if (guard) await leave(guard, cluster, options.log);
-    if (err instanceof OperatorError) throw err;
-    if (codeOf(err) === '28P01') throw wrongPassword(cluster, err);
-    options.log.debug({ err }, 'could not join the embedded PostgreSQL yet');
-    return undefined;
+    if (error instanceof OperatorError || !(error instanceof Error)) throw error;
+    if (codeOf(error) === '28P01') throw wrongPassword(cluster, error);
+    return error;
   }
 }
 
@@ -195,7 +204,7 @@ async function leave(guard: Guard, cluster: Cluster, log: Log): Promise<void> {
   } catch (err) {
     log.debug({ err }, 'the embedded PostgreSQL was gone before we left');
   } finally {
-    await guard.sql.end({ timeout: 1 });
+    await closeGuard(guard);
   }
 }
 

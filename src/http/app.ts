@@ -2,9 +2,9 @@
  * The API door. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
  * the schema, the handler; whatever fails on the way becomes a problem document.
  */
+import { randomUUID } from 'node:crypto';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { fastify, type RawRequestDefaultExpression } from 'fastify';
-import { newId } from '../lib/ids.ts';
 import { type Gate, makeGate, requireAccessRule } from './access.ts';
 import { makeProblemSender, sendClientError } from './errors.ts';
 import { readJsonBodies } from './json-body.ts';
@@ -29,6 +29,8 @@ export async function buildApp(services: Services): Promise<App> {
   const sendProblem = makeProblemSender(services.log);
   const app = fastify({
     bodyLimit: maxBodyBytes,
+    // Longer than any statement may take: a query that the driver lost must not hold its caller for ever.
+    handlerTimeout: 35_000,
     genReqId: readRequestId,
     clientErrorHandler: sendClientError,
     frameworkErrors: sendProblem,
@@ -39,9 +41,9 @@ export async function buildApp(services: Services): Promise<App> {
   const gate = makeGate(services);
   app.setErrorHandler(sendProblem);
   requireAccessRule(app);
-  answerOtherMethods(app, services.config.corsOrigins);
   readJsonBodies(app);
   passRequests(app, services, gate);
+  answerOtherMethods(app, services.config.corsOrigins);
   await documentRoutes(app, services.config);
   await app.register(async (api) => addRoutes(api as App, services, gate), {
     prefix: services.config.basePath,
@@ -96,7 +98,8 @@ function passRequests(app: App, services: Services, gate: Gate): void {
   });
 
   app.addHook('preHandler', (request, _reply, done) => {
-    if (!request.validationError && !request.routeOptions.config.references) return done();
+    const { references, findFaults } = request.routeOptions.config;
+    if (!request.validationError && !references && !findFaults) return done();
     refuseFaults(request, validation, services).then(() => done(), done);
   });
 
@@ -111,5 +114,5 @@ function passRequests(app: App, services: Services, gate: Gate): void {
 
 function readRequestId(request: RawRequestDefaultExpression): string {
   const given = request.headers['x-request-id'];
-  return typeof given === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : newId();
+  return typeof given === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
 }

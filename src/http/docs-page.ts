@@ -4,57 +4,35 @@
  */
 import { STATUS_CODES } from 'node:http';
 import { Problem, problems, toDocument } from '../problems.ts';
-import { docsStyle } from './docs-style.ts';
+import { docsStyle, hornDrawing } from './docs-style.ts';
 
 // What is read of OpenAPI 3.1. The types of @fastify/swagger are those of 3.0, where `type` is a single word.
-interface Schema {
+type Limit = 'minimum' | 'maximum' | 'minLength' | 'maxLength' | 'minItems' | 'maxItems';
+interface Schema extends Partial<Record<Limit, number>> {
   type?: string | string[];
   format?: string;
-  description?: string;
+  description?: string | undefined;
   properties?: Record<string, Schema>;
   required?: string[];
   items?: Schema;
   anyOf?: Schema[];
-  oneOf?: Schema[];
   enum?: unknown[];
-  const?: unknown;
   default?: unknown;
   examples?: unknown[];
-  minLength?: number;
-  maxLength?: number;
-  minimum?: number;
-  maximum?: number;
-  minItems?: number;
-  maxItems?: number;
   uniqueItems?: boolean;
-  pattern?: string;
 }
-
-interface Media {
-  schema?: Schema;
-  example?: unknown;
-}
-
-interface Parameter {
-  name: string;
-  in: string;
-  required?: boolean;
-  description?: string;
-  schema?: Schema;
-}
-
-type Security = Record<string, string[]>[];
-
+type Parameter = { name: string; in: string; required?: boolean; description?: string; schema?: Schema };
+type Content = Record<string, { schema?: Schema; example?: unknown }>;
 interface Operation {
   summary?: string;
   description?: string;
   tags?: string[];
-  security?: Security;
+  /** Any one of these will do; an empty one stands for nobody in particular. */
+  security?: Record<string, string[]>[];
   parameters?: Parameter[];
-  requestBody?: { content?: Record<string, Media> };
-  responses?: Record<string, { content?: Record<string, Media> }>;
+  requestBody?: { content?: Content };
+  responses?: Record<string, { content?: Content }>;
 }
-
 interface ApiDocument {
   info: { title: string; version: string; description?: string };
   servers?: { url: string }[];
@@ -62,27 +40,13 @@ interface ApiDocument {
   components?: { securitySchemes?: Record<string, { description?: string }> };
 }
 
-interface Route {
-  id: string;
-  method: string;
-  path: string;
-  operation: Operation;
-}
-
-interface Field {
-  /** The way to a nested field, such as `errors[].`. */
-  parent: string;
-  name: string;
-  required: boolean;
-  schema: Schema;
-}
-
-interface Markup {
-  readonly markup: string;
-}
+type Route = Operation & { id: string; method: string; path: string };
+/** `parent` is the way to a nested field, such as `errors[].`. */
+type Field = { parent: string; name: string; required: boolean; schema: Schema };
+type Markup = { readonly markup: string };
 type Piece = Markup | string | number | false | undefined | Piece[];
 
-const methods = ['get', 'post', 'put', 'patch', 'delete', 'head', 'options'];
+const topics = ['Authentication', 'Errors', 'Paging', 'Idempotency'];
 const credentials: Record<string, { name: string; variable: string }> = {
   apiKey: { name: 'API key', variable: '$API_KEY' },
   operatorToken: { name: 'Operator token', variable: '$ADMIN_TOKEN' },
@@ -92,41 +56,29 @@ const credentials: Record<string, { name: string; variable: string }> = {
 export function renderDocsPage(given: object): string {
   const document = given as ApiDocument;
   const routes = listRoutes(document);
-  const byTag = Map.groupBy(routes, ({ operation }) => operation.tags?.[0] ?? 'Other');
+  const byTag = Map.groupBy(routes, ({ tags }) => tags?.[0] ?? 'Other');
   const baseUrl = readBaseUrl(document);
   const shown = new Set<string>();
-  const { title } = document.info;
   return html`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
+<html lang="en"><head><meta charset="utf-8"><title>${document.info.title} API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>${title} API</title>
-<style>${{ markup: docsStyle }}</style>
-</head>
-<body id="top">
-<a class="skip" href="#content">Skip to the content</a>
-${renderNavigation(title, byTag)}
+<style>${{ markup: docsStyle }}</style></head>
+<body id="top"><a class="skip" href="#content">Skip to the content</a>
+${renderNavigation(document.info.title, byTag)}
 <main id="content">
 ${renderIntroduction(document, routes, baseUrl)}
 ${[...byTag].map(
-  ([tag, members]) => html`<section id="${tagId(tag)}"><h2>${tag}</h2>
+  ([tag, members]) => html`<section id="${slug(`tag ${tag}`)}"><h2>${tag}</h2>
 ${members.map((route) => renderRoute(route, baseUrl, shown))}</section>`,
 )}
 ${renderProblems()}
-</main>
-<a class="up" href="#top">↑ Contents</a>
-</body>
-</html>
+</main><a class="up" href="#top">↑ Contents</a></body></html>
 `.markup;
 }
 
 function listRoutes({ paths = {} }: ApiDocument): Route[] {
-  return Object.entries(paths).flatMap(([path, operations]) =>
-    Object.entries(operations)
-      .filter(([method]) => methods.includes(method))
-      .map(([method, operation]) => ({ id: slug(`${method} ${path}`), method, path, operation })),
+  return Object.entries(paths).flatMap(([path, item]) =>
+    Object.entries(item).map(([method, own]) => ({ id: slug(`${method} ${path}`), method, path, ...own })),
   );
 }
 
@@ -138,139 +90,111 @@ function readBaseUrl({ servers = [] }: ApiDocument): string {
 
 function renderNavigation(title: string, byTag: Map<string, Route[]>): Markup {
   const link = ({ id, method, path }: Route) =>
-    html`<li><a href="#${id}"><span class="verb ${method}">${method}</span> <code>${path}</code></a></li>`;
+    html`<li><a href="#${id}"><span class="verb ${method}">${method}</span> <code>${breakable(path)}</code></a></li>`;
   return html`<nav aria-label="Contents">
-<div class="brand"><a href="#top">${horn}${title}</a>
-<label for="menu">Contents</label></div>
+<div class="brand"><a href="#top">${{ markup: hornDrawing }}${title}</a><label for="menu">Contents</label></div>
 <input type="checkbox" id="menu" aria-label="Show the contents">
-<div class="menu"><h2>Introduction</h2><ul class="plain">${introduction.map(([id, heading]) => html`<li><a href="#${id}">${heading}</a></li>`)}</ul>
+<div class="menu"><h2>Introduction</h2><ul>${topics.map((topic) => html`<li><a href="#${slug(topic)}">${topic}</a></li>`)}</ul>
 ${[...byTag].map(
-  ([tag, routes]) =>
-    html`<h2><a href="#${tagId(tag)}">${tag}</a></h2><ul>${routes.map(link)}</ul>
-`,
-)}<h2><a href="#problems">Problem codes</a></h2></div>
-</nav>`;
+  ([tag, routes]) => html`<h2><a href="#${slug(`tag ${tag}`)}">${tag}</a></h2><ul>${routes.map(link)}</ul>`,
+)}
+<h2><a href="#problems">Problem codes</a></h2></div></nav>`;
 }
-
-const introduction = [
-  ['authentication', 'Authentication'],
-  ['errors', 'Errors'],
-  ['paging', 'Paging'],
-  ['idempotency', 'Idempotency'],
-] as const;
 
 function renderIntroduction(document: ApiDocument, routes: Route[], baseUrl: string): Markup {
   const { title, version, description = '' } = document.info;
   const [tagline = '', ...rest] = description.split(/\n{2,}/);
-  const used = new Set(routes.flatMap(({ operation }) => (operation.security ?? []).flatMap(Object.keys)));
+  const used = new Set(routes.flatMap(({ security = [] }) => security.flatMap(Object.keys)));
   const schemes = Object.entries(document.components?.securitySchemes ?? {}).filter(([key]) => used.has(key));
   const problem = toDocument(new Problem('owner_mismatch'), '01994f5e-6c1a-7c3e-9d0b-5a2f3b1c7e44');
-  const heading = (index: number) =>
-    html`<h3 id="${introduction[index]?.[0]}">${introduction[index]?.[1]}</h3>`;
-  return html`<header>
-<h1>${title} API <small>${version}</small></h1>
+  return html`<header><h1>${title} API <small>${version}</small></h1>
 <p class="tagline">${prose(tagline)}</p>
 <p>An identity is an address, or a whole domain, that Posthorn takes mail for; a webhook is a URL of yours that it
 tells about that mail. Posthorn runs on your own server, and everything it knows stays in your own PostgreSQL.</p>
 ${rest.map((paragraph) => html`<p>${prose(paragraph)}</p>`)}
-<p class="base"><span>Base URL</span> <code>${baseUrl}</code> <a href="openapi.json">openapi.json</a></p>
+<p class="base"><span>Base URL</span> <code>${baseUrl}</code>
+${baseUrl.startsWith('$') && html`<span>set it to where you reach this service</span>`} <a href="openapi.json">openapi.json</a></p>
 </header>
-<section class="introduction">
-<article>${heading(0)}
+<section class="introduction"><article><h3 id="authentication">Authentication</h3>
 <p>Send <code>Authorization: Bearer …</code>. Each route says which credential it takes; the examples read it from a
 variable of your shell.</p>
-<ul>${schemes.map(([key, scheme]) => html`<li><b>${credentialOf(key).name}</b> <code>${credentialOf(key).variable}</code> ${prose(scheme.description ?? '')}</li>`)}</ul></article>
-<article>${heading(1)}
+<ul>${schemes.map(([key, scheme]) => {
+    const { name, variable } = credentialOf(key);
+    return html`<li><b>${name}</b> <code>${variable}</code> ${prose(scheme.description ?? '')}</li>`;
+  })}</ul></article>
+<article><h3 id="errors">Errors</h3>
 <p>Every failure is a problem document (RFC 9457, <code>application/problem+json</code>). Decide by its
 <code>code</code>, which never changes; <a href="#problems">all codes</a> are listed below. Tell the operator the
 <code>requestId</code>: the log has the cause under it.</p>
 <pre tabindex="0"><code>${JSON.stringify(problem, null, 2)}</code></pre></article>
-<article>${heading(2)}
+<article><h3 id="paging">Paging</h3>
 <p>A list is a bare array. When there is more, the answer has a <code>Link</code> header with
 <code>rel="next"</code>: follow that URL as it is, until an answer has none. Cursors are opaque.</p></article>
-<article>${heading(3)}
+<article><h3 id="idempotency">Idempotency</h3>
 <p>Send an <code>Idempotency-Key</code> (a UUID, say) with any POST and repeat it safely: for 24 hours the first
 successful answer is given again, marked <code>Idempotent-Replayed: true</code>, and nothing happens twice.</p></article>
 </section>`;
 }
 
-function renderRoute({ id, method, path, operation }: Route, baseUrl: string, shown: Set<string>): Markup {
-  const { summary, description, parameters = [], responses = {} } = operation;
+function renderRoute(route: Route, baseUrl: string, shown: Set<string>): Markup {
+  const { id, method, path, summary, description, parameters = [], requestBody, responses = {} } = route;
   const fieldsIn = (place: string) => parameters.filter((one) => one.in === place).map(toField);
-  const [body] = Object.values(operation.requestBody?.content ?? {});
+  const body = Object.values(requestBody?.content ?? {})[0]?.schema ?? {};
   const answers = Object.entries(responses).filter(([status]) => status !== 'default');
-  const alike = Map.groupBy(answers, ([, { content }]) => JSON.stringify(content ?? null));
+  const alike = Map.groupBy(answers, ([, { content }]) => JSON.stringify(content));
   return html`<article class="route" id="${id}">
-<h3><a href="#${id}"><span class="method ${method}">${method}</span> <code>${path.split(/(?=\/)/).map((part) => html`${part}<wbr>`)}</code></a></h3>
-<p class="summary">${summary} <span class="who">${describeSecurity(operation.security)}</span></p>
+<h3><a href="#${id}"><span class="method ${method}">${method}</span> <code>${breakable(path)}</code></a></h3>
+<p class="summary">${summary} <span class="who">${describeSecurity(route)}</span></p>
 ${description !== undefined && html`<p>${prose(description)}</p>`}
-${renderFields('Path', fieldsIn('path'))}${renderFields('Query', fieldsIn('query'))}${renderFields('Headers', fieldsIn('header'))}
-${body?.schema && renderFields('Body', listFields(body.schema))}
+${renderFields('Path', fieldsIn('path'))}${renderFields('Query', fieldsIn('query'))}
+${renderFields('Body', listFields(body))}
 <h4>Example</h4>
-<pre tabindex="0"><code>${writeCurl({ id, method, path, operation }, baseUrl, body)}</code></pre>
+<pre tabindex="0"><code>${writeCurl(route, baseUrl)}</code></pre>
 <h4>Answer</h4>
-${[...alike.values()].map((same) =>
-  renderAnswer(
-    same.map(([status]) => status),
-    same[0]?.[1].content,
-    shown,
-  ),
-)}</article>
+${[...alike.values()].map((same) => renderAnswer(Object.fromEntries(same), shown))}</article>
 `;
 }
 
-/** A shape that was shown before is there to unfold; its first appearance is open. */
-function renderAnswer(
-  statuses: string[],
-  content: Record<string, Media> | undefined,
-  shown: Set<string>,
-): Markup {
-  const [type, media] = Object.entries(content ?? {})[0] ?? [];
-  const titles = statuses.map(
-    (status) =>
-      html`<b class="status">${status}</b> ${STATUS_CODES[status] ?? ''}${status !== statuses.at(-1) && ' or '}`,
-  );
-  if (!type || !media?.schema) return html`<p class="answer">${titles}<span class="shape">no body</span></p>`;
-  const fields = listFields(media.schema);
-  const shape = html`<span class="shape">${describeType(media.schema)}${type !== 'application/json' && ` · ${type}`}</span>`;
-  if (fields.length === 0) return html`<p class="answer">${titles}${shape}</p>`;
+/** Statuses with one and the same content. A shape is open where it first appears, and folded where it does again. */
+function renderAnswer(same: NonNullable<Operation['responses']>, shown: Set<string>): Markup {
+  const titles = Object.keys(same).map((status, index) => {
+    return html`${index > 0 && ' or '}<b class="status">${status}</b> ${STATUS_CODES[status]}`;
+  });
+  const [type, media] = Object.entries(Object.values(same)[0]?.content ?? {})[0] ?? [];
+  const shape = [media?.schema ? describeType(media.schema) : 'no body'];
+  if (type !== undefined && type !== 'application/json') shape.push(type);
+  const title = html`${titles}<span class="shape">${shape.join(' · ')}</span>`;
+  const fields = listFields(media?.schema ?? {});
+  if (fields.length === 0) return html`<p class="answer">${title}</p>`;
   const key = JSON.stringify(fields);
   const open = shown.has(key) ? '' : ' open';
   shown.add(key);
-  return html`<details${open}><summary class="answer">${titles}${shape}</summary>${renderFields('', fields, 'answer')}</details>`;
+  return html`<details${open}><summary class="answer">${title}</summary>${renderFields('', fields)}</details>`;
 }
 
-function renderFields(
-  title: string,
-  fields: Field[],
-  kind: 'given' | 'answer' = 'given',
-): Markup | undefined {
+/** Without a title they are an answer's, where a field is always there unless it says otherwise. */
+function renderFields(title: string, fields: Field[]): Markup | undefined {
   if (fields.length === 0) return undefined;
-  const marked = kind === 'given' ? 'required' : 'optional';
+  const mark = title === '' ? 'optional' : 'required';
   return html`${title !== '' && html`<h4>${title}</h4>`}<table class="fields">
 <thead><tr><th>Name</th><th>Type</th><th>Description</th></tr></thead>
 <tbody>${fields.map(
     ({ parent, name, required, schema }) => html`
-<tr><td><code><span class="parent">${parent}</span>${name}</code>${required === (kind === 'given') && html` <em class="${marked}">${marked}</em>`}</td>
-<td><code>${describeType(schema)}</code>${schema.format && html` <small>${schema.format}</small>`}</td>
-<td>${prose(schema.description ?? '')} ${listLimits(schema).map((limit) => html`<span class="limit">${limit}</span> `)}</td></tr>`,
+<tr><td><code><span class="parent">${parent}</span>${name}</code>
+${required === (mark === 'required') && html`<em class="${mark}">${mark}</em>`}</td>
+<td><code>${describeType(schema)}</code> ${schema.format !== 'text' && html`<small>${schema.format}</small>`}</td>
+<td>${prose(schema.description ?? '')} ${listLimits(schema)}</td></tr>`,
   )}
 </tbody></table>`;
 }
 
-function toField({ name, required = false, description, schema = {} }: Parameter): Field {
-  return {
-    parent: '',
-    name,
-    required,
-    schema: description === undefined ? schema : { ...schema, description },
-  };
+function toField({ name, required = false, description, schema }: Parameter): Field {
+  return { parent: '', name, required, schema: { description, ...schema } };
 }
 
 /** The fields of an object, or of the objects in an array, each followed by those nested in it. */
 function listFields(schema: Schema, parent = ''): Field[] {
-  const variants = schema.anyOf ?? schema.oneOf;
-  if (variants) return variants.flatMap((variant) => listFields(variant, parent));
+  if (schema.anyOf) return schema.anyOf.flatMap((variant) => listFields(variant, parent));
   if (schema.items) return listFields(schema.items, parent && `${parent.slice(0, -1)}[].`);
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => [
     { parent, name, required: schema.required?.includes(name) ?? false, schema: property },
@@ -279,67 +203,55 @@ function listFields(schema: Schema, parent = ''): Field[] {
 }
 
 function describeType(schema: Schema): string {
-  const variants = schema.anyOf ?? schema.oneOf;
-  if (variants) return [...new Set(variants.map(describeType))].join(' | ');
+  if (schema.anyOf) return schema.anyOf.map(describeType).join(' | ');
   const types = [schema.type ?? (schema.properties ? 'object' : 'any')].flat();
   const item = schema.items ? describeType(schema.items) : 'any';
   const array = item.includes(' | ') ? `(${item})[]` : `${item}[]`;
   return types.map((type) => (type === 'array' ? array : type)).join(' | ');
 }
 
-function listLimits(schema: Schema): Piece[] {
+function listLimits(schema: Schema): Markup[] {
   const code = (value: unknown) =>
-    html`<code>${typeof value === 'string' ? value : JSON.stringify(value)}</code>`;
+    html`<code>${typeof value === 'string' ? value : JSON.stringify(value)}</code> `;
   const values = schema.enum ?? schema.items?.enum;
-  return [
-    values && [schema.enum ? 'one of ' : 'each one of ', values.map((value) => [code(value), ' '])],
-    schema.const !== undefined && ['always ', code(schema.const)],
+  const limits: Piece[] = [
+    values && [schema.enum ? 'one of ' : 'each one of ', values.map(code)],
     describeRange(schema.minimum, schema.maximum, ''),
-    describeRange(schema.minLength, schema.maxLength, ' characters'),
-    describeRange(schema.minItems, schema.maxItems, ' items'),
+    describeRange(schema.minLength, schema.maxLength, 'characters'),
+    describeRange(schema.minItems, schema.maxItems, 'items'),
     schema.uniqueItems && 'no repeats',
-    schema.pattern !== undefined && ['matches ', code(schema.pattern)],
     schema.default !== undefined && ['default ', code(schema.default)],
     schema.examples?.[0] !== undefined && ['for example ', code(schema.examples[0])],
-  ].filter((limit) => limit !== undefined && limit !== false) as Piece[];
+  ];
+  return limits.filter((limit) => limit).map((limit) => html`<span class="limit">${limit}</span> `);
 }
 
 function describeRange(min: number | undefined, max: number | undefined, unit: string): string | undefined {
-  if (min === undefined) return max === undefined ? undefined : `at most ${max}${unit}`;
-  return max === undefined
-    ? `at least ${min}${min === 1 ? unit.replace(/s$/, '') : unit}`
-    : `${min} to ${max}${unit}`;
+  if (min === undefined) return max === undefined ? undefined : `at most ${max} ${unit}`;
+  return max === undefined ? `${min} or more ${unit}` : `${min} to ${max} ${unit}`;
 }
 
-function describeSecurity(security: Security = []): string {
-  const named = security.map((all) =>
-    Object.keys(all)
-      .map((key) => credentialOf(key).name)
-      .join(' and '),
-  );
-  const needed = named.filter((name) => name !== '').join(' or ');
-  if (needed === '') return 'Anyone';
-  return named.includes('') ? `${needed}, where one is set` : needed;
+function describeSecurity({ security = [] }: Route): string {
+  const names = security.flatMap(Object.keys).map((scheme) => credentialOf(scheme).name);
+  if (names.length === 0) return 'Anyone';
+  return names.length === security.length ? names.join(' or ') : `${names.join(' or ')}, where one is set`;
 }
 
 function credentialOf(scheme: string): { name: string; variable: string } {
   return credentials[scheme] ?? { name: scheme, variable: '$TOKEN' };
 }
 
-function writeCurl({ method, path, operation }: Route, baseUrl: string, body: Media | undefined): string {
-  const scheme = operation.security?.flatMap(Object.keys)[0];
-  const variable = (name: string) => `$${name.replace(/\W/g, '_').toUpperCase()}`;
-  const query = (operation.parameters ?? [])
-    .filter((one) => one.in === 'query' && one.required)
-    .map(({ name }) => `${quote(name)}=${variable(name)}`);
-  const route = path.split(/\{(\w+)\}/).map((part, index) => (index % 2 ? variable(part) : quote(part)));
-  const url = `"${baseUrl}${route.join('')}${query.length > 0 ? `?${query.join('&')}` : ''}"`;
+function writeCurl({ method, path, security = [], requestBody }: Route, baseUrl: string): string {
+  const [scheme] = security.flatMap(Object.keys);
+  const [body] = Object.values(requestBody?.content ?? {});
+  // @fastify/swagger moves the `examples` of a body's schema to `example` beside it.
   const example = body?.example ?? body?.schema?.examples?.[0];
-  const lines = [method === 'get' ? `curl ${url}` : `curl -X ${method.toUpperCase()} ${url}`];
+  const url = quote(path).replace(/\{(\w+)\}/g, (_, name: string) => `$${name.toUpperCase()}`);
+  const lines = [`curl ${method === 'get' ? '' : `-X ${method.toUpperCase()} `}"${baseUrl}${url}"`];
   if (scheme !== undefined) lines.push(`-H "Authorization: Bearer ${credentialOf(scheme).variable}"`);
   if (example !== undefined) {
-    lines.push('-H "Content-Type: application/json"');
-    lines.push(`-d '${JSON.stringify(example, null, 2).replaceAll("'", "'\\''")}'`);
+    const json = JSON.stringify(example, null, 2).replaceAll('\n', '\n  ').replaceAll("'", "'\\''");
+    lines.push('-H "Content-Type: application/json"', `-d '${json}'`);
   }
   return lines.join(' \\\n  ');
 }
@@ -366,34 +278,22 @@ function prose(text: string): Piece {
   return text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
 }
 
-function tagId(tag: string): string {
-  return slug(`tag ${tag}`);
+function breakable(path: string): Piece {
+  return path.split(/(?=\/)/).map((part) => html`${part}<wbr>`);
 }
 
 function slug(text: string): string {
-  return text
-    .toLowerCase()
-    .replace(/[^a-z0-9]+/g, '-')
-    .replace(/^-|-$/g, '');
+  const words = text.toLowerCase().match(/[a-z0-9]+/g) ?? [];
+  return words.join('-');
 }
 
 function html(strings: TemplateStringsArray, ...pieces: Piece[]): Markup {
   return { markup: strings.map((text, index) => text + write(pieces[index])).join('') };
 }
 
-const entities: Record<string, string> = {
-  '&': '&amp;',
-  '<': '&lt;',
-  '>': '&gt;',
-  '"': '&quot;',
-  "'": '&#39;',
-};
-
 function write(piece: Piece): string {
   if (piece === undefined || piece === false) return '';
   if (Array.isArray(piece)) return piece.map(write).join('');
   if (typeof piece === 'object') return piece.markup;
-  return String(piece).replace(/[&<>"']/g, (character) => entities[character] ?? '');
+  return String(piece).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }
-
-const horn = html`<svg viewBox="0 0 32 24" width="28" height="21" fill="none" stroke="currentColor" stroke-width="2.4" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><circle cx="13" cy="14" r="7"/><path d="M3 5h12c6 0 9-1 13-4v11c-3-3-5-4-8-4"/></svg>`;

@@ -19,7 +19,7 @@ export const docsStyle = `
 html { scroll-padding-top: 1.5rem; -webkit-text-size-adjust: 100%; }
 @media (prefers-reduced-motion: no-preference) { html { scroll-behavior: smooth; } }
 body {
-  margin: 0; display: grid; grid-template-columns: 19rem minmax(0, 1fr);
+  margin: 0; display: grid; grid-template-columns: 20rem minmax(0, 1fr);
   background: var(--page); color: var(--ink); font: 16px/1.6 var(--sans);
 }
 a { color: var(--brass); text-underline-offset: .2em; }
@@ -45,7 +45,7 @@ nav ul { list-style: none; margin: 0; padding: 0; }
 nav li a { display: flex; gap: .6rem; padding: .22rem .5rem; border-radius: 6px; }
 nav a:hover { color: var(--brass); }
 nav li a:hover { background: var(--glow); color: inherit; }
-nav code { overflow-wrap: anywhere; line-height: 1.5; }
+nav code { overflow-wrap: break-word; min-width: 0; line-height: 1.5; }
 nav label, nav #menu, .up { display: none; }
 .verb {
   flex: 0 0 3.1rem; font: 650 .6875rem/1.9 var(--sans); letter-spacing: .03em; text-transform: uppercase;
@@ -70,6 +70,7 @@ section > h2 { margin: 4.5rem 0 0; font-size: 1.625rem; letter-spacing: -.01em; 
 .introduction p { margin: 0 0 .6rem; }
 .introduction ul { margin: 0; padding-left: 1.1rem; }
 .introduction article:has(pre) { grid-row: span 3; }
+.introduction pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 
 .route { margin-top: 1.5rem; padding: 1.4rem 1.6rem 1.6rem; background: var(--raised); border: 1px solid var(--line); border-radius: 12px; }
 .route:target { border-color: var(--brass); box-shadow: 0 0 0 1px var(--brass); }
@@ -104,7 +105,7 @@ td:last-child, th:last-child { padding-right: 0; }
 .fields small { color: var(--soft); white-space: nowrap; }
 em { font-style: normal; font-size: .75rem; }
 .required { color: var(--delete); } .optional { color: var(--soft); }
-.limit { margin-right: .8rem; color: var(--soft); font-size: .85rem; }
+.limit { display: inline-block; margin-right: .8rem; color: var(--soft); font-size: .85rem; }
 .limit code { color: var(--ink); background: var(--code); padding: .05em .35em; border-radius: 4px; }
 .answer { margin: 0; padding: .35rem 0; font-size: .9375rem; }
 summary { cursor: pointer; }
@@ -152,3 +153,7 @@ summary::marker { color: var(--soft); }
   .route { break-inside: avoid-page; }
 }
 `;
+
+export const hornDrawing = `<svg viewBox="0 0 32 24" width="28" height="21" aria-hidden="true"
+fill="none" stroke="currentColor" stroke-width="2.4" stroke-linecap="round" stroke-linejoin="round">
+<circle cx="13" cy="14" r="7"/><path d="M3 5h12c6 0 9-1 13-4v11c-3-3-5-4-8-4"/></svg>`;

@@ -25,6 +25,8 @@ export function makeProblemSender(log: Log): SendProblem {
       );
     }
     const document = JSON.stringify(toDocument(problem, request.id));
+    // Set before, except where a request did not get as far as the hooks.
+    reply.header('x-request-id', request.id);
     reply.code(status).headers(problem.headers).type(contentType).send(document);
   };
 }
@@ -41,6 +43,12 @@ function toProblem(error: unknown): Problem {
       return new Problem('body_too_large', { detail: 'The body may have up to 64 KiB here.' });
     case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
       return new Problem('unsupported_media_type');
+    // The path holds what no id could be.
+    case 'FST_ERR_BAD_URL':
+    case 'FST_ERR_MAX_PARAM_LENGTH':
+      return new Problem('not_found');
+    case 'FST_ERR_HANDLER_TIMEOUT':
+      return new Problem('timed_out', { headers: { 'retry-after': '5' }, cause: error });
     case 'FST_ERR_REOPENED_CLOSE_SERVER':
       return new Problem('shutting_down', { headers: { 'retry-after': '2' } });
   }
@@ -56,9 +64,10 @@ export function sendClientError(error: Error & { code?: string }, socket: Socket
     error.code === 'HPE_HEADER_OVERFLOW'
       ? 'The head of the request is larger than 16 KiB.'
       : problems.bad_request.remedy;
-  const body = JSON.stringify(toDocument(new Problem('bad_request', { detail }), newId()));
+  const requestId = newId();
+  const body = JSON.stringify(toDocument(new Problem('bad_request', { detail }), requestId));
   socket.end(
-    `HTTP/1.1 400 Bad Request\r\ncontent-type: ${contentType}\r\n` +
+    `HTTP/1.1 400 Bad Request\r\ncontent-type: ${contentType}\r\nx-request-id: ${requestId}\r\n` +
       `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   );
 }

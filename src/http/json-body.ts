@@ -1,5 +1,6 @@
 /** Reads JSON bodies strictly: UTF-8 or nothing, and no text that could not be stored as it came. */
 import type { FastifyRequest } from 'fastify';
+import { parseJson } from '../lib/json.ts';
 import { Problem } from '../problems.ts';
 import type { App } from './services.ts';
 
@@ -15,20 +16,18 @@ export function readJsonBodies(app: App): void {
     // Many clients send the content type with nothing behind it; a route that wants a body says so itself.
     if (bytes.length === 0) return done(null, undefined);
     try {
-      done(null, parseJson(bytes));
+      done(null, readJson(bytes));
     } catch (error) {
       done(error as Problem);
     }
   });
 }
 
-function parseJson(bytes: Buffer): unknown {
+function readJson(bytes: Buffer): unknown {
   const text = decode(bytes);
   try {
-    // A lone surrogate has no UTF-8 form; it would be stored as something else.
-    return /\\u[dD][89a-fA-F]/.test(text) ? JSON.parse(text, refuseLoneSurrogates) : JSON.parse(text);
+    return parseJson(text);
   } catch (error) {
-    if (error instanceof Problem) throw error;
     throw new Problem('invalid_json', {
       detail: `${(error as Error).message}. Send a JSON document in UTF-8.`,
     });
@@ -43,11 +42,4 @@ function decode(bytes: Buffer): string {
       detail: 'The body is not valid UTF-8. Send a JSON document in UTF-8.',
     });
   }
-}
-
-function refuseLoneSurrogates(key: string, value: unknown): unknown {
-  if (key.isWellFormed() && (typeof value !== 'string' || value.isWellFormed())) return value;
-  throw new Problem('invalid_json', {
-    detail: 'A string of the body holds half of a surrogate pair (\\ud800 to \\udfff).',
-  });
 }

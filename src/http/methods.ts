@@ -14,7 +14,7 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
     routes.set(url, methods);
   });
 
-  app.setNotFoundHandler((request, reply) => {
+  const answer = (request: FastifyRequest, reply: FastifyReply) => {
     const [path = ''] = request.url.split('?', 1);
     const methods = [...routes]
       .filter(([pattern]) => matches(pattern, path))
@@ -29,7 +29,17 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
         'access-control-max-age': '600',
       });
     }
-    return reply.code(204).header('allow', allow).send();
+    reply.code(204).header('allow', allow).send();
+  };
+  app.setNotFoundHandler(answer);
+  // Before the body is read: there is no route for it, whatever its type and size.
+  app.addHook('onRequest', (request, reply, done) => {
+    if (!request.is404) return done();
+    try {
+      answer(request, reply);
+    } catch (error) {
+      done(error as Error);
+    }
   });
 }
 

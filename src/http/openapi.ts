@@ -51,8 +51,16 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
       components: {
         securitySchemes: {
           apiKey: { type: 'http', scheme: 'bearer', description: 'An API key (`ph_…`).' },
-          operatorToken: { type: 'http', scheme: 'bearer', description: 'POSTHORN_ADMIN_TOKEN' },
-          metricsToken: { type: 'http', scheme: 'bearer', description: 'POSTHORN_METRICS_TOKEN' },
+          operatorToken: {
+            type: 'http',
+            scheme: 'bearer',
+            description: 'The value of `POSTHORN_ADMIN_TOKEN`.',
+          },
+          metricsToken: {
+            type: 'http',
+            scheme: 'bearer',
+            description: 'The value of `POSTHORN_METRICS_TOKEN`.',
+          },
         },
       },
     },

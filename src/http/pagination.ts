@@ -21,11 +21,10 @@ export function sendPage<Row>(
   page: Page<Row>,
 ): Row[] {
   if (page.next) {
-    const [path = '', query] = request.url.split('?', 2);
-    const parameters = new URLSearchParams(query);
-    parameters.set('cursor', writeCursor(page.next));
-    // The path as it came holds the base path already.
-    reply.header('link', `<${services.config.publicUrl ?? ''}${path}?${parameters}>; rel="next"`);
+    // The path as it came holds the base path already; a request line in absolute form names a host besides.
+    const { pathname, searchParams } = new URL(request.url, 'http://localhost');
+    searchParams.set('cursor', writeCursor(page.next));
+    reply.header('link', `<${services.config.publicUrl ?? ''}${pathname}?${searchParams}>; rel="next"`);
   }
   return page.rows;
 }

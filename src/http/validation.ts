@@ -6,6 +6,7 @@ import { Ajv, type ErrorObject } from 'ajv';
 import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
 import { readIdentityValue } from '../identities/value.ts';
 import { isUuid } from '../lib/ids.ts';
+import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
 import { type Fault, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
@@ -74,10 +75,12 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     /** Fields of the body that name rows, and the table in which the owner must have them. */
     references?: Record<string, ReferencedTable>;
+    /** Faults of the body that a schema cannot tell. It may have faults of the schema's as well. */
+    findFaults?: (body: Record<string, unknown>) => Fault[];
   }
 }
 
-/** Schema faults and references to what is not the owner's, together. */
+/** Schema faults, the route's own, and references to what is not the owner's, together. */
 export async function refuseFaults(
   request: FastifyRequest,
   validation: Validation,
@@ -85,6 +88,7 @@ export async function refuseFaults(
 ): Promise<void> {
   const faults = validation.findFaults(request);
   const body = request.body as Record<string, unknown> | null | undefined;
+  faults.push(...(request.routeOptions.config.findFaults?.(body ?? {}) ?? []));
   for (const [field, table] of Object.entries(request.routeOptions.config.references ?? {})) {
     const id = body?.[field];
     if (typeof id !== 'string' || !isUuid(id)) continue;
@@ -166,7 +170,7 @@ function child(pointer: string, key: string): string {
 
 function isJsonObject(text: string): boolean {
   try {
-    const value = JSON.parse(text);
+    const value = parseJson(text);
     return typeof value === 'object' && value !== null && !Array.isArray(value);
   } catch {
     return false;
@@ -175,10 +179,15 @@ function isJsonObject(text: string): boolean {
 
 const timestampForm = /^\d{4}-(\d\d)-(\d\d)T\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/i;
 
+const firstInstant = Date.parse('0001-01-01T00:00:00Z');
+const lastInstant = Date.parse('9999-12-31T23:59:59.999Z');
+
 function isTimestamp(text: string): boolean {
   const form = timestampForm.exec(text);
-  if (!form || Number.isNaN(Date.parse(text))) return false;
+  const instant = Date.parse(text);
+  // An offset can carry it past what has four digits for its year.
+  if (!form || !(instant >= firstInstant && instant <= lastInstant)) return false;
   // Date.parse takes 31 February for 3 March.
   const days = new Date(Date.UTC(Number(text.slice(0, 4)), Number(form[1]), 0)).getUTCDate();
-  return Number(text.slice(0, 4)) > 0 && Number(form[2]) <= days;
+  return Number(form[2]) <= days;
 }

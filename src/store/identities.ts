@@ -59,7 +59,7 @@ export interface NewIdentity {
 export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): Promise<Identity | undefined> {
   return transaction(sql, async (sql) => {
     // An address and its domain made at the same moment must see each other, or they stay unlinked.
-    await sql`select from users where id = ${ownerId} for no key update`;
+    await holdOwner(sql, ownerId);
     const [made] = await sql<{ id: string }[]>`
       insert into identities (id, owner_id, kind, public_id, value, value_key, incoming_domain, provider_id,
         smtp_account_id, meta, domain_identity_id)
@@ -73,6 +73,10 @@ export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): P
     if (given.kind === 'domain') await linkAddresses(sql, ownerId, given.domain, made.id);
     return findIdentity(sql, ownerId, made.id);
   });
+}
+
+async function holdOwner(sql: Sql, ownerId: string): Promise<void> {
+  await sql`select from users where id = ${ownerId} for no key update`;
 }
 
 function domainIdentity(sql: Sql, ownerId: string, domain: string) {
@@ -146,8 +150,11 @@ export async function updateIdentity(
   changes: IdentityChanges,
 ): Promise<Identity | undefined> {
   if (Object.keys(changes).length === 0) return findIdentity(sql, ownerId, id);
+  const { meta, ...others } = changes;
+  // By way of text: the driver would encode a parameter of type json once more.
+  const assigned = meta === undefined ? others : { ...others, meta: sql`${meta}::text::json` };
   const [row] = await sql<Identity[]>`
-    update identities set ${sql({ ...changes })}, updated_at = now()
+    update identities set ${sql(assigned as Record<string, string>)}, updated_at = now()
     where owner_id = ${ownerId} and id = ${id}
     returning ${columns(sql)}`;
   return row;
@@ -156,6 +163,8 @@ export async function updateIdentity(
 /** Its mailboxes, their sync state and the webhooks restricted to it go with it, by the schema's cascades. */
 export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   return transaction(sql, async (sql) => {
+    // An address made at this moment must not point to a domain that is on its way out.
+    await holdOwner(sql, ownerId);
     // What the addresses of a domain had from it, their status, they lose with it.
     await sql`
       update identities set domain_identity_id = null, status = 'unverified', updated_at = now()

@@ -2,9 +2,8 @@
 
 export const maxUrlLength = 2048;
 
-/** What is wrong with it, in a sentence for the person who wrote it; null when nothing is. */
+/** What is wrong with it besides its length, in a sentence for the person who wrote it; null when nothing is. */
 export function findUrlFault(text: string, options: { allowHttp: boolean }): string | null {
-  if (text.length > maxUrlLength) return `is longer than ${maxUrlLength} characters.`;
   // The URL parser drops tabs, newlines and outer spaces in silence.
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for.
   if (/[\u0000-\u0020\u007f]/.test(text))

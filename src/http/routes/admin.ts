@@ -7,7 +7,7 @@ import { ensureUser, findUser } from '../../store/users.ts';
 import { answerOnce } from '../idempotency.ts';
 import { body, IdParams, Timestamp, Uuid } from '../schemas.ts';
 import { type App, locate, type Services } from '../services.ts';
-import { CreatedApiKey, NewApiKey, refusePast } from './api-keys.ts';
+import { CreatedApiKey, findPast, NewApiKey } from './api-keys.ts';
 
 const User = Type.Object({ userId: Uuid, email: Type.String(), createdAt: Timestamp });
 const NewUser = body(
@@ -57,7 +57,7 @@ export function adminRoutes(app: App, services: Services): void {
   app.post(
     '/admin/users/:id/api-keys',
     {
-      config: { access: 'operator' },
+      config: { access: 'operator', findFaults: findPast },
       schema: {
         tags,
         summary: 'Make a key for a user',
@@ -70,7 +70,6 @@ export function adminRoutes(app: App, services: Services): void {
       answerOnce(services, request, reply, async (sql) => {
         const user = await findUser(sql, request.params.id);
         if (!user) throw new Problem('not_found');
-        refusePast(request.body.expiresAt);
         const key = await createApiKey(sql, user.userId, request.body);
         return { status: 201, location: locate(services, `/api-keys/${key.id}`), body: key };
       }),

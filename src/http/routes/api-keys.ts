@@ -1,6 +1,6 @@
 /** The owner's own API keys. */
 import { Type } from 'typebox';
-import { Problem } from '../../problems.ts';
+import { type Fault, Problem } from '../../problems.ts';
 import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
 import type { Gate } from '../access.ts';
 import { answerOnce } from '../idempotency.ts';
@@ -48,12 +48,11 @@ export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
   app.post(
     '/api-keys',
     {
-      config: { access: 'key' },
+      config: { access: 'key', findFaults: findPast },
       schema: { tags, summary: 'Make a key', body: NewApiKey, response: { 201: CreatedApiKey } },
     },
     (request, reply) =>
       answerOnce(services, request, reply, async (sql) => {
-        refusePast(request.body.expiresAt);
         const key = await createApiKey(sql, request.ownerId, request.body);
         return { status: 201, location: locate(services, `/api-keys/${key.id}`), body: key };
       }),
@@ -104,8 +103,8 @@ export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
   );
 }
 
-export function refusePast(expiresAt: string | null | undefined): void {
-  if (!expiresAt || Date.parse(expiresAt) > Date.now()) return;
+export function findPast({ expiresAt }: Record<string, unknown>): Fault[] {
+  const past = typeof expiresAt === 'string' && Date.parse(expiresAt) <= Date.now();
   const message = '"expiresAt" must lie in the future.';
-  throw new Problem('invalid_body', { faults: [{ pointer: '/expiresAt', code: 'out_of_range', message }] });
+  return past ? [{ pointer: '/expiresAt', code: 'out_of_range', message }] : [];
 }

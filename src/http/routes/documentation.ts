@@ -20,7 +20,11 @@ export function documentationRoutes(app: App): void {
     '/docs',
     {
       config: { access: 'public' },
-      schema: { tags, summary: 'The same, to read', response: { 200: Type.String() } },
+      schema: {
+        tags,
+        summary: 'The same, to read',
+        response: { 200: { content: { 'text/html': { schema: Type.String() } } } },
+      },
     },
     async (_request, reply) => {
       // The page is plain HTML and CSS of ours; nothing else may run in it.

@@ -1,7 +1,7 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
 import { readIdentityValue } from '../../identities/value.ts';
-import { Problem } from '../../problems.ts';
+import { type Fault, Problem } from '../../problems.ts';
 import {
   createIdentity,
   deleteIdentity,
@@ -80,7 +80,7 @@ export function identityRoutes(app: App, services: Services): void {
   app.post(
     '/identities',
     {
-      config: { access: 'key', references },
+      config: { access: 'key', references, findFaults: findMismatch },
       schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
     },
     (request, reply) =>
@@ -166,12 +166,16 @@ export function identityRoutes(app: App, services: Services): void {
   );
 }
 
+function findMismatch({ kind, value }: Record<string, unknown>): Fault[] {
+  const read = typeof value === 'string' ? readIdentityValue(value) : undefined;
+  const other = identityKinds.find((name) => name === kind);
+  if (!read || 'fault' in read || !other || other === read.kind) return [];
+  const message = `"kind" is ${other}, and "value" is ${read.kind === 'email' ? 'an address' : 'a domain'}.`;
+  return [{ pointer: '/kind', code: 'mismatch', message }];
+}
+
 function readNewIdentity(given: Static<typeof NewIdentity>) {
   const { kind, value, key, domain } = readValue(given.value);
-  if (given.kind !== undefined && given.kind !== kind) {
-    const message = `"kind" is ${given.kind}, and "value" is ${kind === 'email' ? 'an address' : 'a domain'}.`;
-    throw new Problem('invalid_body', { faults: [{ pointer: '/kind', code: 'mismatch', message }] });
-  }
   return {
     kind,
     value,

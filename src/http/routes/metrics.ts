@@ -7,7 +7,11 @@ export function metricsRoutes(app: App, { metrics }: Services): void {
     '/metrics',
     {
       config: { access: 'metrics' },
-      schema: { tags: ['Operation'], summary: 'Metrics for Prometheus', response: { 200: Type.String() } },
+      schema: {
+        tags: ['Operation'],
+        summary: 'Metrics for Prometheus',
+        response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
+      },
     },
     async (_request, reply) => {
       reply.type(metrics.registry.contentType);

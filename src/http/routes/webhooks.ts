@@ -60,7 +60,13 @@ const optional = {
 };
 const NewWebhook = body(
   { url: Url, events: Events, ownerId: Uuid, ...optional },
-  { example: { url: 'https://example.com/hooks', events: ['message.received'], ownerId: newId() } },
+  {
+    example: {
+      url: 'https://example.com/hooks',
+      events: ['message.received'],
+      ownerId: '01a1dcf7-c357-700e-a78a-57a267febce8',
+    },
+  },
 );
 const writable = { url: Type.Optional(Url), events: Type.Optional(Events), ...optional };
 const readOnly = Object.keys(record).filter((field) => !(field in writable) && field !== 'ownerId');

@@ -1,0 +1,38 @@
+/** `GET /identities` of an owner with 20 of them, against a bare fastify that runs the same query. */
+import { makeLoad } from './load.ts';
+import { startChild } from './processes.ts';
+import { type Bench, type Rates, takeTurns } from './scenario.ts';
+import { type BenchedService, startService } from './service.ts';
+
+export const name = 'api-read';
+export const goal = 0.6;
+
+const identities = 20;
+
+export async function run(bench: Bench): Promise<Rates> {
+  const service = await startService(bench);
+  await makeIdentities(service);
+  const control = startChild(bench, 'bench/api-read.control.ts', [service.dataDir, service.ownerId]);
+  const ofService = { url: `${service.url}/identities`, headers: service.headers };
+  const ofControl = { url: `${await control.ask('listen')}/identities` };
+  await requireAll(ofService);
+  await requireAll(ofControl);
+  return takeTurns(bench, {
+    service: makeLoad(bench, { method: 'GET', status: 200, ...ofService }),
+    control: makeLoad(bench, { method: 'GET', status: 200, ...ofControl }),
+  });
+}
+
+async function makeIdentities({ url, headers }: BenchedService): Promise<void> {
+  for (let i = 1; i <= identities; i++) {
+    const body = JSON.stringify({ value: `team${i}@customer.example`, meta: { team: i } });
+    const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
+    if (answer.status !== 201) throw new Error(`POST /identities answered ${answer.status}`);
+  }
+}
+
+/** Both must answer the same rows, or there is nothing to compare. */
+async function requireAll({ url, headers = {} }: { url: string; headers?: Record<string, string> }) {
+  const found = (await (await fetch(url, { headers })).json()) as unknown[];
+  if (found.length !== identities) throw new Error(`${url} lists ${found.length}, not ${identities}`);
+}

@@ -1,0 +1,25 @@
+/** The control of api-write: the same rows by the same statement, as many at once, and no HTTP. */
+import { randomBytes } from 'node:crypto';
+import { newId } from '../src/lib/ids.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { createWebhook } from '../src/store/webhooks.ts';
+import { makeSecret } from '../src/webhooks/secret.ts';
+import { runControl } from './control.ts';
+import { measureRate } from './scenario.ts';
+
+const [dataDir = '', ownerId = '', url = ''] = process.argv.slice(2);
+
+// One for all: only its length matters to the insert.
+const sealedSecret = makeSealer([randomBytes(32)]).seal(makeSecret(), '');
+const row = {
+  url,
+  events: ['message.received'],
+  identityId: null,
+  enabled: true,
+  description: null,
+  sealedSecret,
+};
+
+await runControl<number>(dataDir, (sql, durationMs) =>
+  measureRate(() => createWebhook(sql, ownerId, { ...row, id: newId() }), durationMs),
+);

@@ -1,0 +1,21 @@
+/** `POST /webhooks`, against nothing but the insert that it comes down to. */
+import { makeLoad } from './load.ts';
+import { startChild } from './processes.ts';
+import { type Bench, type Rates, takeTurns } from './scenario.ts';
+import { startService } from './service.ts';
+
+export const name = 'api-write';
+export const goal = 0.5;
+
+/** A literal address, so that no DNS is timed; of a range for documentation (RFC 5737). */
+const target = 'https://203.0.113.7/hook';
+
+export async function run(bench: Bench): Promise<Rates> {
+  const { url, headers, ownerId, dataDir } = await startService(bench);
+  const control = startChild(bench, 'bench/api-write.control.ts', [dataDir, ownerId, target]);
+  const body = JSON.stringify({ url: target, events: ['message.received'], ownerId });
+  return takeTurns(bench, {
+    service: makeLoad(bench, { url: `${url}/webhooks`, method: 'POST', status: 201, headers, body }),
+    control: async (durationMs) => Number(await control.ask(durationMs)),
+  });
+}

@@ -1,0 +1,33 @@
+/** The load generator: the same request over and over, on kept connections without pipelining. */
+import { Pool } from 'undici';
+import { type Bench, concurrency, measureRate } from './scenario.ts';
+
+export interface LoadRequest {
+  url: string;
+  method: 'GET' | 'POST';
+  headers?: Record<string, string>;
+  body?: string;
+  /** Any other answer ends the scenario: refusals are quick, and no measure of the work. */
+  status: number;
+}
+
+/** Requests a second for as long as asked. */
+export function makeLoad(bench: Bench, request: LoadRequest): (durationMs: number) => Promise<number> {
+  const { origin, pathname } = new URL(request.url);
+  const pool = new Pool(origin, { connections: concurrency, pipelining: 1 });
+  bench.defer(() => pool.destroy());
+
+  async function send(): Promise<void> {
+    const { statusCode, body } = await pool.request({
+      path: pathname,
+      method: request.method,
+      headers: request.headers ?? null,
+      body: request.body ?? null,
+    });
+    if (statusCode !== request.status)
+      throw new Error(`${request.method} ${request.url} answered ${statusCode}: ${await body.text()}`);
+    await body.dump();
+  }
+
+  return (durationMs) => measureRate(send, durationMs, bench.signal);
+}

@@ -1,0 +1,65 @@
+/**
+ * `npm run test:package`: packs what would be published, installs it into an empty folder as a stranger would, and sees
+ * that `npx posthorn serve` gets to ready from there and answers.
+ */
+import { execFileSync, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+
+const root = path.dirname(import.meta.dirname);
+const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-package-'));
+const npm = (args: string[], cwd: string) =>
+  execFileSync('npm', [...args, '--loglevel=error'], {
+    cwd,
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+
+try {
+  say('packing');
+  const [packed] = JSON.parse(
+    npm(['pack', '--json', `--pack-destination=${folder}`, '--ignore-scripts'], build()),
+  );
+  say(`installing ${packed.filename} (${packed.files.length} files) into an empty folder`);
+  writeFileSync(path.join(folder, 'package.json'), '{"private":true}');
+  npm(['install', '--no-audit', '--no-fund', path.join(folder, packed.filename)], folder);
+  say('npx posthorn serve');
+  await serve();
+  say('1 passed, 0 failed');
+} finally {
+  rmSync(folder, { recursive: true, force: true });
+}
+
+function build(): string {
+  execFileSync(process.execPath, ['scripts/build.ts'], { cwd: root, stdio: 'inherit' });
+  return root;
+}
+
+async function serve(): Promise<void> {
+  const child = spawn('npx', ['--no-install', 'posthorn', 'serve'], {
+    cwd: folder,
+    env: { ...process.env, PORT: '0' },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const ended = new Promise((resolve) => child.on('exit', resolve));
+  let output = '';
+  await new Promise<void>((resolve) => {
+    child.stdout.on('data', (chunk) => {
+      output += chunk;
+      if (/is ready/.test(output)) resolve();
+    });
+    ended.then(() => resolve());
+  });
+  const url = /is ready: (http:\S+)/.exec(output)?.[1];
+  const key = /ph_[0-9A-Za-z]{38}/.exec(output)?.[0];
+  const answer = await fetch(`${url}/me`, { headers: { authorization: `Bearer ${key}` } });
+  say(`GET /me ${answer.status} ${await answer.text()}`);
+  child.kill('SIGTERM');
+  await ended;
+  if (answer.status !== 200) throw new Error(`The installed package does not answer:\n${output}`);
+}
+
+function say(text: string): void {
+  process.stdout.write(`${text}\n`);
+}

@@ -1,0 +1,39 @@
+/** JSON without surprises: refuses what `JSON.parse` would change in silence, and what is nested too deep to keep. */
+
+/** PostgreSQL and `JSON.stringify` recurse; both run out of stack at some thousands of levels. */
+const maxDepth = 100;
+
+/** A half of a surrogate pair, or a number that might be too large. */
+const worthALook = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
+
+/** Throws a SyntaxError that says what is wrong. */
+export function parseJson(text: string): unknown {
+  if (isDeeperThan(maxDepth, text)) throw new SyntaxError(`It is nested deeper than ${maxDepth} levels`);
+  return worthALook.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
+}
+
+function isDeeperThan(levels: number, text: string): boolean {
+  let depth = 0;
+  let quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    const character = text[i];
+    if (character === '"') quoted = !quoted;
+    else if (quoted) i += character === '\\' ? 1 : 0;
+    else if (character === '[' || character === '{') depth += 1;
+    else if (character === ']' || character === '}') depth -= 1;
+    if (depth > levels) return true;
+  }
+  return false;
+}
+
+function refuseChanged(key: string, value: unknown): unknown {
+  // It has no UTF-8 form, and would be stored as something else.
+  if (!key.isWellFormed() || (typeof value === 'string' && !value.isWellFormed())) {
+    throw new SyntaxError('A string holds half of a surrogate pair (\\ud800 to \\udfff)');
+  }
+  // It would be written as null.
+  if (value === Number.POSITIVE_INFINITY || value === Number.NEGATIVE_INFINITY) {
+    throw new SyntaxError('A number is too large for a double');
+  }
+  return value;
+}

@@ -1,0 +1,117 @@
+/** The command line, beside a running service and alone. */
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { callUrl } from './harness.ts';
+import { makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts';
+
+const folder = makeFolder();
+const settings = { POSTHORN_DATA_DIR: folder.path, PORT: '0' };
+const server = run(process.execPath, ['src/cli.ts', 'serve'], settings);
+const url = await readyUrl(server);
+
+after(async () => {
+  server.child.kill('SIGTERM');
+  await server.ended;
+  folder.remove();
+});
+
+async function json(...args: string[]) {
+  const { code, output } = await posthorn([...args, '--json'], settings);
+  assert.equal(code, 0, output);
+  return JSON.parse(output);
+}
+
+function meWith(apiKey: string) {
+  return callUrl('GET', `${url}/me`, { as: { apiKey, userId: '', email: '' } });
+}
+
+test('users create prints userId, email and apiKey, and the key works at once', async () => {
+  const made = await json('users', 'create', '--email', 'Ada@EXAMPLE.com');
+  assert.deepEqual(Object.keys(made), ['userId', 'email', 'apiKey']);
+  assert.equal(made.email, 'Ada@example.com');
+  assert.deepEqual((await meWith(made.apiKey)).body, { userId: made.userId });
+});
+
+test('users create of one that exists fails and says what to do', async () => {
+  const { code, output } = await posthorn(['users', 'create', '--email', 'ada@example.com'], settings);
+  assert.equal(code, 1);
+  assert.match(output, /posthorn keys create --user Ada@example.com/);
+});
+
+test('users list shows every user', async () => {
+  const found = await json('users', 'list');
+  assert.deepEqual(
+    found.map((user: { email: string }) => user.email),
+    ['admin@localhost', 'Ada@example.com'],
+  );
+});
+
+test('keys create, list and revoke', async () => {
+  const made = await json('keys', 'create', '--user', 'ada@example.com', '--name', 'ci');
+  assert.deepEqual(Object.keys(made), ['id', 'apiKey']);
+  assert.equal((await meWith(made.apiKey)).status, 200);
+
+  const listed = await json('keys', 'list', '--user', 'ada@example.com');
+  assert.deepEqual(
+    listed.map((key: { name: string | null }) => key.name),
+    ['ci', null],
+  );
+  assert.equal(JSON.stringify(listed).includes(made.apiKey), false);
+
+  assert.deepEqual(await json('keys', 'revoke', made.id), { id: made.id, revoked: true });
+  const again = await posthorn(['keys', 'revoke', made.id], settings);
+  assert.equal(again.code, 1);
+  assert.match(again.output, /no active key/);
+});
+
+test('keys create takes an expiry in the future only', async () => {
+  const past = await posthorn(
+    ['keys', 'create', '--user', 'ada@example.com', '--expires-at', '2020-01-01'],
+    settings,
+  );
+  assert.equal(past.code, 2);
+  assert.match(past.output, /in the future/);
+  await json('keys', 'create', '--user', 'ada@example.com', '--expires-at', '2099-01-01T00:00:00Z');
+});
+
+test('doctor finds a healthy service healthy', async () => {
+  const findings: { check: string; level: string }[] = await json('doctor');
+  const checks = findings.map((finding) => finding.check);
+  assert.deepEqual(checks, ['configuration', 'database', 'schema', 'secret key', 'clock', 'port', 'dns']);
+  for (const { check, level } of findings) if (check !== 'dns') assert.equal(level, 'ok', check);
+});
+
+test('doctor tells mistakes of the configuration, and a database that is away, with exit code 1', async () => {
+  const wrong = await posthorn(['doctor'], { ...settings, PORT: 'many' });
+  assert.equal(wrong.code, 1);
+  assert.match(wrong.output, /✗ configuration[^]*PORT=many: write a whole number/);
+  const key = Buffer.alloc(32).toString('base64');
+  const away = { ...settings, DATABASE_URL: 'postgres://127.0.0.1:1/none', POSTHORN_SECRET_KEY: key };
+  const gone = await posthorn(['doctor'], away);
+  assert.equal(gone.code, 1);
+  assert.match(gone.output, /✗ database[^]*Check DATABASE_URL/);
+});
+
+test('migrate says when there is nothing to do', async () => {
+  assert.deepEqual(await json('migrate'), { applied: [] });
+});
+
+test('a command that is not understood exits with 2 and suggests the near one', async () => {
+  const { code, output } = await posthorn(['usres'], settings);
+  assert.equal(code, 2);
+  assert.match(output, /Did you mean users\?/);
+  assert.equal((await posthorn(['users', 'create'], settings)).code, 2);
+  const help = await posthorn(['--help'], settings);
+  assert.equal(help.code, 0);
+  for (const name of ['serve', 'migrate', 'users', 'keys', 'doctor'])
+    assert.match(help.output, new RegExp(`^  ${name}`, 'm'));
+});
+
+test('without a server the CLI starts the database for itself and stops it again', async () => {
+  const alone = makeFolder();
+  const there = { POSTHORN_DATA_DIR: alone.path };
+  const { code, output } = await posthorn(['users', 'create', '--email', 'eve@example.com', '--json'], there);
+  assert.equal(code, 0, output);
+  assert.equal(postgresPid(alone.path), undefined);
+  alone.remove();
+});

@@ -1,0 +1,103 @@
+/** Settings: every mistake is told at once, an explicit setting wins, production is strict. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { readConfig } from '../src/config.ts';
+import { OperatorError } from '../src/lib/operator-error.ts';
+
+const key = Buffer.alloc(32, 7);
+const production = {
+  NODE_ENV: 'production',
+  POSTHORN_SECRET_KEY: key.toString('base64'),
+  POSTHORN_MAIL_HOST: 'mx.example.com',
+  POSTHORN_PUBLIC_URL: 'https://mail.example.com',
+};
+
+function faultsOf(environment: Record<string, string>): string {
+  try {
+    readConfig(environment);
+  } catch (error) {
+    assert.ok(error instanceof OperatorError);
+    return error.message;
+  }
+  return '';
+}
+
+test('an empty environment gives the defaults of development', () => {
+  const config = readConfig({});
+  assert.equal(config.production, false);
+  assert.equal(config.host, '127.0.0.1');
+  assert.equal(config.port, 3000);
+  assert.equal(config.databaseUrl, null);
+  assert.equal(config.allowHttp, true);
+  assert.equal(config.rateLimitPerMinute, 6000);
+  assert.deepEqual(config.roles, ['api', 'smtp', 'deliver', 'verify']);
+  assert.equal(config.basePath, '');
+});
+
+test('production is strict: https only, and three settings are required, all named at once', () => {
+  const told = faultsOf({ NODE_ENV: 'production' });
+  assert.match(told, /3 mistakes/);
+  for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'])
+    assert.match(told, new RegExp(name));
+  assert.equal(readConfig(production).allowHttp, false);
+});
+
+test('an explicit setting wins over what the mode implies', () => {
+  assert.equal(readConfig({ ...production, POSTHORN_ALLOW_HTTP: 'true' }).allowHttp, true);
+  assert.equal(readConfig({ POSTHORN_ALLOW_HTTP: '0' }).allowHttp, false);
+  assert.equal(readConfig({ ...production, HOST: '0.0.0.0' }).host, '0.0.0.0');
+});
+
+test('an empty variable counts as not set', () => {
+  assert.equal(readConfig({ PORT: '' }).port, 3000);
+});
+
+const mistakes: [Record<string, string>, RegExp][] = [
+  [{ PORT: '70000' }, /PORT=70000: write a whole number from 0 to 65535/],
+  [{ PORT: '3e3' }, /PORT=3e3/],
+  [{ POSTHORN_AUTO_MIGRATE: 'yes' }, /true, false, 1 or 0/],
+  [{ POSTHORN_ROLES: 'api,deliverr' }, /Did you mean deliver\?/],
+  [{ POSTHORN_LOG_LEVEL: 'verbose' }, /none of fatal, error/],
+  [{ POSTHORN_BASE_PATH: 'api/v2' }, /\/api\/v2/],
+  [{ POSTHORN_PUBLIC_URL: 'mail.example.com' }, /absolute URL/],
+  [{ POSTHORN_PUBLIC_URL: 'https://mail.example.com/?a=b' }, /absolute URL/],
+  [{ DATABASE_URL: 'mysql://localhost/x', POSTHORN_SECRET_KEY: key.toString('hex') }, /postgres:\/\//],
+  [{ DATABASE_URL: 'postgres://localhost/x' }, /POSTHORN_SECRET_KEY is required with DATABASE_URL/],
+  [{ POSTHORN_ADMIN_TOKEN: 'short' }, /at least 32/],
+  [{ POSTHORN_SECRET_KEY: 'short' }, /32 bytes/],
+  [{ POSTHORN_CORS_ORIGINS: 'https://app.example.com/path' }, /origins such as/],
+  [{ POSTHORN_RETRY_SCHEDULE: '5,x' }, /whole number/],
+  [{ HOST: '0.0.0.0' }, /NODE_ENV=production, or POSTHORN_INSECURE_DEV=true/],
+  [{ POSTHORN_SMTP_HOST: '::' }, /POSTHORN_SMTP_HOST=::/],
+  [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
+];
+
+for (const [environment, expected] of mistakes) {
+  test(`refused: ${JSON.stringify(environment)}`, () => assert.match(faultsOf(environment), expected));
+}
+
+test('a secret is never repeated in the message about it', () => {
+  assert.doesNotMatch(faultsOf({ POSTHORN_ADMIN_TOKEN: 'hunter2' }), /hunter2/);
+  assert.doesNotMatch(faultsOf({ DATABASE_URL: 'mysql://u:hunter2@localhost/x' }), /hunter2/);
+});
+
+test('several secret keys, in base64 or hex', () => {
+  const two = readConfig({
+    POSTHORN_SECRET_KEY: `${key.toString('hex')}, ${Buffer.alloc(32, 8).toString('base64')}`,
+  });
+  assert.deepEqual(two.secretKeys, [key, Buffer.alloc(32, 8)]);
+});
+
+test('what Kubernetes sets beside a service called posthorn is named, not refused', () => {
+  const config = readConfig({ POSTHORN_SERVICE_HOST: '10.0.0.1', POSTHORN_PORT_80_TCP_ADDR: '10.0.0.1' });
+  assert.deepEqual(config.unknown, ['POSTHORN_SERVICE_HOST', 'POSTHORN_PORT_80_TCP_ADDR']);
+});
+
+test('base path and public URL lose their trailing slashes', () => {
+  const config = readConfig({
+    POSTHORN_BASE_PATH: '/api/v2/',
+    POSTHORN_PUBLIC_URL: 'https://mail.example.com/',
+  });
+  assert.equal(config.basePath, '/api/v2');
+  assert.equal(config.publicUrl, 'https://mail.example.com');
+});

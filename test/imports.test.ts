@@ -1,0 +1,107 @@
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { findImportFaults, readSources } from '../scripts/imports.ts';
+
+const root = path.dirname(import.meta.dirname);
+const only = (name: string, text: string) => findImportFaults([{ name, text }]);
+
+test('the sources as they are go nowhere they may not', () => {
+  const files = readSources(root);
+  assert.ok(files.length > 30);
+  assert.ok(files.some(({ name, text }) => name === 'http/routes/me.ts' && text.includes('import')));
+  assert.deepEqual(findImportFaults(files), []);
+});
+
+describe('wrong directions', () => {
+  const wrong: [string, string, string][] = [
+    ['lib/ids.ts', '../config.ts', 'lib may not import config'],
+    ['config.ts', './db/client.ts', 'config may not import db'],
+    ['problems.ts', './store/users.ts', 'problems may not import store'],
+    ['db/client.ts', '../store/users.ts', 'db may not import store'],
+    ['store/users.ts', '../http/app.ts', 'store may not import http'],
+    ['store/users.ts', '../webhooks/url.ts', 'store may not import webhooks'],
+    ['identities/value.ts', '../webhooks/url.ts', 'identities may not import webhooks'],
+    ['webhooks/url.ts', '../identities/value.ts', 'webhooks may not import identities'],
+    ['mail/accept.ts', '../webhooks/url.ts', 'mail may not import webhooks'],
+    ['mail/accept.ts', '../smtp/session.ts', 'mail may not import smtp'],
+    ['http/routes/me.ts', '../../smtp/session.ts', 'http may not import smtp'],
+    ['smtp/session.ts', '../http/app.ts', 'smtp may not import http'],
+    ['http/app.ts', '../main.ts', 'http may not import main'],
+    ['main.ts', './cli.ts', 'main may not import cli'],
+  ];
+  for (const [name, target, fault] of wrong) {
+    test(fault, () => {
+      const found = only(name, `import { x } from '${target}';\n`);
+      assert.equal(found.length, 1);
+      assert.match(found[0] ?? '', new RegExp(`^src/${name} imports src/[\\w/.-]+: ${fault}\\.$`));
+    });
+  }
+});
+
+describe('right directions', () => {
+  const right: [string, string][] = [
+    ['http/routes/me.ts', '../../store/users.ts'],
+    ['http/routes/me.ts', '../../lib/ids.ts'],
+    ['http/routes/me.ts', '../access.ts'],
+    ['http/routes/me.ts', './admin.ts'],
+    ['store/users.ts', '../db/client.ts'],
+    ['webhooks/deliver.ts', '../store/webhooks.ts'],
+    ['main.ts', './http/app.ts'],
+    ['cli.ts', './main.ts'],
+    ['lib/loop.ts', './log.ts'],
+    ['lib/ids.ts', 'node:crypto'],
+  ];
+  for (const [name, target] of right) {
+    test(`${name} may import ${target}`, () => {
+      assert.deepEqual(only(name, `import { x } from '${target}';\n`), []);
+    });
+  }
+});
+
+describe('every way to import is seen', () => {
+  const ways: [string, string][] = [
+    ['a value', `import { x } from '../http/app.ts';`],
+    ['a type', `import type { X } from '../http/app.ts';`],
+    ['everything', `import * as app from "../http/app.ts";`],
+    ['for its effect', `import '../http/app.ts';`],
+    ['over several lines', `import {\n  type X,\n  y,\n} from '../http/app.ts';`],
+    ['handing on', `export { x } from '../http/app.ts';`],
+    ['handing on everything', `export * from '../http/app.ts';`],
+    ['later', `const app = await import('../http/app.ts');`],
+    ['after another import', `import fs from 'node:fs';\nimport { x } from '../http/app.ts';`],
+  ];
+  for (const [what, text] of ways) {
+    test(what, () => assert.equal(only('store/users.ts', `${text}\n`).length, 1));
+  }
+});
+
+test('a folder that no rule knows is told, with where to add it', () => {
+  assert.deepEqual(only('utils/strings.ts', ''), [
+    'src/utils/strings.ts is in no known room; add utils to scripts/imports.ts.',
+  ]);
+});
+
+describe('packages have one importer', () => {
+  const importing = (target: string, ...names: string[]) =>
+    findImportFaults(names.map((name) => ({ name, text: `import x from '${target}';\n` })));
+
+  test('a second one is told, and both are named', () => {
+    assert.deepEqual(importing('uuid', 'lib/ids.ts', 'store/users.ts'), [
+      'uuid is imported by lib/ids.ts, store/users.ts: one file is to own it.',
+    ]);
+    assert.deepEqual(importing('uuid', 'lib/ids.ts'), []);
+  });
+
+  test('the driver belongs to its two files', () => {
+    assert.deepEqual(importing('postgres', 'db/client.ts', 'db/embedded-guard.ts'), []);
+    assert.equal(importing('postgres', 'db/client.ts', 'store/users.ts').length, 1);
+    assert.equal(importing('postgres', 'store/users.ts').length, 1);
+  });
+
+  test('what routes and schemas are written in is used wherever they are', () => {
+    for (const target of ['typebox', 'fastify', '@fastify/type-provider-typebox']) {
+      assert.deepEqual(importing(target, 'http/app.ts', 'http/access.ts', 'http/routes/me.ts'), []);
+    }
+  });
+});

@@ -1,0 +1,207 @@
+/** The OpenAPI document is valid, says what the service answers, and the page made of it loads nothing. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { describe, test } from 'node:test';
+import { Validator } from '@seriousme/openapi-schema-validator';
+import { Ajv } from 'ajv';
+import { problems } from '../src/problems.ts';
+import { type Answer, startTestService } from './harness.ts';
+
+const adminToken = randomBytes(20).toString('hex');
+const service = await startTestService({ POSTHORN_ADMIN_TOKEN: adminToken });
+const { body: document, headers } = await service.call('GET', '/openapi.json', { as: null });
+
+interface Documented {
+  summary?: string;
+  tags?: string[];
+  responses: Record<string, { content?: Record<string, { schema: Schema }> }>;
+}
+interface Schema {
+  properties?: Record<string, { enum?: string[] }>;
+}
+
+test('it is a valid OpenAPI 3.1 document, sent as JSON', async () => {
+  assert.match(headers.get('content-type') ?? '', /^application\/json/);
+  assert.match(document.openapi, /^3\.1\./);
+  const validator = new Validator();
+  const { valid, errors } = await validator.validate(structuredClone(document));
+  assert.equal(valid, true, JSON.stringify(errors, null, 2));
+});
+
+test('every operation has a summary, a tag, an answer and the problem document', () => {
+  for (const [path, operations] of Object.entries<Record<string, Documented>>(document.paths)) {
+    for (const [method, operation] of Object.entries(operations)) {
+      const { summary, tags, responses } = operation;
+      const name = `${method} ${path}`;
+      assert.ok(summary && tags, name);
+      assert.ok(
+        Object.keys(responses).some((status) => status.startsWith('2')),
+        name,
+      );
+      const problem = responses.default?.content?.['application/problem+json']?.schema;
+      assert.deepEqual(problem?.properties?.code?.enum, Object.keys(problems), name);
+    }
+  }
+});
+
+describe('answers are what the document says', () => {
+  const ajv = new Ajv({ strict: false, allErrors: true, validateFormats: false });
+
+  /** Exactly: nothing may be there that is not named. */
+  function close(schema: unknown): unknown {
+    if (Array.isArray(schema)) return schema.map(close);
+    if (typeof schema !== 'object' || schema === null) return schema;
+    const closed = Object.fromEntries(Object.entries(schema).map(([key, value]) => [key, close(value)]));
+    return closed.type === 'object' && closed.properties
+      ? { ...closed, additionalProperties: false }
+      : closed;
+  }
+
+  function assertDocumented(method: string, path: string, answer: Answer): void {
+    const responses = document.paths[path][method.toLowerCase()].responses;
+    const { content } = responses[answer.status] ?? responses.default;
+    if (!content) {
+      assert.equal(answer.text, '', `${method} ${path} documents no body`);
+      return;
+    }
+    const type = (answer.headers.get('content-type') ?? '').split(';')[0] ?? '';
+    assert.ok(content[type], `${method} ${path} ${answer.status}: ${type} is not documented`);
+    const validate = ajv.compile(close(content[type].schema) as object);
+    assert.ok(
+      validate(answer.body),
+      `${method} ${path}: ${ajv.errorsText(validate.errors)} in ${answer.text}`,
+    );
+  }
+
+  async function call(method: string, path: string, id?: string, body?: unknown): Promise<Answer> {
+    const isAdmin = path.startsWith('/admin');
+    const answer = await service.call(method, id ? path.replace('{id}', id) : path, {
+      ...(isAdmin ? { as: null, headers: { authorization: `Bearer ${adminToken}` } } : {}),
+      body,
+    });
+    assertDocumented(method, path, answer);
+    return answer;
+  }
+
+  test('the checker finds what is not documented', () => {
+    const headers = new Headers({ 'content-type': 'application/json' });
+    const answer = (body: unknown): Answer => ({ status: 200, headers, text: JSON.stringify(body), body });
+    assertDocumented('GET', '/me', answer({ userId: 'x' }));
+    assert.throws(() => assertDocumented('GET', '/me', answer({ userId: 5 })));
+    assert.throws(() => assertDocumented('GET', '/me', answer({})));
+    assert.throws(() => assertDocumented('GET', '/me', answer({ userId: 'x', email: 'y' })));
+  });
+
+  test('identities', async () => {
+    const { body: domain } = await call('POST', '/identities', undefined, { value: 'open.example' });
+    const { body } = await call('POST', '/identities', undefined, {
+      value: 'a@open.example',
+      meta: { a: 1 },
+    });
+    assert.equal(body.domain_identity_id, domain.id);
+    assert.equal((await call('GET', '/identities')).body.length, 2);
+    for (const method of ['GET', 'PATCH', 'DELETE']) {
+      const { status } = await call(method, '/identities/{id}', body.id, method === 'PATCH' ? {} : undefined);
+      assert.ok(status < 300);
+    }
+    assert.equal((await call('GET', '/identities/{id}', body.id)).status, 404);
+    assert.equal((await call('POST', '/identities', undefined, { value: 5 })).status, 400);
+  });
+
+  test('webhooks and their secrets', async () => {
+    const given = { url: 'https://example.com/', events: ['message.received'], ownerId: service.user.userId };
+    const { body } = await call('POST', '/webhooks', undefined, given);
+    assert.equal((await call('GET', '/webhooks')).body.length, 1);
+    for (const [method, path] of [
+      ['GET', '/webhooks/{id}'],
+      ['GET', '/webhooks/{id}/secret'],
+      ['POST', '/webhooks/{id}/secret/rotate'],
+      ['DELETE', '/webhooks/{id}'],
+    ] as const) {
+      assert.ok((await call(method, path, body.id)).status < 300, `${method} ${path}`);
+    }
+    assert.equal((await call('POST', '/webhooks', undefined, { ...given, ownerId: body.id })).status, 403);
+  });
+
+  test('keys, users, event types, health', async () => {
+    assert.equal((await call('POST', '/admin/users', undefined, { email: 'o@users.example' })).status, 201);
+    const { body: user } = await call('POST', '/admin/users', undefined, { email: 'o@users.example' });
+    assert.equal((await call('GET', '/admin/users/{id}', user.userId)).body.email, 'o@users.example');
+    assert.equal((await call('POST', '/admin/users/{id}/api-keys', user.userId, {})).status, 201);
+    const expiresAt = '2999-01-01T00:00:00Z';
+    const { body: key } = await call('POST', '/api-keys', undefined, { name: 'ci', expiresAt });
+    assert.ok((await call('GET', '/api-keys')).body.length > 1);
+    assert.equal((await call('GET', '/api-keys/{id}', key.id)).body.apiKey, undefined);
+    assert.equal((await call('DELETE', '/api-keys/{id}', key.id)).status, 204);
+    for (const path of ['/me', '/event-types', '/health/live', '/health/ready']) {
+      assert.equal((await call('GET', path)).status, 200);
+    }
+  });
+});
+
+describe('limits that a user can meet are in it', () => {
+  const schemaOf = (path: string) => document.paths[path].post.requestBody.content['application/json'].schema;
+
+  test('of bodies, pages and fields', () => {
+    assert.match(document.info.description, /64 KiB/);
+    assert.match(document.info.description, /1000 items/);
+    const { url, events, description } = schemaOf('/webhooks').properties;
+    assert.equal(url.maxLength, 2048);
+    assert.equal(description.maxLength, 500);
+    assert.deepEqual([events.minItems, events.uniqueItems], [1, true]);
+    assert.equal(schemaOf('/api-keys').properties.name.maxLength, 100);
+    assert.equal(schemaOf('/webhooks').additionalProperties, false);
+    for (const path of ['/identities', '/webhooks', '/api-keys']) {
+      const limit = document.paths[path].get.parameters.find(
+        ({ name }: { name: string }) => name === 'limit',
+      );
+      assert.deepEqual([limit.schema.minimum, limit.schema.maximum, limit.schema.default], [1, 1000, 1000]);
+    }
+  });
+
+  test('of requests a minute, as this service has it', async () => {
+    assert.match(document.info.description, /no rate limit/);
+    const limited = await startTestService({ POSTHORN_RATE_LIMIT: '77' });
+    const { info } = (await limited.call('GET', '/openapi.json')).body;
+    assert.match(info.description, /77 requests a minute/);
+  });
+});
+
+test('the server it names is the public URL with the base path, and paths come without it', async () => {
+  assert.deepEqual(document.servers, [{ url: '/' }]);
+  const prefixed = await startTestService({
+    POSTHORN_BASE_PATH: '/api/v2',
+    POSTHORN_PUBLIC_URL: 'https://mail.example.com',
+  });
+  const { servers, paths } = (await prefixed.call('GET', '/openapi.json')).body;
+  assert.deepEqual(servers, [{ url: 'https://mail.example.com/api/v2' }]);
+  assert.ok(paths['/me'] && paths['/identities/{id}']);
+  assert.deepEqual(
+    Object.keys(paths).filter((path) => path.startsWith('/api/v2')),
+    [],
+  );
+});
+
+test('without an operator token its routes are neither there nor documented', async () => {
+  const plain = await startTestService();
+  const { paths } = (await plain.call('GET', '/openapi.json')).body;
+  assert.deepEqual(
+    Object.keys(paths).filter((path) => path.startsWith('/admin')),
+    [],
+  );
+  assert.equal((await plain.call('POST', '/admin/users', { body: { email: 'a@b.example' } })).status, 404);
+});
+
+test('GET /docs is a page under a policy that lets nothing load or run', async () => {
+  const page = await service.call('GET', '/docs', { as: null });
+  assert.equal(page.status, 200);
+  assert.match(page.headers.get('content-type') ?? '', /^text\/html; charset=utf-8/);
+  assert.match(page.text, /^<!doctype html>/i);
+  const policy = page.headers.get('content-security-policy') ?? '';
+  assert.match(policy, /default-src 'none'/);
+  assert.match(policy, /frame-ancestors 'none'/);
+  assert.doesNotMatch(policy, /script-src|\*|https?:/);
+  assert.doesNotMatch(page.text, /<script|<link|<img|<iframe|<object|<embed|@import|url\(|\ssrc=|\son\w+=/i);
+  const text = page.text.replaceAll(/<[^>]+>/g, '');
+  for (const path of Object.keys(document.paths)) assert.ok(text.includes(path), path);
+});

@@ -1,0 +1,104 @@
+/** Real programs for tests: the CLI and `npm start` as child processes, with what they print and how they end. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { waitFor } from './harness.ts';
+
+export const root = path.dirname(import.meta.dirname);
+
+export interface Program {
+  child: ChildProcess;
+  pid: number;
+  /** stdout and stderr so far. */
+  output(): string;
+  /** Waits for a line that matches, and returns the match. */
+  line(pattern: RegExp): Promise<RegExpExecArray>;
+  /** Waits for the end; the exit code, or the signal. */
+  ended: Promise<number | NodeJS.Signals | null>;
+}
+
+type Environment = Record<string, string | undefined>;
+
+/** The machine's environment without what would configure a service, and with what the test wants. */
+function environment(settings: Environment): Environment {
+  const kept = Object.entries(process.env).filter(
+    ([name]) => !/^(POSTHORN_|TEST_|NODE_TEST|npm_|DATABASE_URL|PORT|HOST$)/.test(name),
+  );
+  return { ...Object.fromEntries(kept), ...settings };
+}
+
+export function run(
+  command: string,
+  args: string[],
+  settings: Environment,
+  options: { cwd?: string } = {},
+): Program {
+  const child = spawn(command, args, {
+    cwd: options.cwd ?? root,
+    env: environment(settings) as NodeJS.ProcessEnv,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    // A process group of its own, as a terminal gives each command.
+    detached: true,
+  });
+  let text = '';
+  const collect = (chunk: Buffer) => {
+    text += chunk;
+  };
+  child.stdout?.on('data', collect);
+  child.stderr?.on('data', collect);
+  const ended = new Promise<number | NodeJS.Signals | null>((resolve) => {
+    child.on('close', (code, signal) => resolve(code ?? signal));
+  });
+  let over = false;
+  ended.then(() => {
+    over = true;
+  });
+  return {
+    child,
+    pid: child.pid ?? 0,
+    output: () => text,
+    ended,
+    line: (pattern) =>
+      waitFor(
+        `${pattern} from ${command} ${args.join(' ')}`,
+        () => {
+          const found = pattern.exec(text);
+          if (!found && over) throw new Error(`Ended without printing ${pattern}:\n${text}`);
+          return found;
+        },
+        60_000,
+      ),
+  };
+}
+
+export function startNpm(settings: Environment): Program {
+  return run('npm', ['start'], { PORT: '0', ...settings });
+}
+
+/** Runs a CLI command to its end. */
+export async function posthorn(
+  args: string[],
+  settings: Environment,
+): Promise<{ code: unknown; output: string }> {
+  const program = run(process.execPath, ['src/cli.ts', ...args], settings);
+  const code = await program.ended;
+  return { code, output: program.output() };
+}
+
+/** Where a started service listens, once it says it is ready. */
+export async function readyUrl(program: Program): Promise<string> {
+  const [, url = ''] = await program.line(/is ready: (http:\S+)/);
+  return url;
+}
+
+export function makeFolder(): { path: string; remove(): void } {
+  const folder = mkdtempSync(path.join(tmpdir(), 'posthorn with space '));
+  return { path: folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
+}
+
+/** The pid of the PostgreSQL that runs on a data folder, if one does. */
+export function postgresPid(dataDir: string): number | undefined {
+  const file = path.join(dataDir, 'postgres/postmaster.pid');
+  return existsSync(file) ? Number(readFileSync(file, 'utf8').split('\n', 1)[0]) : undefined;
+}

@@ -1,0 +1,289 @@
+/** Walks every route that is registered, so that a new one is held to the same rules without being named here. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import diagnostics from 'node:diagnostics_channel';
+import { after, describe, test } from 'node:test';
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
+import { type FastifyInstance, fastify } from 'fastify';
+import { readConfig } from '../src/config.ts';
+import { requireAccessRule } from '../src/http/access.ts';
+import { buildApp } from '../src/http/app.ts';
+import { makeMetrics } from '../src/http/metrics.ts';
+import type { App } from '../src/http/services.ts';
+import { makeApiKey } from '../src/lib/api-key.ts';
+import { newId } from '../src/lib/ids.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
+
+const adminToken = randomBytes(20).toString('hex');
+const metricsToken = randomBytes(20).toString('hex');
+const tokens = { POSTHORN_ADMIN_TOKEN: adminToken, POSTHORN_METRICS_TOKEN: metricsToken };
+const service = await startTestService(tokens);
+
+interface Operation {
+  security?: Record<string, unknown>[];
+  requestBody?: { content: Record<string, { example?: unknown }> };
+}
+interface Route {
+  method: string;
+  path: string;
+  /** The bearer it wants, as the document names it; undefined for a public one. */
+  scheme: string | undefined;
+  takesBody: boolean;
+  example: unknown;
+}
+
+const document = (await service.call('GET', '/openapi.json')).body;
+const routes: Route[] = Object.entries(document.paths as Record<string, Record<string, Operation>>).flatMap(
+  ([path, operations]) =>
+    Object.entries(operations).map(([method, operation]) => ({
+      method: method.toUpperCase(),
+      path,
+      scheme: Object.keys(Object.assign({}, ...(operation.security ?? [])))[0],
+      takesBody: operation.requestBody !== undefined,
+      example: operation.requestBody?.content['application/json']?.example,
+    })),
+);
+const paths = [...new Set(routes.map((route) => route.path))];
+const withId = routes.filter((route) => route.path.includes('{'));
+const methodsOf = (path: string) => routes.filter((route) => route.path === path).map(({ method }) => method);
+
+function fill(path: string, id: string): string {
+  return path.replaceAll(/\{\w+\}/g, id);
+}
+
+function call(route: Route, path: string, bearer: string | null): Promise<Answer> {
+  return callUrl(route.method, `${service.url}${path}`, {
+    ...(route.example === undefined ? {} : { body: route.example }),
+    headers: bearer === null ? {} : { authorization: `Bearer ${bearer}` },
+  });
+}
+
+/** How to make what a path's id names, by the path's first segment. `admin` is the operator's, who has no owner. */
+const makers: Record<string, { table: string; body: (owner: TestUser) => object }> = {
+  identities: { table: 'identities', body: () => ({ value: `a${randomBytes(8).toString('hex')}.example` }) },
+  webhooks: {
+    table: 'webhooks',
+    body: (owner) => ({
+      url: 'https://example.com/hooks',
+      events: ['message.received'],
+      ownerId: owner.userId,
+    }),
+  },
+  'api-keys': { table: 'api_keys', body: () => ({ name: 'made for a test' }) },
+};
+
+async function make(path: string, owner: TestUser) {
+  const [, segment = ''] = path.split('/');
+  const maker = makers[segment];
+  assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
+  const made = await service.call('POST', `/${segment}`, { as: owner, body: maker.body(owner) });
+  assert.equal(made.status, 201, made.text);
+  const { id } = made.body as { id: string };
+  const read = async () => {
+    const rows =
+      await service.sql`select to_jsonb(t) as row from ${service.sql(maker.table)} t where id = ${id}`;
+    return rows.map(({ row }) => row);
+  };
+  return { id, read };
+}
+
+async function collectRoutes(): Promise<string[]> {
+  const found: string[] = [];
+  const listen = (message: unknown) =>
+    (message as { fastify: FastifyInstance }).fastify.addHook('onRoute', ({ method, url }) => {
+      for (const name of [method].flat()) found.push(`${name} ${url.replaceAll(/:(\w+)/g, '{$1}')}`);
+    });
+  diagnostics.subscribe('fastify.initialization', listen);
+  const secretKey = randomBytes(32);
+  const config = readConfig({
+    DATABASE_URL: service.databaseUrl,
+    POSTHORN_SECRET_KEY: secretKey.toString('base64'),
+    ...tokens,
+  });
+  const log = makeLog({ level: 'silent', json: true });
+  const sealer = makeSealer([secretKey]);
+  const app = await buildApp({ config, sql: service.sql, sealer, log, metrics: makeMetrics() });
+  diagnostics.unsubscribe('fastify.initialization', listen);
+  await app.close();
+  return found;
+}
+
+test('every registered route is in the OpenAPI document, and nothing else is', async () => {
+  const registered = await collectRoutes();
+  const named = routes.map(({ method, path }) => `${method} ${path}`);
+  assert.ok(named.length > 15);
+  const lacking = routes.filter(({ takesBody, example }) => takesBody && example === undefined);
+  assert.deepEqual(lacking, [], 'a body needs an example, which these tests send');
+  assert.deepEqual(registered.filter((route) => !route.startsWith('HEAD ')).sort(), named.sort());
+  const heads = registered.filter((route) => route.startsWith('HEAD '));
+  const gets = named.filter((route) => route.startsWith('GET '));
+  assert.deepEqual(heads.sort(), gets.map((route) => route.replace('GET', 'HEAD')).sort());
+});
+
+describe('access', () => {
+  test('the public routes are these and no others', () => {
+    const open = routes.filter(({ scheme }) => scheme === undefined);
+    assert.deepEqual(open.map(({ method, path }) => `${method} ${path}`).sort(), [
+      'GET /docs',
+      'GET /health/live',
+      'GET /health/ready',
+      'GET /openapi.json',
+    ]);
+  });
+
+  const refusals: [string, string | null, 'missing' | 'invalid'][] = [
+    ['no key', null, 'missing'],
+    ['a key that is not one', 'nonsense', 'invalid'],
+    ['a well-formed key that was never issued', makeApiKey(), 'invalid'],
+  ];
+  for (const route of routes) {
+    test(`${route.method} ${route.path} lets in whom it says`, async () => {
+      const path = fill(route.path, newId());
+      if (route.scheme === undefined) {
+        assert.equal((await call(route, path, null)).status, 200);
+        return;
+      }
+      const noun = route.scheme === 'apiKey' ? 'api_key' : 'token';
+      // The bearer of another door's key is nobody here.
+      const other = route.scheme === 'apiKey' ? adminToken : service.user.apiKey;
+      for (const [what, bearer, fault] of [
+        ...refusals,
+        ['the key of another door', other, 'invalid'] as const,
+      ]) {
+        const answer = await call(route, path, bearer);
+        assertProblem(answer, 401, `${fault}_${noun}`);
+        assert.equal(answer.headers.get('www-authenticate'), 'Bearer', what);
+      }
+    });
+  }
+
+  test('the operator and metrics tokens open only their own door', async () => {
+    const doors = routes.filter(({ scheme }) => scheme === 'operatorToken' || scheme === 'metricsToken');
+    assert.ok(doors.length >= 4);
+    for (const route of doors) {
+      const [right, wrong] = [adminToken, metricsToken];
+      const bearers = route.scheme === 'operatorToken' ? [right, wrong] : [wrong, right];
+      const answers = await Promise.all(
+        bearers.map((bearer) => call(route, fill(route.path, newId()), bearer)),
+      );
+      assert.notEqual(answers[0]?.status, 401, `${route.method} ${route.path}`);
+      assert.equal(answers[1]?.status, 401, `${route.method} ${route.path}`);
+    }
+  });
+
+  test('a route without an access rule does not register', async () => {
+    const app = fastify().withTypeProvider<TypeBoxTypeProvider>() as App;
+    after(() => app.close());
+    requireAccessRule(app);
+    assert.throws(
+      () => app.get('/open-by-mistake', async () => 'secrets'),
+      /GET \/open-by-mistake.*no access rule/,
+    );
+    app.get('/fine', { config: { access: 'public' } }, async () => 'fine');
+    assert.ok(app.hasRoute({ method: 'GET', url: '/fine' }));
+  });
+});
+
+describe('ids in the path', () => {
+  const malformed = [
+    '1',
+    'not-a-uuid',
+    '%00',
+    '%zz',
+    'a%2Fb',
+    `${newId()}0`,
+    'x'.repeat(1000),
+    '..%2f..%2fme',
+  ];
+
+  for (const route of withId) {
+    const bearer = route.scheme === 'operatorToken' ? adminToken : service.user.apiKey;
+    const name = `${route.method} ${route.path}`;
+
+    test(`${name}: malformed and unknown ids are 404`, async () => {
+      for (const id of [...malformed, newId(), '00000000-0000-0000-0000-000000000000']) {
+        const answer = await call(route, fill(route.path, id), bearer);
+        assertProblem(answer, 404, 'not_found');
+        assert.equal(answer.body.errors, undefined);
+      }
+    });
+
+    if (route.scheme === 'operatorToken') continue;
+
+    test(`${name}: another owner's is 404, told as an unknown one is, and stays as it was`, async () => {
+      const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
+      const { id, read } = await make(route.path, owner);
+      const before = await read();
+      assert.equal(before.length, 1);
+
+      const foreign = await call(route, fill(route.path, id), stranger.apiKey);
+      const unknown = await call(route, fill(route.path, newId()), stranger.apiKey);
+      assertProblem(foreign, 404, 'not_found');
+      const { requestId: _one, ...told } = foreign.body;
+      const { requestId: _other, ...toldUnknown } = unknown.body;
+      assert.deepEqual(told, toldUnknown);
+      assert.deepEqual(await read(), before);
+
+      const own = await call(route, fill(route.path, id), owner.apiKey);
+      assert.ok(own.status < 300, `its owner must be able to do the same: ${own.text}`);
+    });
+  }
+
+  test('lists show nothing of another owner', async () => {
+    const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
+    for (const segment of Object.keys(makers)) {
+      const { id } = await make(`/${segment}/{id}`, owner);
+      const ids = (answer: Answer) => answer.body.map((row: { id: string }) => row.id);
+      assert.ok(ids(await service.call('GET', `/${segment}`, { as: owner })).includes(id));
+      assert.ok(!ids(await service.call('GET', `/${segment}`, { as: stranger })).includes(id));
+    }
+  });
+});
+
+describe('methods', () => {
+  const parse = (allow: string | null) => (allow ?? '').split(', ').sort();
+
+  for (const path of paths) {
+    const methods = methodsOf(path);
+    const allowed = [...methods, ...(methods.includes('GET') ? ['HEAD'] : []), 'OPTIONS'].sort();
+    const at = `${service.url}${fill(path, newId())}`;
+
+    test(`${path}: other methods are 405 with Allow, OPTIONS is 204 with Allow`, async () => {
+      for (const method of ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'PROPFIND']) {
+        if (allowed.includes(method)) continue;
+        const answer = await callUrl(method, at, { as: service.user });
+        assert.equal(answer.status, 405, `${method} ${path}`);
+        if (method !== 'HEAD') assertProblem(answer, 405, 'method_not_allowed');
+        assert.deepEqual(parse(answer.headers.get('allow')), allowed);
+      }
+      const options = await callUrl('OPTIONS', at, {});
+      assert.equal(options.status, 204);
+      assert.equal(options.text, '');
+      assert.deepEqual(parse(options.headers.get('allow')), allowed);
+    });
+  }
+
+  test('another method is 405 whatever body comes with it', async () => {
+    for (const body of ['{', 'x'.repeat(100_000)]) {
+      const answer = await service.call('PUT', '/me', { body, headers: { 'content-type': 'text/plain' } });
+      assertProblem(answer, 405, 'method_not_allowed');
+    }
+  });
+
+  test('HEAD answers as GET does, without the body', async () => {
+    for (const route of routes.filter(({ method }) => method === 'GET')) {
+      const needsId = route.path.includes('{') && route.scheme === 'apiKey';
+      const id = needsId ? (await make(route.path, service.user)).id : service.user.userId;
+      const bearer = { operatorToken: adminToken, metricsToken }[route.scheme ?? ''] ?? service.user.apiKey;
+      const headers = { authorization: `Bearer ${bearer}` };
+      const at = `${service.url}${fill(route.path, id)}`;
+      const [get, head] = [await callUrl('GET', at, { headers }), await callUrl('HEAD', at, { headers })];
+      assert.equal(get.status, 200, `${route.path} ${get.text}`);
+      assert.equal(head.status, 200, route.path);
+      assert.equal(head.text, '');
+      assert.equal(head.headers.get('content-type'), get.headers.get('content-type'));
+    }
+  });
+});
