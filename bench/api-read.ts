@@ -12,7 +12,10 @@ const identities = 20;
 export async function run(bench: Bench): Promise<Rates> {
   const service = await startService(bench);
   await makeIdentities(service);
-  const control = startChild(bench, 'bench/api-read.control.ts', [service.dataDir, service.ownerId]);
+  const control = startChild(bench, new URL('./api-read.control.ts', import.meta.url), [
+    service.dataDir,
+    service.ownerId,
+  ]);
   const ofService = { url: `${service.url}/identities`, headers: service.headers };
   const ofControl = { url: `${await control.ask('listen')}/identities` };
   await requireAll(ofService);

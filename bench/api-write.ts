@@ -12,7 +12,11 @@ const target = 'https://203.0.113.7/hook';
 
 export async function run(bench: Bench): Promise<Rates> {
   const { url, headers, ownerId, dataDir } = await startService(bench);
-  const control = startChild(bench, 'bench/api-write.control.ts', [dataDir, ownerId, target]);
+  const control = startChild(bench, new URL('./api-write.control.ts', import.meta.url), [
+    dataDir,
+    ownerId,
+    target,
+  ]);
   const body = JSON.stringify({ url: target, events: ['message.received'], ownerId });
   return takeTurns(bench, {
     service: makeLoad(bench, { url: `${url}/webhooks`, method: 'POST', status: 201, headers, body }),

@@ -3,7 +3,7 @@
  * closes, which the service and the controls take as their signal to stop.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { settings } from '../src/config.ts';
 import type { Bench } from './scenario.ts';
 
@@ -14,18 +14,16 @@ export interface Child {
   ask(question: unknown): Promise<unknown>;
 }
 
-const root = path.dirname(import.meta.dirname);
 const patienceMs = 15_000;
 
-/** Runs a file of the project on this Node, with these settings and no others of Posthorn's. */
+/** Runs a program on this Node, with these settings and no others of Posthorn's. */
 export function startChild(
   bench: Bench,
-  file: string,
+  program: URL,
   args: readonly string[],
   given: Record<string, string> = {},
 ): Child {
-  const child = spawn(process.execPath, [path.resolve(root, file), ...args], {
-    cwd: root,
+  const child = spawn(process.execPath, [fileURLToPath(program), ...args], {
     env: { ...environmentWithoutSettings(), ...given },
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     // A group of its own: Ctrl-C reaches the bench alone, which ends its children in the right order.
@@ -43,7 +41,8 @@ export function startChild(
   /** Tries again at each such event, until it succeeds, the child ends or Ctrl-C is pressed. */
   function on<T>(event: 'output' | 'message', take: (message?: unknown) => T | null): Promise<T> {
     return new Promise((resolve, reject) => {
-      const end = () => reject(new Error(`${file} ended before it was to. It printed:\n${output}`));
+      const end = () =>
+        reject(new Error(`${fileURLToPath(program)} ended too early. It printed:\n${output}`));
       const abort = () => reject(bench.signal.reason);
       const look = (message?: unknown) => {
         const taken = take(message);
@@ -54,7 +53,8 @@ export function startChild(
       };
       child.on(event, look).on('close', end).on('error', reject);
       bench.signal.addEventListener('abort', abort);
-      if (event === 'output') look();
+      if (hasEnded(child)) end();
+      else if (event === 'output') look();
     });
   }
 
@@ -62,19 +62,24 @@ export function startChild(
     printed: (pattern) => on('output', () => pattern.exec(output)),
     ask(question) {
       const answer = on('message', (message) => message);
-      child.send(question as object);
+      // That it is gone shows in the answer.
+      child.send(question as object, () => {});
       return answer;
     },
   };
 }
 
 async function stop(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
+  if (hasEnded(child)) return;
   const ended = new Promise((resolve) => child.on('exit', resolve));
   child.kill('SIGTERM');
   const timer = setTimeout(() => child.kill('SIGKILL'), patienceMs);
   await ended;
   clearTimeout(timer);
+}
+
+function hasEnded(child: ChildProcess): boolean {
+  return child.exitCode !== null || child.signalCode !== null || child.pid === undefined;
 }
 
 /** A DATABASE_URL of the person who runs the bench is not to be filled with its rows. */

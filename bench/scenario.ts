@@ -33,8 +33,8 @@ type Measure = (durationMs: number) => Promise<number>;
 export const concurrency = 32;
 
 const warmUpMs = 1500;
-const roundMs = 2000;
-const rounds = 5;
+const roundMs = 1200;
+const rounds = 9;
 
 export async function takeTurns(
   bench: Bench,

@@ -17,7 +17,7 @@ export async function startService(bench: Bench): Promise<BenchedService> {
   bench.tell('starting the service on an empty database');
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
-  const child = startChild(bench, 'src/cli.ts', ['serve'], {
+  const child = startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], {
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
     POSTHORN_DATA_DIR: dataDir,

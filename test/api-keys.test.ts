@@ -1,5 +1,6 @@
 /** API keys: how they are made, what they open, and that nothing else opens it. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
 import { isApiKey, makeApiKey } from '../src/lib/api-key.ts';
@@ -206,27 +207,9 @@ test('last_used_at is written, and at most once a minute', async () => {
 });
 
 test('with the database away, a mistyped key is 401 and a whole one 503: only that one was looked up', async () => {
-  const server = new URL(service.databaseUrl);
-  const sockets = new Set<Socket>();
-  const proxy = createServer((near) => {
-    const far = connect(Number(server.port || 5432), server.hostname);
-    for (const [socket, peer] of [
-      [near, far],
-      [far, near],
-    ] as const) {
-      sockets.add(socket);
-      socket.on('error', () => {}).on('close', () => peer.destroy());
-      socket.pipe(peer);
-    }
-  });
-  const port = await new Promise<number>((resolve) => {
-    proxy.listen(0, '127.0.0.1', () => resolve((proxy.address() as { port: number }).port));
-  });
-  server.host = `127.0.0.1:${port}`;
-  const away = await startTestService({ DATABASE_URL: server.href });
-
-  proxy.close();
-  for (const socket of sockets) socket.destroy();
+  const proxy = await startProxy(new URL(service.databaseUrl));
+  const away = await startTestService({ DATABASE_URL: proxy.url });
+  proxy.cut();
   const key = makeApiKey();
   const answer = await whoIs(key, away);
   assertProblem(answer, 503, 'database_unavailable');
@@ -236,6 +219,26 @@ test('with the database away, a mistyped key is 401 and a whole one 503: only th
   await away.stop();
   assert.ok(!JSON.stringify(away.logged).includes(key));
 });
+
+/** Stands before the database, until it is cut. */
+async function startProxy(database: URL): Promise<{ url: string; cut(): void }> {
+  const { hostname, port } = database;
+  const sockets = new Set<Socket>();
+  const proxy = createServer((near) => {
+    const far = connect(Number(port), hostname);
+    for (const socket of [near, far]) sockets.add(socket.on('error', () => {}));
+    near.pipe(far).pipe(near);
+  });
+  proxy.listen(0, '127.0.0.1');
+  await once(proxy, 'listening');
+  const url = new URL(database);
+  url.host = `127.0.0.1:${(proxy.address() as { port: number }).port}`;
+  const cut = () => {
+    proxy.close();
+    for (const socket of sockets) socket.destroy();
+  };
+  return { url: url.href, cut };
+}
 
 test('nothing tells an unknown key from a revoked, an expired or a mistyped one', async () => {
   const revoked = await make();

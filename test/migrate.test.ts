@@ -1,0 +1,172 @@
+/** Migrations on real databases: from nothing, by several at once, refused where they do not fit, whole or not at all. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { readdirSync } from 'node:fs';
+import path from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { readConfig } from '../src/config.ts';
+import { connect, type Pool } from '../src/db/client.ts';
+import { migrate, prepareSchema, readSchemaState } from '../src/db/migrate.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { OperatorError } from '../src/lib/operator-error.ts';
+import { type Service, startService } from '../src/main.ts';
+import { makeDatabase } from './harness.ts';
+
+const log = makeLog({ level: 'silent', json: true });
+const folder = path.join(import.meta.dirname, '../migrations');
+const known = readdirSync(folder)
+  .filter((name) => name.endsWith('.sql'))
+  .sort();
+
+/** An empty database, and a maker of pools to it. */
+async function makeEmpty(t: TestContext) {
+  const database = await makeDatabase({ empty: true });
+  const pools: Pool[] = [];
+  t.after(async () => {
+    for (const pool of pools) await pool.end();
+    await database.drop();
+  });
+  const open = () => {
+    const pool = connect(database.url, { max: 2, applicationName: 'posthorn migrate test' });
+    pools.push(pool);
+    return pool;
+  };
+  return { url: database.url, open };
+}
+
+async function listTables(sql: Pool): Promise<string[]> {
+  const rows = await sql<{ name: string }[]>`
+    select tablename as name from pg_tables where schemaname = 'public' order by 1`;
+  return rows.map(({ name }) => name);
+}
+
+/** Every table, column, constraint and index, as text. */
+async function describeSchema(sql: Pool): Promise<string[]> {
+  const rows = await sql<{ line: string }[]>`
+    select table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable as line
+    from information_schema.columns where table_schema = 'public'
+    union all select conrelid::regclass || ' ' || pg_get_constraintdef(oid) from pg_constraint where conrelid > 0
+    union all select indexdef from pg_indexes where schemaname = 'public'
+    order by 1`;
+  return rows.map(({ line }) => line);
+}
+
+function readSettings(url: string, more: Record<string, string> = {}) {
+  const key = randomBytes(32).toString('base64');
+  return readConfig({ DATABASE_URL: url, POSTHORN_SECRET_KEY: key, PORT: '0', ...more });
+}
+
+async function refusal(work: Promise<unknown>): Promise<OperatorError> {
+  const error = await work.then(
+    () => undefined,
+    (thrown) => thrown,
+  );
+  assert.ok(error instanceof OperatorError, String(error));
+  return error;
+}
+
+test('an empty database gets every migration, in order, and says so', async (t) => {
+  const sql = (await makeEmpty(t)).open();
+  const before = { version: 0, pending: known, newer: false };
+  assert.deepEqual(await readSchemaState(sql), before);
+  assert.deepEqual(await migrate(sql, log), known);
+  assert.deepEqual(await readSchemaState(sql), {
+    version: Number(known.at(-1)?.slice(0, 4)),
+    pending: [],
+    newer: false,
+  });
+  const rows = await sql`select version, name from schema_migrations order by version`;
+  assert.deepEqual(
+    rows.map(({ version, name }) => [version, name]),
+    known.map((name) => [Number(name.slice(0, 4)), name]),
+  );
+  const tables = await listTables(sql);
+  const wanted = [
+    'users',
+    'api_keys',
+    'identities',
+    'providers',
+    'smtp_accounts',
+    'mailboxes',
+    'mailbox_sync',
+  ];
+  for (const table of [...wanted, 'webhooks', 'idempotency_records'])
+    assert.ok(tables.includes(table), table);
+});
+
+test('a second run applies nothing and leaves everything as it is', async (t) => {
+  const sql = (await makeEmpty(t)).open();
+  await migrate(sql, log);
+  const [schema, applied] = [await describeSchema(sql), await sql`select * from schema_migrations`];
+  assert.deepEqual(await migrate(sql, log), []);
+  assert.deepEqual(await describeSchema(sql), schema);
+  assert.deepEqual([...(await sql`select * from schema_migrations`)], [...applied]);
+});
+
+test('five at once on one empty database: each migration is applied once, and all five see it done', async (t) => {
+  const { open } = await makeEmpty(t);
+  const pools = Array.from({ length: 5 }, open);
+  const applied = await Promise.all(pools.map((sql) => migrate(sql, log)));
+  assert.deepEqual(applied.flat().sort(), known);
+  for (const sql of pools) assert.deepEqual((await readSchemaState(sql)).pending, []);
+});
+
+test('three services that start at once on an empty database all get up, and one makes the first user', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const started = await Promise.allSettled(
+    Array.from({ length: 3 }, () => startService(readSettings(url), log)),
+  );
+  const services = started.flatMap((result): Service[] =>
+    result.status === 'fulfilled' ? [result.value] : [],
+  );
+  t.after(() => Promise.all(services.map((service) => service.stop())));
+  assert.deepEqual(
+    started.map(({ status }) => status),
+    ['fulfilled', 'fulfilled', 'fulfilled'],
+  );
+  assert.equal(services.filter(({ firstUser }) => firstUser !== null).length, 1);
+  assert.equal((await open()`select from users`).count, 1);
+});
+
+test('a schema newer than this Posthorn is refused and not touched', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const sql = open();
+  await migrate(sql, log);
+  await sql`insert into schema_migrations (version, name) values (9999, '9999_from_the_future.sql')`;
+  const schema = await describeSchema(sql);
+  assert.equal((await readSchemaState(sql)).newer, true);
+  for (const autoMigrate of [true, false]) {
+    const { message } = await refusal(prepareSchema(sql, log, { autoMigrate }));
+    assert.match(message, /schema version 9999.*newer than this Posthorn/);
+    assert.match(message, /Run the newer Posthorn, or restore a backup/);
+  }
+  await refusal(startService(readSettings(url), log));
+  assert.deepEqual(await describeSchema(sql), schema);
+  assert.equal((await sql`select from users`).count, 0, 'not even a first user was made');
+});
+
+test('POSTHORN_AUTO_MIGRATE=false refuses a schema that lacks something, and names the command', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const config = readSettings(url, { POSTHORN_AUTO_MIGRATE: 'false' });
+  const { message } = await refusal(startService(config, log));
+  assert.match(message, /Run: posthorn migrate/);
+  for (const name of known) assert.ok(message.includes(name), name);
+  const sql = open();
+  assert.deepEqual(await listTables(sql), []);
+
+  await migrate(sql, log);
+  const service = await startService(config, log);
+  await service.stop();
+});
+
+test('a migration that fails leaves nothing behind, and works once its obstacle is gone', async (t) => {
+  const sql = (await makeEmpty(t)).open();
+  // 0001 makes webhooks late, so much of it has been done when it meets this.
+  await sql`create table webhooks (in_the_way int)`;
+  await assert.rejects(migrate(sql, log), /relation "webhooks" already exists/);
+  assert.deepEqual(await listTables(sql), ['webhooks']);
+  assert.equal((await readSchemaState(sql)).version, 0);
+
+  await sql`drop table webhooks`;
+  assert.deepEqual(await migrate(sql, log), known);
+});

@@ -1,0 +1,57 @@
+/** The README's tour, run by a shell line by line as a person would paste it, against a real service. */
+import assert from 'node:assert/strict';
+import { globSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { startTestService } from './harness.ts';
+import { root, run } from './programs.ts';
+
+const readme = readFileSync(path.join(root, 'README.md'), 'utf8');
+const [, tour = ''] = /<!-- tour:[^\n]*-->\n```sh\n(.*?)```/s.exec(readme) ?? [];
+const pages = globSync('{*.md,{docs,bench}/**/*.md}', { cwd: root });
+const manifest = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'));
+
+test('the tour works when pasted', async () => {
+  const service = await startTestService();
+  const script = tour
+    .replace('http://localhost:3000', service.url)
+    .replace('ph_paste_yours_here', service.user.apiKey)
+    // One answer a line, so that they can be told apart.
+    .replaceAll(/^curl [^|]*?(?<!\\)$/gms, '$&; echo');
+  const program = run('sh', ['-eu', '-c', script], {});
+  assert.equal(await program.ended, 0, program.output());
+  const answers = program
+    .output()
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+
+  assert.equal(answers.length, 5, program.output());
+  const [me, identity, identities, webhook, mistake] = answers;
+  assert.deepEqual(me, { userId: service.user.userId });
+  assert.equal(identity.value, 'sales@example.com');
+  assert.deepEqual(identities, [identity]);
+  assert.equal(webhook.ownerId, service.user.userId);
+  assert.match(webhook.secret, /^whsec_/);
+  assert.equal(mistake.code, 'invalid_body');
+  assert.match(JSON.stringify(mistake.errors), /Did you mean message.received/);
+});
+
+test('every npm script that the documents name exists', () => {
+  for (const page of pages) {
+    const text = readFileSync(path.join(root, page), 'utf8');
+    for (const [, name = ''] of text.matchAll(/npm run (?:-s )?([a-z][a-z:]*)/g)) {
+      assert.ok(name in manifest.scripts, `${page} names npm run ${name}`);
+    }
+  }
+});
+
+test('every file that the documents link to exists', () => {
+  for (const page of pages) {
+    const text = readFileSync(path.join(root, page), 'utf8');
+    for (const [, target = ''] of text.matchAll(/\]\((?!https?:|#)([^)#\s]+)/g)) {
+      const file = path.join(root, path.dirname(page), target);
+      assert.doesNotThrow(() => readFileSync(file), `${page} links to ${target}`);
+    }
+  }
+});
