@@ -1,7 +1,7 @@
 /** `GET /identities` of an owner with 20 of them, against a bare fastify that runs the same query. */
 import { makeLoad } from './load.ts';
 import { startChild } from './processes.ts';
-import { type Bench, type Rates, takeTurns } from './scenario.ts';
+import { type Bench, type Round, takeTurns } from './scenario.ts';
 import { type BenchedService, startService } from './service.ts';
 
 export const name = 'api-read';
@@ -9,7 +9,7 @@ export const goal = 0.6;
 
 const identities = 20;
 
-export async function run(bench: Bench): Promise<Rates> {
+export async function run(bench: Bench): Promise<Round[]> {
   const service = await startService(bench);
   await makeIdentities(service);
   const control = startChild(bench, new URL('./api-read.control.ts', import.meta.url), [

@@ -13,34 +13,16 @@ export interface LoadRequest {
 
 /** Requests a second for as long as asked. */
 export function makeLoad(bench: Bench, request: LoadRequest): (durationMs: number) => Promise<number> {
-  const { origin, pathname } = new URL(request.url);
+  const { origin, pathname: path } = new URL(request.url);
   const pool = new Pool(origin, { connections: concurrency, pipelining: 1 });
   bench.defer(() => pool.destroy());
-  const { method, headers = null, body = null } = request;
-  const options = { path: pathname, method, headers, body };
 
-  // `dispatch` and not `request`: it costs half, and the generator's share of the machine is the service's loss.
-  function send(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      let status = 0;
-      let refusal = '';
-      pool.dispatch(options, {
-        onRequestStart() {},
-        onResponseStart(_controller, statusCode) {
-          status = statusCode;
-        },
-        onResponseData(_controller, chunk) {
-          if (status !== request.status) refusal += chunk;
-        },
-        onResponseEnd() {
-          if (status === request.status) resolve();
-          else reject(new Error(`${request.method} ${request.url} answered ${status}: ${refusal}`));
-        },
-        onResponseError(_controller, error) {
-          reject(error);
-        },
-      });
-    });
+  async function send(): Promise<void> {
+    const { method, status, headers = null } = request;
+    const { statusCode, body } = await pool.request({ path, method, headers, body: request.body ?? null });
+    if (statusCode !== status)
+      throw new Error(`${method} ${request.url} answered ${statusCode}: ${await body.text()}`);
+    await body.dump();
   }
 
   return (durationMs) => measureRate(send, durationMs, bench.signal);

@@ -1,13 +1,13 @@
 /**
- * What a scenario is, and how its figures come about: the service and its control take turns, so that whatever else
- * the machine does meanwhile falls on both, and the median of each counts.
+ * What a scenario is, and how its figures come about: in each round the service and its control take a turn, so that
+ * whatever else the machine does falls on both, and the round with the median ratio counts.
  */
 
 export interface Scenario {
   name: string;
   /** The least ratio of the service's rate to the control's. */
   goal: number;
-  run(bench: Bench): Promise<Rates>;
+  run(bench: Bench): Promise<Round[]>;
 }
 
 /** What a scenario is handed while it runs. */
@@ -20,10 +20,11 @@ export interface Bench {
   defer(cleanup: () => void | Promise<void>): void;
 }
 
-/** A second, one number for each round. */
-export interface Rates {
-  service: number[];
-  control: number[];
+/** How much each did a second. */
+export interface Round {
+  service: number;
+  control: number;
+  ratio: number;
 }
 
 /** Works for that long and says how much it did a second. */
@@ -33,28 +34,27 @@ type Measure = (durationMs: number) => Promise<number>;
 export const concurrency = 32;
 
 const warmUpMs = 1500;
-const roundMs = 1200;
+const turnMs = 1200;
+/** Odd, so that one is in the middle. */
 const rounds = 9;
 
 export async function takeTurns(
   bench: Bench,
   measure: { service: Measure; control: Measure },
-): Promise<Rates> {
+): Promise<Round[]> {
   bench.tell('warming up');
   await measure.service(warmUpMs);
   await measure.control(warmUpMs);
-  const rates: Rates = { service: [], control: [] };
-  for (let round = 1; round <= rounds; round++) {
-    const service = await measure.service(roundMs);
-    const control = await measure.control(roundMs);
-    rates.service.push(service);
-    rates.control.push(control);
-    bench.tell(
-      `round ${round} of ${rounds}: ${service.toFixed(0)}/s, control ${control.toFixed(0)}/s, ` +
-        `ratio ${(service / control).toFixed(2)}`,
-    );
+  const taken: Round[] = [];
+  while (taken.length < rounds) {
+    const service = await measure.service(turnMs);
+    const control = await measure.control(turnMs);
+    const ratio = service / control;
+    taken.push({ service, control, ratio });
+    const rates = `${service.toFixed(0)}/s, control ${control.toFixed(0)}/s, ratio ${ratio.toFixed(2)}`;
+    bench.tell(`round ${taken.length} of ${rounds}: ${rates}`);
   }
-  return rates;
+  return taken;
 }
 
 /** How often a second `work` gets done with `concurrency` of it under way at any moment. */

@@ -2,6 +2,7 @@
  * The only reader of the environment. Every setting is declared once, in `settings` below: how it is read, its
  * default, and the sentence that docs/config.md shows. A mistake stops the start, and all mistakes are told at once.
  */
+import { isIP } from 'node:net';
 import path from 'node:path';
 import { type LogLevel, logLevels } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
@@ -23,7 +24,7 @@ interface Setting<T> {
   about: string;
   secret?: boolean;
   /** Read and checked from the first version on; has its effect once this part of the service is there. */
-  comesWith?: 'delivery' | 'mail' | 'verification';
+  comesWith?: 'mail' | 'verification';
 }
 
 function setting<T>(
@@ -189,23 +190,18 @@ export const settings = {
     [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400],
     '5,300,1800,7200,18000,36000,50400,72000,86400',
     'Seconds to wait after each failed try.',
-    { comesWith: 'delivery' },
   ),
   POSTHORN_ALLOW_TARGETS: setting<readonly string[] | null>(
-    list(text),
+    list(addressRange),
     null,
     'none in production, else loopback',
     'Address ranges (CIDR) that webhooks may reach although they are not public.',
-    { comesWith: 'delivery' },
   ),
   POSTHORN_RETENTION_DAYS: setting(
     wholeNumber(1, 36_500),
     30,
     '30',
-    'How long messages, events and deliveries are kept.',
-    {
-      comesWith: 'delivery',
-    },
+    'How long events and deliveries are kept.',
   ),
 };
 
@@ -255,7 +251,10 @@ export function readConfig(environment: Record<string, string | undefined>) {
     metricsPort: values.POSTHORN_METRICS_PORT,
     logLevel: values.POSTHORN_LOG_LEVEL,
     allowHttp: values.POSTHORN_ALLOW_HTTP ?? !production,
+    allowTargets: values.POSTHORN_ALLOW_TARGETS ?? (production ? [] : ['127.0.0.0/8', '::1/128']),
     dnsServers: values.POSTHORN_DNS_SERVERS,
+    retrySchedule: values.POSTHORN_RETRY_SCHEDULE,
+    retentionDays: values.POSTHORN_RETENTION_DAYS,
     /** Not ours to refuse (Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service of that name), worth a line. */
     unknown: Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings)),
   };
@@ -360,6 +359,14 @@ function publicUrl(given: string): string {
     return url.href.replace(/\/+$/, '');
   }
   throw new Fault('write an absolute URL such as https://mail.example.com.');
+}
+
+function addressRange(given: string): string {
+  const [address = '', prefix] = given.split('/', 2);
+  const bits = isIP(address) === 6 ? 128 : 32;
+  const fits = prefix === undefined || (/^\d{1,3}$/.test(prefix) && Number(prefix) <= bits);
+  if (isIP(address) !== 0 && fits) return given;
+  throw new Fault('write address ranges such as 10.0.0.0/8 or fd00::/8.');
 }
 
 function origin(given: string): string {

@@ -7,17 +7,24 @@ import path from 'node:path';
 import type { Config } from './config.ts';
 import { prepareSchema } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
+import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
-import { makeMetrics } from './http/metrics.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
 import type { App, Services } from './http/services.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
+import { makeMetrics } from './lib/metrics.ts';
 import { OperatorError } from './lib/operator-error.ts';
 import { makeSealer, readOrMakeKeyFile } from './lib/secrets.ts';
+import { readVersion } from './lib/version.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { purgeAnswers } from './store/idempotency.ts';
+import { purgeDeletedWebhooks, purgeOld } from './store/purge.ts';
+import { workReplay } from './store/replays.ts';
 import { createFirstUser, type User } from './store/users.ts';
+import { startDelivery } from './webhooks/deliver.ts';
+import { makeEgress } from './webhooks/egress.ts';
+import { makePoster } from './webhooks/post.ts';
 
 export interface Service {
   /** Where the API listens; null without the role `api`. */
@@ -28,8 +35,12 @@ export interface Service {
   stop(): Promise<void>;
 }
 
+/** Started last, closed first. */
+type Closing = (() => Promise<void>)[];
+
 const poolSize = 10;
-const purgeEveryMs = 10 * 60_000;
+const purgePollMs = 10_000;
+const replayPollMs = 1000;
 
 export async function startService(config: Config, log: Log, signal?: AbortSignal): Promise<Service> {
   const database = await openDatabase(config, {
@@ -38,8 +49,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     max: poolSize,
     ...(signal ? { signal } : {}),
   });
-  /** Everything started so far, closed in the opposite order. */
-  const closing: (() => Promise<void>)[] = [() => database.close()];
+  const closing: Closing = [() => database.close()];
   const stop = once(async () => {
     await database.announceStop();
     for (const close of closing.reverse()) await close();
@@ -48,24 +58,21 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
   try {
     const { sql } = database;
     await prepareSchema(sql, log, config);
-    const sealer = makeSealer(loadSecretKeys(config));
-    const services: Services = { config, sql, sealer, log, metrics: makeMetrics() };
-    const firstUser = await makeFirstUser(services);
-
-    const purge = startLoop({ name: 'purge', pollMs: purgeEveryMs, log, work: () => purgeAnswers(sql) });
-    closing.push(() => purge.stop());
-
-    let url: string | null = null;
-    if (config.roles.includes('api')) {
-      const app = await buildApp(services);
-      closing.push(() => app.close());
-      url = await listen(app, config.host, config.port, 'PORT');
-    }
-    if (config.metricsPort !== null) {
-      const app = buildMetricsApp(services);
-      closing.push(() => app.close());
-      await listen(app, config.host, config.metricsPort, 'POSTHORN_METRICS_PORT');
-    }
+    const egress = makeEgress(config);
+    const parts = {
+      config,
+      sql,
+      log,
+      egress,
+      sealer: makeSealer(loadSecretKeys(config)),
+      metrics: makeMetrics(),
+      poster: makePoster({ egress }),
+      userAgent: `Posthorn/${readVersion()}`,
+    };
+    closing.push(() => parts.poster.close());
+    const firstUser = await makeFirstUser(parts);
+    const wakeDelivery = await startLoops(parts, closing);
+    const url = await openDoors({ ...parts, wakeDelivery }, closing);
     return { url, firstUser, stop };
   } catch (error) {
     await stop();
@@ -78,13 +85,64 @@ export function loadSecretKeys(config: Config): readonly Buffer[] {
   return config.secretKeys ?? [readOrMakeKeyFile(path.join(config.dataDir, 'secret.key'))];
 }
 
-async function makeFirstUser({ sql }: Services): Promise<Service['firstUser']> {
+async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service['firstUser']> {
   return sql.begin(async (sql) => {
     const user = await createFirstUser(sql, 'admin@localhost');
     if (!user) return null;
     const { apiKey } = await createApiKey(sql, user.userId, { name: 'first start' });
     return { ...user, apiKey };
   });
+}
+
+/** Everything that works in the background. Returns how to tell it that deliveries are ready. */
+async function startLoops(parts: Omit<Services, 'wakeDelivery'>, closing: Closing): Promise<() => void> {
+  const { config, sql, log } = parts;
+  const purge = async () => {
+    const more = [
+      await purgeAnswers(sql),
+      await purgeDeletedWebhooks(sql),
+      await purgeOld(sql, config.retentionDays),
+    ];
+    return more.includes(true);
+  };
+  const purging = startLoop({ name: 'purging', pollMs: purgePollMs, log, work: purge });
+  closing.push(() => purging.stop());
+  if (!config.roles.includes('deliver')) {
+    const waker = await startWaker(sql, log, null);
+    closing.push(() => waker.stop());
+    return waker.wake;
+  }
+
+  // A poster of its own: its end cuts what is under way after the drain, which is not the API's affair.
+  const poster = makePoster({ egress: parts.egress });
+  const delivery = startDelivery({ ...parts, poster, scheduleSeconds: config.retrySchedule });
+  closing.push(() => delivery.stop());
+  const replay = async () => {
+    const step = await workReplay(sql);
+    if (step?.queued) delivery.wake();
+    return step !== undefined;
+  };
+  const replaying = startLoop({ name: 'replaying', pollMs: replayPollMs, log, work: replay });
+  closing.push(() => replaying.stop());
+  const waker = await startWaker(sql, log, () => {
+    delivery.wake();
+    replaying.wake();
+  });
+  closing.push(() => waker.stop());
+  return waker.wake;
+}
+
+async function openDoors(services: Services, closing: Closing): Promise<string | null> {
+  const { config } = services;
+  if (config.metricsPort !== null) {
+    const app = buildMetricsApp(services);
+    closing.push(() => app.close());
+    await listen(app, config.host, config.metricsPort, 'POSTHORN_METRICS_PORT');
+  }
+  if (!config.roles.includes('api')) return null;
+  const app = await buildApp(services);
+  closing.push(() => app.close());
+  return listen(app, config.host, config.port, 'PORT');
 }
 
 async function listen(app: App, host: string, port: number, setting: string): Promise<string> {

@@ -81,6 +81,11 @@ export const problems = {
     title: 'You have this identity already',
     remedy: 'Find it with `GET /identities?value=…`, and change it with PATCH.',
   },
+  webhook_disabled: {
+    status: 409,
+    title: 'The webhook is disabled',
+    remedy: 'Enable it with PATCH, then send the request again.',
+  },
   idempotency_mismatch: {
     status: 409,
     title: 'The idempotency key was used for another request',

@@ -14,7 +14,7 @@ import {
 } from './harness.ts';
 
 const service = await startTestService();
-const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const production = {
   NODE_ENV: 'production',
   POSTHORN_MAIL_HOST: 'mx.example.com',

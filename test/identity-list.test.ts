@@ -49,6 +49,7 @@ async function readPages(owner: TestUser, first: string, between: () => Promise<
     const answer = await call('GET', next, { as: owner });
     assert.equal(answer.status, 200, answer.text);
     pages.push(answer.body.map((identity: Listed) => identity.value));
+    assert.ok(pages.length < 100, 'the pages do not end');
     next = nextOf(answer);
     await between();
   }

@@ -8,12 +8,14 @@ import { type FastifyInstance, fastify } from 'fastify';
 import { readConfig } from '../src/config.ts';
 import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
-import { makeMetrics } from '../src/http/metrics.ts';
 import type { App } from '../src/http/services.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
 import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
+import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { makeEgress } from '../src/webhooks/egress.ts';
+import { makePoster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
 
 const adminToken = randomBytes(20).toString('hex');
@@ -104,7 +106,10 @@ async function collectRoutes(): Promise<string[]> {
   });
   const log = makeLog({ level: 'silent', json: true });
   const sealer = makeSealer([secretKey]);
-  const app = await buildApp({ config, sql: service.sql, sealer, log, metrics: makeMetrics() });
+  const egress = makeEgress(config);
+  const poster = makePoster({ egress });
+  const parts = { config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster };
+  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakeDelivery: () => {} });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();
   return found;

@@ -3,24 +3,39 @@
  * decides. A database that is away fails a query within seconds, and the pool connects again by itself.
  */
 import { readFileSync } from 'node:fs';
-import postgres from 'postgres';
+import { isIP } from 'node:net';
+import { checkServerIdentity, type PeerCertificate } from 'node:tls';
+import type postgresTypes from 'postgres';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { postgres } from './driver.ts';
 
 // biome-ignore lint/complexity/noBannedTypes: the driver's own default for "no custom types".
-export type Sql = postgres.ISql<{}>;
-export type Pool = postgres.Sql;
+export type Sql = postgresTypes.ISql<{}>;
+export type Pool = postgresTypes.Sql;
 
-/** text[]: PostgreSQL writes `{a,"b c"}`. */
-const textArray = {
-  to: 1009,
-  from: [1009],
-  serialize: (values: readonly string[]) =>
-    `{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`,
-  parse: (text: string) =>
-    [...text.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|[^,]+/g)].map(([plain, quoted]) =>
-      quoted === undefined ? plain : quoted.replace(/\\(.)/g, '$1'),
-    ),
+/** An array type, which PostgreSQL writes as `{a,"b c",NULL}`; every element type reads quoted text. */
+function arrayType(oid: number) {
+  const quote = (value: unknown) => `"${String(value).replace(/["\\]/g, '\\$&')}"`;
+  return {
+    to: oid,
+    from: [oid],
+    serialize: (values: readonly unknown[]) =>
+      `{${values.map((value) => (value === null ? 'NULL' : quote(value))).join(',')}}`,
+    parse: (text: string) =>
+      [...text.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|[^,]+/g)].map(([plain, quoted]) =>
+        quoted === undefined ? plain : quoted.replace(/\\(.)/g, '$1'),
+      ),
+  };
+}
+
+// Their oids are fixed in PostgreSQL's own catalogue.
+const types = {
+  textArray: arrayType(1009),
+  uuidArray: arrayType(2951),
+  intArray: arrayType(1007),
+  floatArray: arrayType(1022),
+  jsonArray: arrayType(199),
 };
 
 export function connect(url: string, options: { max: number; applicationName: string }): Pool {
@@ -34,7 +49,7 @@ export function connect(url: string, options: { max: number; applicationName: st
     // Fetching array types at connect crashes the process when the connection dies in the middle of it
     // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
     fetch_types: false,
-    types: { textArray },
+    types,
     connection: { application_name: options.applicationName, statement_timeout: 30_000 },
     onnotice: () => {},
   });
@@ -119,7 +134,7 @@ function pause(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-type TlsOption = NonNullable<postgres.Options<Record<string, never>>['ssl']>;
+type TlsOption = NonNullable<postgresTypes.Options<Record<string, never>>['ssl']>;
 
 /** libpq's TLS parameters; the driver knows `sslmode` alone and would send the files' names to the server. */
 function readTls(url: string): { plainUrl: string; ssl: TlsOption | undefined } {
@@ -139,12 +154,27 @@ function readTls(url: string): { plainUrl: string; ssl: TlsOption | undefined } 
   );
   if (mode === 'disable' || (mode === null && named.length === 0))
     return { plainUrl, ssl: mode ? false : undefined };
-  if (named.length === 0 && mode !== 'verify-ca') return { plainUrl, ssl: mode as TlsOption };
+  if (named.length === 0 && !mode?.startsWith('verify')) return { plainUrl, ssl: mode as TlsOption };
   const contents = named.map(([option, file]) => [option, readPem(file)]);
   // As libpq does: a root certificate makes `require` check the chain; only verify-full checks the name.
   const checks = { rejectUnauthorized: files.ca !== null || mode?.startsWith('verify') === true };
-  const name = mode === 'verify-full' ? {} : { checkServerIdentity: () => undefined };
-  return { plainUrl, ssl: { ...Object.fromEntries(contents), ...checks, ...name } };
+  const checkName = mode === 'verify-full' ? checkAgainst(readHosts(address)) : () => undefined;
+  return { plainUrl, ssl: { ...Object.fromEntries(contents), ...checks, checkServerIdentity: checkName } };
+}
+
+/** The driver names no address to TLS, and a certificate would be held against `localhost` instead. */
+function checkAgainst(hosts: readonly string[]) {
+  return (name: string, certificate: PeerCertificate): Error | undefined => {
+    const names = hosts.includes(name) ? [name] : hosts.filter((host) => isIP(host));
+    const faults = names.map((host) => checkServerIdentity(host, certificate));
+    return faults.includes(undefined) ? undefined : (faults[0] ?? checkServerIdentity(name, certificate));
+  };
+}
+
+function readHosts(address: string): string[] {
+  const [authority = ''] = address.replace(/^\w+:\/\//, '').split('/', 1);
+  const hosts = authority.slice(authority.lastIndexOf('@') + 1).split(',');
+  return hosts.map((host) => host.replace(/:\d+$/, '').replaceAll(/[[\]]/g, ''));
 }
 
 function readPem(file: string): string {

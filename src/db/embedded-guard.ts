@@ -4,8 +4,9 @@
  * by the one service of a data folder.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import postgres, { type Sql } from 'postgres';
+import type { Sql } from 'postgres';
 import { OperatorError } from '../lib/operator-error.ts';
+import { postgres } from './driver.ts';
 import { codeOf } from './embedded-cluster.ts';
 
 export interface Guard {

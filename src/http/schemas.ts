@@ -39,12 +39,24 @@ export function body<Properties extends Record<string, TSchema>>(
 
 export const maxPage = 1000;
 
+/** Lists that grow with use have shorter pages. */
+export const maxShortPage = 200;
+export const defaultShortPage = 50;
+
 /** Query of a list route. */
-export function listQuery<Filters extends Record<string, TSchema>>(filters: Filters) {
+export function listQuery<Filters extends Record<string, TSchema>>(
+  filters: Filters,
+  size: { max: number; usual: number } = { max: maxPage, usual: maxPage },
+) {
   return Type.Object(
     {
       limit: Type.Optional(
-        Type.Integer({ minimum: 1, maximum: maxPage, default: maxPage, description: 'How many at most.' }),
+        Type.Integer({
+          minimum: 1,
+          maximum: size.max,
+          default: size.usual,
+          description: 'How many at most.',
+        }),
       ),
       cursor: Type.Optional(
         Type.String({

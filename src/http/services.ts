@@ -10,8 +10,10 @@ import type {
 import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
+import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import type { Metrics } from './metrics.ts';
+import type { Egress } from '../webhooks/egress.ts';
+import type { Poster } from '../webhooks/post.ts';
 
 export interface Services {
   config: Config;
@@ -19,6 +21,12 @@ export interface Services {
   sealer: Sealer;
   log: Log;
   metrics: Metrics;
+  egress: Egress;
+  poster: Poster;
+  /** Sent with every POST to a webhook. */
+  userAgent: string;
+  /** Deliveries may be ready: call it after the commit that made them so. */
+  wakeDelivery(): void;
 }
 
 export type App = FastifyInstance<

@@ -95,7 +95,7 @@ declare module 'fastify' {
     /** Fields of the body that name rows, and the table in which the owner must have them. */
     references?: Record<string, ReferencedTable>;
     /** Faults of the body that a schema cannot tell. It may have faults of the schema's as well. */
-    findFaults?: (body: Record<string, unknown>) => Fault[];
+    findFaults?: (body: Record<string, unknown>) => Fault[] | Promise<Fault[]>;
   }
 }
 
@@ -107,7 +107,7 @@ export async function refuseFaults(
 ): Promise<void> {
   const faults = validation.findFaults(request);
   const body = request.body as Record<string, unknown> | null | undefined;
-  faults.push(...(request.routeOptions.config.findFaults?.(body ?? {}) ?? []));
+  faults.push(...((await request.routeOptions.config.findFaults?.(body ?? {})) ?? []));
   for (const [field, table] of Object.entries(request.routeOptions.config.references ?? {})) {
     const id = body?.[field];
     if (typeof id !== 'string' || !isUuid(id)) continue;

@@ -160,7 +160,7 @@ export async function updateIdentity(
   return row;
 }
 
-/** Its mailboxes, their sync state and the webhooks restricted to it go with it, by the schema's cascades. */
+/** Its mailboxes and their sync state go with it, by the schema's cascades, and the webhooks restricted to it as when deleted. */
 export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   return transaction(sql, async (sql) => {
     // An address made at this moment must not point to a domain that is on its way out.
@@ -169,6 +169,9 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     await sql`
       update identities set domain_identity_id = null, status = 'unverified', updated_at = now()
       where owner_id = ${ownerId} and domain_identity_id = ${id}`;
+    await sql`
+      update webhooks set deleted_at = now(), enabled = false, identity_id = null
+      where owner_id = ${ownerId} and identity_id = ${id}`;
     const deleted = await sql`delete from identities where owner_id = ${ownerId} and id = ${id}`;
     return deleted.count > 0;
   });

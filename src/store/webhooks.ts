@@ -52,14 +52,13 @@ export async function listWebhooks(
 ): Promise<Page<ListedWebhook>> {
   const rows = await sql<ListedWebhook[]>`
     select ${columns(sql)}, ${position(sql)}
-    from webhooks where owner_id = ${ownerId} ${pageOf(sql, page)}`;
+    from webhooks where owner_id = ${ownerId} and deleted_at is null ${pageOf(sql, page)}`;
   return toPage(rows, page);
 }
 
 export async function findWebhook(sql: Sql, ownerId: string, id: string): Promise<Webhook | undefined> {
-  const [row] = await sql<
-    Webhook[]
-  >`select ${columns(sql)} from webhooks where owner_id = ${ownerId} and id = ${id}`;
+  const [row] = await sql<Webhook[]>`
+    select ${columns(sql)} from webhooks where owner_id = ${ownerId} and id = ${id} and deleted_at is null`;
   return row;
 }
 
@@ -79,22 +78,26 @@ export async function updateWebhook(
   changes: WebhookChanges,
 ): Promise<Webhook | undefined> {
   if (Object.keys(changes).length === 0) return findWebhook(sql, ownerId, id);
-  const cleared = changes.enabled === true ? { disabled_reason: null } : {};
+  const cleared =
+    changes.enabled === true ? { disabled_reason: null, first_failure_at: null, failed_tries: 0 } : {};
   const [row] = await sql<Webhook[]>`
     update webhooks set ${sql({ ...changes, ...cleared })}, updated_at = now()
-    where owner_id = ${ownerId} and id = ${id}
+    where owner_id = ${ownerId} and id = ${id} and deleted_at is null
     returning ${columns(sql)}`;
   return row;
 }
 
+/** Gone from every answer at once; what hangs on it goes in the background, however much that is. */
 export async function deleteWebhook(sql: Sql, ownerId: string, id: string): Promise<boolean> {
-  const deleted = await sql`delete from webhooks where owner_id = ${ownerId} and id = ${id}`;
+  const deleted = await sql`
+    update webhooks set deleted_at = now(), enabled = false
+    where owner_id = ${ownerId} and id = ${id} and deleted_at is null`;
   return deleted.count > 0;
 }
 
 export async function findSealedSecret(sql: Sql, ownerId: string, id: string): Promise<Buffer | undefined> {
   const [row] = await sql<{ secret: Buffer }[]>`
-    select secret from webhooks where owner_id = ${ownerId} and id = ${id}`;
+    select secret from webhooks where owner_id = ${ownerId} and id = ${id} and deleted_at is null`;
   return row?.secret;
 }
 
@@ -107,7 +110,8 @@ export async function rotateSecret(
 ): Promise<boolean> {
   const rotated = await sql`
     with current as (
-      select id, owner_id, secret from webhooks where owner_id = ${ownerId} and id = ${id} for update
+      select id, owner_id, secret from webhooks
+      where owner_id = ${ownerId} and id = ${id} and deleted_at is null for update
     ), retired as (
       insert into retired_webhook_secrets (webhook_id, owner_id, secret)
       select id, owner_id, secret from current

@@ -2,7 +2,7 @@
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { newId } from '../../lib/ids.ts';
-import { Problem } from '../../problems.ts';
+import { type Fault, Problem } from '../../problems.ts';
 import {
   createWebhook,
   deleteWebhook,
@@ -79,12 +79,19 @@ const tags = ['Webhooks'];
 const references = { identityId: 'identities' } as const;
 
 export function webhookRoutes(app: App, services: Services): void {
-  const { sql, sealer } = services;
+  const { sql, sealer, egress } = services;
+
+  /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
+  async function findTargetFault({ url }: Record<string, unknown>): Promise<Fault[]> {
+    if (typeof url !== 'string' || !URL.canParse(url)) return [];
+    const reason = await egress.checkTarget(new URL(url));
+    return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
+  }
 
   app.post(
     '/webhooks',
     {
-      config: { access: 'key', references },
+      config: { access: 'key', references, findFaults: findTargetFault },
       schema: { tags, summary: 'Register a webhook', body: NewWebhook, response: { 201: CreatedWebhook } },
     },
     (request, reply) =>
@@ -133,7 +140,7 @@ export function webhookRoutes(app: App, services: Services): void {
   app.patch(
     '/webhooks/:id',
     {
-      config: { access: 'key', references },
+      config: { access: 'key', references, findFaults: findTargetFault },
       schema: {
         tags,
         summary: 'Change what is supplied',

@@ -1,0 +1,51 @@
+/**
+ * The PostgreSQL driver, with two defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
+ * and #1208, open at the time of writing). When a connection dies with a write still to be made, the driver
+ *  - writes to a socket that is gone, which throws where nobody can catch it and ends the process: any transaction
+ *    that PostgreSQL cuts does so, since the driver sends `rollback` after it;
+ *  - takes the write for scheduled ever after, so that this place in the pool never connects again.
+ * Whoever wants the driver imports it from here; an import of `postgres` itself beside it would be the unmended one.
+ */
+import { registerHooks } from 'node:module';
+
+const mends: [string, string][] = [
+  [
+    'const x = socket.write(chunk, fn)',
+    `if (!socket) {
+      chunk = nextWriteTimer = null
+      error(Errors.connection('CONNECTION_CLOSED', options))
+      query = null
+      return false
+    }
+    const x = socket.write(chunk, fn)`,
+  ],
+  [
+    'clearImmediate(nextWriteTimer)\n    if (socket)',
+    'clearImmediate(nextWriteTimer)\n    chunk = nextWriteTimer = null\n    if (socket)',
+  ],
+  [
+    'clearImmediate(nextWriteTimer)\n    socket.removeListener',
+    'clearImmediate(nextWriteTimer)\n    chunk = nextWriteTimer = null\n    socket.removeListener',
+  ],
+];
+
+const hooks = registerHooks({
+  load(url, context, nextLoad) {
+    const loaded = nextLoad(url, context);
+    return url.endsWith('/postgres/src/connection.js')
+      ? { ...loaded, source: mend(String(loaded.source)) }
+      : loaded;
+  },
+});
+export const { default: postgres } = await import('postgres');
+hooks.deregister();
+
+function mend(source: string): string {
+  for (const [from, to] of mends) {
+    // Another version of the driver: see whether it still needs this.
+    if (source.split(from).length !== 2)
+      throw new Error(`src/db/driver.ts does not fit this version of postgres: ${from}`);
+    source = source.replace(from, to);
+  }
+  return source;
+}

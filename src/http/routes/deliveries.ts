@@ -1,0 +1,133 @@
+/** Deliveries: what became of each event for each webhook, and sending one again. */
+import { Type } from 'typebox';
+import { Problem } from '../../problems.ts';
+import {
+  deliveryStatuses,
+  findDelivery,
+  listAttempts,
+  listDeliveries,
+  redeliver,
+} from '../../store/deliveries.ts';
+import { findWebhook } from '../../store/webhooks.ts';
+import { eventNames } from '../../webhooks/event-types.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
+import {
+  defaultShortPage,
+  IdParams,
+  listQuery,
+  maxShortPage,
+  NullableString,
+  NullableTimestamp,
+  oneOf,
+  Timestamp,
+  Uuid,
+} from '../schemas.ts';
+import type { App, Services } from '../services.ts';
+
+const record = {
+  id: Uuid,
+  eventId: Uuid,
+  webhookId: Uuid,
+  event: Type.String(),
+  status: oneOf(deliveryStatuses),
+  attemptCount: Type.Integer(),
+  nextAttemptAt: NullableTimestamp,
+  createdAt: Timestamp,
+  completedAt: NullableTimestamp,
+};
+const Delivery = Type.Object(record);
+
+export const Attempt = Type.Object({
+  id: Uuid,
+  startedAt: Timestamp,
+  durationMs: Type.Integer(),
+  responseStatus: Type.Unsafe<number | null>({ type: ['integer', 'null'] }),
+  responseHeaders: Type.Unsafe<Record<string, string> | null>({
+    type: ['object', 'null'],
+    additionalProperties: { type: 'string' },
+  }),
+  responseBody: NullableString,
+  error: Type.Unsafe<string | null>({
+    type: ['string', 'null'],
+    description: 'See docs/delivery-states.md.',
+  }),
+});
+const DeliveryWithAttempts = Type.Object({ ...record, attempts: Type.Array(Attempt) });
+
+const Filters = listQuery(
+  {
+    status: Type.Optional(oneOf(deliveryStatuses)),
+    event: Type.Optional(oneOf(eventNames)),
+    since: Type.Optional(Timestamp),
+  },
+  { max: maxShortPage, usual: defaultShortPage },
+);
+
+const tags = ['Deliveries'];
+
+export function deliveryRoutes(app: App, services: Services): void {
+  const { sql } = services;
+
+  app.get(
+    '/webhooks/:id/deliveries',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: "A webhook's deliveries",
+        params: IdParams,
+        querystring: Filters,
+        response: { 200: Type.Array(Delivery) },
+      },
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      if (!(await findWebhook(sql, request.ownerId, id))) throw new Problem('not_found');
+      const page = readPage(request.query, defaultShortPage);
+      const found = await listDeliveries(sql, request.ownerId, id, request.query, page);
+      return sendPage(services, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/deliveries/:id',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'One delivery, with its tries',
+        params: IdParams,
+        response: { 200: DeliveryWithAttempts },
+      },
+    },
+    async (request) => {
+      const { id } = request.params;
+      const delivery = await findDelivery(sql, request.ownerId, id);
+      if (!delivery) throw new Problem('not_found');
+      return { ...delivery, attempts: await listAttempts(sql, request.ownerId, id) };
+    },
+  );
+
+  app.post(
+    '/deliveries/:id/redeliver',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Send it again, whatever its status',
+        params: IdParams,
+        response: { 202: Delivery },
+      },
+    },
+    async (request, reply) => {
+      await answerOnce(services, request, reply, async (sql) => {
+        const { id } = request.params;
+        const known = await findDelivery(sql, request.ownerId, id);
+        if (!known || !(await redeliver(sql, request.ownerId, id))) throw new Problem('not_found');
+        return { status: 202, body: (await findDelivery(sql, request.ownerId, id)) ?? known };
+      });
+      services.wakeDelivery();
+    },
+  );
+}

@@ -1,0 +1,68 @@
+/** Events: what happened, whether or not a webhook listened. */
+import { Type } from 'typebox';
+import { Problem } from '../../problems.ts';
+import { findEvent, listEvents } from '../../store/events.ts';
+import { eventNames } from '../../webhooks/event-types.ts';
+import { readPage, sendPage } from '../pagination.ts';
+import {
+  defaultShortPage,
+  IdParams,
+  listQuery,
+  maxShortPage,
+  NullableUuid,
+  oneOf,
+  Timestamp,
+  Uuid,
+} from '../schemas.ts';
+import type { App, Services } from '../services.ts';
+
+const record = { id: Uuid, event: Type.String(), identityId: NullableUuid, createdAt: Timestamp };
+const ListedEvent = Type.Object(record);
+const Event = Type.Object({ ...record, data: Type.Unsafe<unknown>({ description: 'As it is POSTed.' }) });
+
+const Filters = listQuery(
+  {
+    event: Type.Optional(oneOf(eventNames)),
+    identity_id: Type.Optional(Uuid),
+    since: Type.Optional(Timestamp),
+  },
+  { max: maxShortPage, usual: defaultShortPage },
+);
+
+const tags = ['Events'];
+
+export function eventRoutes(app: App, services: Services): void {
+  const { sql } = services;
+
+  app.get(
+    '/events',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Your events',
+        querystring: Filters,
+        response: { 200: Type.Array(ListedEvent) },
+      },
+    },
+    async (request, reply) => {
+      const { event, identity_id: identityId, since } = request.query;
+      const page = readPage(request.query, defaultShortPage);
+      const found = await listEvents(sql, request.ownerId, { event, identityId, since }, page);
+      return sendPage(services, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/events/:id',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'One event, with its data', params: IdParams, response: { 200: Event } },
+    },
+    async (request) => {
+      const event = await findEvent(sql, request.ownerId, request.params.id);
+      if (!event) throw new Problem('not_found');
+      return event;
+    },
+  );
+}

@@ -1,0 +1,84 @@
+/** Replays: sending past events to a webhook again. */
+import { Type } from 'typebox';
+import { Problem } from '../../problems.ts';
+import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
+import { findWebhook } from '../../store/webhooks.ts';
+import { answerOnce } from '../idempotency.ts';
+import { body, IdParams, NullableTimestamp, oneOf, Timestamp, Uuid } from '../schemas.ts';
+import { type App, locate, type Services } from '../services.ts';
+
+const Replay = Type.Object({
+  id: Uuid,
+  webhookId: Uuid,
+  since: Timestamp,
+  until: Timestamp,
+  status: oneOf(replaySelections),
+  examined: Type.Integer({ description: 'Events looked at so far.' }),
+  queued: Type.Integer({ description: 'Deliveries made or sent again.' }),
+  createdAt: Timestamp,
+  completedAt: Type.Unsafe<string | null>({
+    ...NullableTimestamp,
+    description: 'Null while it is under way.',
+  }),
+});
+
+const NewReplay = body(
+  {
+    since: Timestamp,
+    until: Type.Optional(Timestamp),
+    status: Type.Optional(oneOf(replaySelections)),
+  },
+  { example: { since: '2026-01-31T00:00:00Z' } },
+);
+
+const ReplayParams = Type.Object({ id: Uuid, replayId: Uuid });
+const tags = ['Deliveries'];
+
+export function replayRoutes(app: App, services: Services): void {
+  const { sql } = services;
+
+  app.post(
+    '/webhooks/:id/replay',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Send past events again: those in [since, until) that match the webhook as it is now',
+        params: IdParams,
+        body: NewReplay,
+        response: { 202: Replay },
+      },
+    },
+    async (request, reply) => {
+      await answerOnce(services, request, reply, async (sql) => {
+        const { id } = request.params;
+        const { since, until = null, status = 'missing_or_failed' } = request.body;
+        const webhook = await findWebhook(sql, request.ownerId, id);
+        if (!webhook) throw new Problem('not_found');
+        if (!webhook.enabled) throw new Problem('webhook_disabled');
+        const replay = await createReplay(sql, request.ownerId, { webhookId: id, since, until, status });
+        return {
+          status: 202,
+          location: locate(services, `/webhooks/${id}/replays/${replay.id}`),
+          body: replay,
+        };
+      });
+      services.wakeDelivery();
+    },
+  );
+
+  app.get(
+    '/webhooks/:id/replays/:replayId',
+    {
+      config: { access: 'key' },
+      schema: { tags, summary: 'How far a replay is', params: ReplayParams, response: { 200: Replay } },
+    },
+    async (request) => {
+      const { id, replayId } = request.params;
+      const webhook = await findWebhook(sql, request.ownerId, id);
+      const replay = webhook && (await findReplay(sql, request.ownerId, id, replayId));
+      if (!replay) throw new Problem('not_found');
+      return replay;
+    },
+  );
+}

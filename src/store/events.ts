@@ -1,0 +1,101 @@
+/** Events: what happened, for whom. An event and its deliveries are born in one statement; there is no "commit, then enqueue". */
+import { only, type Sql } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+
+export interface Event {
+  id: string;
+  event: string;
+  identityId: string | null;
+  createdAt: string;
+}
+
+type ListedEvent = Event & { position: string };
+
+function columns(sql: Sql) {
+  return sql`
+    id, event, identity_id as "identityId",
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
+}
+
+export interface NewEvent {
+  id?: string;
+  ownerId: string;
+  event: string;
+  identityId: string | null;
+  /** JSON text, sent as it is. */
+  data: string;
+}
+
+/**
+ * Records the event and a delivery for every webhook of the owner that listens now, inside the caller's transaction.
+ * Returns how many deliveries there are; when it is more than none, wake the delivery loop after the commit.
+ */
+export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: string; deliveries: number }> {
+  const id = given.id ?? newId();
+  const { deliveries } = only(
+    await sql<{ deliveries: number }[]>`
+      with happened as (
+        insert into events (id, owner_id, event, identity_id, data)
+        values (${id}, ${given.ownerId}, ${given.event}, ${given.identityId}, ${given.data}::text::json)
+        returning id, owner_id, event, identity_id
+      ), queued as (
+        insert into deliveries (id, owner_id, event_id, webhook_id, event)
+        select delivery_id(happened.id, webhooks.id), happened.owner_id, happened.id, webhooks.id, happened.event
+        from happened join webhooks using (owner_id)
+        where ${listens(sql)}
+        returning 1
+      )
+      select count(*)::int as deliveries from queued`,
+  );
+  return { id, deliveries };
+}
+
+/** Which webhooks an event reaches; `happened` is the event. The owner is joined on by whoever asks. */
+export function listens(sql: Sql) {
+  return sql`
+    webhooks.enabled and webhooks.deleted_at is null and happened.event = any (webhooks.events)
+    and (webhooks.identity_id is null or webhooks.identity_id = happened.identity_id)`;
+}
+
+export interface EventFilter {
+  event?: string | undefined;
+  identityId?: string | undefined;
+  since?: string | undefined;
+}
+
+export async function listEvents(
+  sql: Sql,
+  ownerId: string,
+  filter: EventFilter,
+  page: PageRequest,
+): Promise<Page<ListedEvent>> {
+  const rows = await sql<ListedEvent[]>`
+    select ${columns(sql)}, ${position(sql)}
+    from events
+    where owner_id = ${ownerId}
+      ${filter.event ? sql`and event = ${filter.event}` : sql``}
+      ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
+      ${filter.since ? sql`and created_at >= ${filter.since}::timestamptz` : sql``}
+      ${pageOf(sql, page)}`;
+  return toPage(rows, page);
+}
+
+export async function findEvent(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<(Event & { data: unknown }) | undefined> {
+  const [row] = await sql<(Event & { data: unknown })[]>`
+    select ${columns(sql)}, data from events where owner_id = ${ownerId} and id = ${id}`;
+  return row;
+}
+
+/** What is POSTed for each of these events. Not by owner: it is the delivery loop's, which works for all of them. */
+export async function readEventData(
+  sql: Sql,
+  ids: readonly string[],
+): Promise<{ id: string; event: string; data: string }[]> {
+  return sql<{ id: string; event: string; data: string }[]>`
+    select id, event, data::text as data from events where id = any (${ids}::uuid[])`;
+}

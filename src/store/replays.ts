@@ -1,0 +1,134 @@
+/** Replays: sending past events to a webhook again, in batches, with progress that can be read. */
+import { only, type Sql, transaction } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import { listens } from './events.ts';
+
+export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
+export type ReplaySelection = (typeof replaySelections)[number];
+
+export interface Replay {
+  id: string;
+  webhookId: string;
+  since: string;
+  until: string;
+  /** Which events were asked for, by what became of them. */
+  status: ReplaySelection;
+  /** Events looked at so far, and deliveries made or sent again. */
+  examined: number;
+  queued: number;
+  createdAt: string;
+  /** Null while it is under way. */
+  completedAt: string | null;
+}
+
+function columns(sql: Sql) {
+  return sql`
+    id, webhook_id as "webhookId",
+    to_char(since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as since,
+    to_char(until at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as until,
+    selection as status, examined, queued,
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
+    to_char(completed_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "completedAt"`;
+}
+
+export interface NewReplay {
+  webhookId: string;
+  since: string;
+  /** Left out: now. */
+  until: string | null;
+  status: ReplaySelection;
+}
+
+export async function createReplay(sql: Sql, ownerId: string, given: NewReplay): Promise<Replay> {
+  return only(
+    await sql<Replay[]>`
+      insert into replays (id, owner_id, webhook_id, since, until, selection, position_at)
+      values (${newId()}, ${ownerId}, ${given.webhookId}, ${given.since}::timestamptz,
+        coalesce(${given.until}::timestamptz, now()), ${given.status}, ${given.since}::timestamptz)
+      returning ${columns(sql)}`,
+  );
+}
+
+export async function findReplay(
+  sql: Sql,
+  ownerId: string,
+  webhookId: string,
+  id: string,
+): Promise<Replay | undefined> {
+  const [row] = await sql<Replay[]>`
+    select ${columns(sql)} from replays
+    where owner_id = ${ownerId} and webhook_id = ${webhookId} and id = ${id}`;
+  return row;
+}
+
+/** A replay being worked on: whose it is and where it stands. */
+interface Work {
+  id: string;
+  ownerId: string;
+  webhookId: string;
+  selection: ReplaySelection;
+  until: string;
+  positionAt: string;
+  positionId: string;
+}
+
+interface Step {
+  examined: number;
+  queued: number;
+  at: string | null;
+  id: string | null;
+}
+
+/** One batch of the oldest open replay that nobody else works on; undefined when there is none. */
+export function workReplay(sql: Sql, batch = 500): Promise<Step | undefined> {
+  return transaction(sql, async (sql) => {
+    const [work] = await sql<Work[]>`
+      select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,
+        position_at::text as "positionAt", position_id as "positionId"
+      from replays where completed_at is null order by created_at limit 1 for update skip locked`;
+    if (!work) return undefined;
+    const step = await queueBatch(sql, work, batch);
+    await sql`
+      update replays
+      set examined = examined + ${step.examined}, queued = queued + ${step.queued},
+        position_at = coalesce(${step.at}::timestamptz, position_at),
+        position_id = coalesce(${step.id}::uuid, position_id),
+        completed_at = ${step.examined < batch ? sql`now()` : null}
+      where owner_id = ${work.ownerId} and id = ${work.id}`;
+    return step;
+  });
+}
+
+async function queueBatch(sql: Sql, work: Work, batch: number): Promise<Step> {
+  const { selection, ownerId, webhookId } = work;
+  const again = {
+    missing: sql`false`,
+    failed: sql`deliveries.status in ('failed', 'cancelled')`,
+    missing_or_failed: sql`deliveries.status in ('failed', 'cancelled')`,
+    all: sql`true`,
+  }[selection];
+  return only(
+    await sql<Step[]>`
+      with batch as materialized (
+        select id, event, identity_id, created_at from events
+        where owner_id = ${ownerId} and not test and created_at < ${work.until}::timestamptz
+          and (created_at, id) > (${work.positionAt}::timestamptz, ${work.positionId}::uuid)
+        order by created_at, id limit ${batch}
+      ), wanted as (
+        select delivery_id(happened.id, webhooks.id) as id, happened.id as event_id, happened.event
+        from batch happened
+        join webhooks on webhooks.owner_id = ${ownerId} and webhooks.id = ${webhookId} and ${listens(sql)}
+      ), queued as (
+        insert into deliveries (id, owner_id, event_id, webhook_id, event)
+        select id, ${ownerId}, event_id, ${webhookId}, event from wanted
+        where ${selection !== 'failed'} or exists (select from deliveries where deliveries.id = wanted.id)
+        on conflict (id) do update
+        set status = 'pending', ready = true, tries = 0, next_attempt_at = now(), completed_at = null
+        where ${again}
+        returning 1
+      )
+      select (select count(*)::int from batch) as examined, (select count(*)::int from queued) as queued,
+        (select created_at::text from batch order by created_at desc, id desc limit 1) as at,
+        (select id from batch order by created_at desc, id desc limit 1) as id`,
+  );
+}

@@ -1,0 +1,135 @@
+/**
+ * One connection to a webhook's host: resolve, check, TCP, TLS.
+ * Guarantee: it goes to an address that egress handed out for this very connection, and for https the other side has
+ * proved the name (or the literal address) of the URL. It knows what it is waiting for, so that a failure has its code.
+ */
+import net, { type LookupFunction } from 'node:net';
+import tls from 'node:tls';
+import type { Egress, TargetAddress } from './egress.ts';
+
+export type ConnectErrorCode =
+  | 'dns_failed'
+  | 'target_refused'
+  | 'connect_failed'
+  | 'connect_timeout'
+  | 'tls_failed'
+  | 'tls_timeout';
+
+export class ConnectFault extends Error {
+  readonly code: ConnectErrorCode;
+  constructor(code: ConnectErrorCode, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+type Phase = 'resolving' | 'connecting' | 'securing' | 'over';
+
+interface Target {
+  /** A name without a dot at its end, or a literal address without brackets. */
+  hostname: string;
+  port: number;
+  /** Null for plain http. */
+  secure: tls.SecureContext | null;
+}
+
+export interface Connecting {
+  /** Time is up: `done` gets the fault of the phase that it is in. */
+  expire(): void;
+}
+
+/** Calls `done` once, with a fault or with a connected (and secured) socket. */
+export function connect(
+  target: Target,
+  egress: Egress,
+  done: (fault: ConnectFault | null, socket: net.Socket | null) => void,
+): Connecting {
+  let phase: Phase = 'resolving';
+  let socket: net.Socket | null = null;
+
+  function open(addresses: TargetAddress[]): void {
+    phase = 'connecting';
+    socket = openSocket(target, addresses).setNoDelay(true).setKeepAlive(true, 60_000);
+    socket.on('error', onError).on('close', onClose).on('connect', onConnect).on('secureConnect', onSecure);
+  }
+
+  function onConnect(): void {
+    if (target.secure) phase = 'securing';
+    else finish(null);
+  }
+
+  function onSecure(): void {
+    finish(null);
+  }
+
+  function onError(error: Error): void {
+    finish(describe(error));
+  }
+
+  function onClose(): void {
+    finish(describe(new Error('The connection was closed')));
+  }
+
+  function describe(error: Error): ConnectFault {
+    if (phase === 'securing') return new ConnectFault('tls_failed', tellTlsError(error));
+    const timedOut = (error as NodeJS.ErrnoException).code === 'ETIMEDOUT';
+    return new ConnectFault(timedOut ? 'connect_timeout' : 'connect_failed', tellConnectError(error));
+  }
+
+  function finish(fault: ConnectFault | null): void {
+    if (phase === 'over') return;
+    phase = 'over';
+    socket
+      ?.off('error', onError)
+      .off('close', onClose)
+      .off('connect', onConnect)
+      .off('secureConnect', onSecure);
+    if (fault) socket?.on('error', () => {}).destroy();
+    done(fault, fault ? null : socket);
+  }
+
+  egress.resolve(target.hostname).then((resolution) => {
+    if (phase !== 'resolving') return;
+    if (!resolution.ok) return finish(new ConnectFault(resolution.code, resolution.reason));
+    try {
+      open(resolution.addresses);
+    } catch (error) {
+      finish(describe(error as Error));
+    }
+  });
+
+  return {
+    expire() {
+      if (phase === 'resolving') finish(new ConnectFault('dns_failed', 'No answer from DNS in time'));
+      else if (phase === 'connecting') finish(new ConnectFault('connect_timeout', 'No connection in time'));
+      else finish(new ConnectFault('tls_timeout', 'Connected, but the TLS handshake did not end in time'));
+    },
+  };
+}
+
+function openSocket({ hostname, port, secure }: Target, addresses: TargetAddress[]): net.Socket {
+  const [first] = addresses;
+  // Asked for whatever is not a literal; a literal is itself the address that was checked.
+  const lookup: LookupFunction = (_hostname, { all }, answer) =>
+    all ? answer(null, addresses) : answer(null, first?.address ?? '', first?.family);
+  // Goes on to the next address when one fails or stays silent for a moment; the last has all the time that is left.
+  const multiple = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 500 };
+  const options = { host: hostname, port, lookup, ...multiple };
+  if (!secure) return net.connect(options);
+  return tls.connect({
+    ...options,
+    secureContext: secure,
+    ALPNProtocols: ['http/1.1'],
+    // SNI is for names only (RFC 6066 section 3); a literal is checked against the addresses in the certificate.
+    ...(net.isIP(hostname) === 0 ? { servername: hostname } : {}),
+  });
+}
+
+function tellTlsError(error: Error & { reason?: string }): string {
+  return error.reason ?? error.message;
+}
+
+function tellConnectError(error: Error): string {
+  const errors = error instanceof AggregateError ? (error.errors as Error[]) : [error];
+  return errors.map(({ message }) => message).join('; ');
+}

@@ -1,0 +1,284 @@
+/**
+ * The delivery loop: claim → sign → post → decide → record. Guarantees: at least once; a delivery has one try at a time,
+ * under a lease that is renewed while it lasts; no transaction is open during a POST; what a killed process had claimed is
+ * claimable again when its lease runs out. Any number of processes may run it on one database.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Pool } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import { startLoop } from '../lib/loop.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import {
+  type ClaimedDelivery,
+  claimDeliveries,
+  promoteDue,
+  recordTries,
+  releaseLeases,
+  renewLeases,
+  type TriedDelivery,
+} from '../store/deliveries.ts';
+import { readEventData } from '../store/events.ts';
+import { disableGone, noteFailures, noteRecoveries, readTargets } from '../store/targets.ts';
+import { Bodies } from './bodies.ts';
+import { decide, type Verdict } from './decide.ts';
+import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
+import type { Poster, PostOutcome } from './post.ts';
+import { openTarget, postSigned, type SigningTarget, toResult } from './try.ts';
+
+export interface DeliveryParts {
+  sql: Pool;
+  sealer: Sealer;
+  poster: Poster;
+  scheduleSeconds: readonly number[];
+  userAgent: string;
+  log: Log;
+  metrics: Metrics;
+  limits?: LaneLimits;
+}
+
+export interface DeliveryLoop {
+  /** Something may be ready: look now. */
+  wake(): void;
+  /** Finishes tries under way, gives back the rest within `drainMs`, and records what is known. */
+  stop(): Promise<void>;
+}
+
+const claimPollMs = 1000;
+const promotePollMs = 500;
+const renewMs = 5000;
+const drainMs = 10_000;
+const maxWebhooksPerClaim = 64;
+const firstUuid = '00000000-0000-0000-0000-000000000000';
+
+/** A delivery with all that its try needs. */
+interface Ready extends ClaimedDelivery {
+  body: Buffer;
+  target: SigningTarget;
+}
+
+interface Tried {
+  record: TriedDelivery;
+  webhookId: string;
+  verdict: Verdict;
+}
+
+export function startDelivery(parts: DeliveryParts): DeliveryLoop {
+  const { sql, poster, log, metrics } = parts;
+  const limits = parts.limits ?? defaultLimits;
+  const token = randomUUID();
+  const lanes = new Lanes(limits);
+  const bodies = new Bodies();
+  /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
+  const held = new Map<string, { ready: Ready; leasedAt: number }>();
+  const tried: Tried[] = [];
+  const failing = new Set<string>();
+  let after = firstUuid;
+  let recording: Promise<void> | undefined;
+  let stopping = false;
+  let cut = false;
+
+  async function claim(): Promise<boolean> {
+    if (stopping || !lanes.hasRoom()) return false;
+    const claimed = await claimDeliveries(sql, {
+      token,
+      after,
+      allowances: lanes.allowances(performance.now()),
+      allowance: limits.perWebhook,
+      maxWebhooks: maxWebhooksPerClaim,
+    });
+    // Our own lease ran out while its try is still under way: it goes on.
+    const fresh = claimed.filter(({ id }) => !held.has(id));
+    // The end of the walk: begin again with the first webhook.
+    const wrapped = fresh.length === 0 && after !== firstUuid;
+    after =
+      fresh
+        .map(({ webhookId }) => webhookId)
+        .sort()
+        .at(-1) ?? firstUuid;
+    if (fresh.length === 0) return wrapped;
+    await prepare(fresh);
+    tryNext();
+    return lanes.hasRoom();
+  }
+
+  /** Fetches what the tries need, each webhook and each event once. */
+  async function prepare(claimed: ClaimedDelivery[]): Promise<void> {
+    const missing = new Set(claimed.map(({ eventId }) => eventId).filter((id) => !bodies.get(id)));
+    const [targets, data] = await Promise.all([
+      readTargets(sql, [...new Set(claimed.map(({ webhookId }) => webhookId))]),
+      missing.size > 0 ? readEventData(sql, [...missing]) : [],
+    ]);
+    const built = new Map(data.map(({ id, event, data }) => [id, bodies.build(id, event, data)]));
+    const signed = new Map(targets.map((target) => [target.id, openTarget(target, parts.sealer)]));
+    const now = performance.now();
+    for (const delivery of claimed) {
+      const body = built.get(delivery.eventId) ?? bodies.get(delivery.eventId);
+      const target = signed.get(delivery.webhookId);
+      // The webhook or the event was deleted this moment; the purge takes the delivery.
+      if (!body || !target) continue;
+      if (target.failing) failing.add(target.id);
+      held.set(delivery.id, { ready: { ...delivery, body, target }, leasedAt: now });
+      lanes.add(delivery, now);
+    }
+  }
+
+  function tryNext(): void {
+    for (let delivery = lanes.take(); delivery; delivery = lanes.take()) {
+      const ready = held.get(delivery.id)?.ready;
+      if (ready) attempt(ready);
+    }
+    metrics.underWay.set(lanes.running);
+  }
+
+  async function attempt(ready: Ready): Promise<void> {
+    if (ready.tries === 0) metrics.firstTrySeconds.observe(ready.waited);
+    const outcome = await postSigned(parts, ready.target, { id: ready.eventId, body: ready.body });
+    // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
+    if (!cut) settle(ready, outcome);
+  }
+
+  function settle(ready: Ready, outcome: PostOutcome): void {
+    const verdict = decide(outcome, ready, parts.scheduleSeconds, new Date(), Math.random);
+    metrics.tries.inc({ outcome: verdict.error ?? 'delivered' });
+    metrics.trySeconds.observe(outcome.durationMs / 1000);
+    if (verdict.error) tell(ready, outcome, verdict);
+    tried.push({
+      record: { id: ready.id, ...toResult(outcome, verdict) },
+      webhookId: ready.webhookId,
+      verdict,
+    });
+    const back = lanes.settle(ready.webhookId, verdict.error === null, performance.now());
+    if (back.length > 0) giveBack(back);
+    metrics.parkedWebhooks.set(lanes.parked);
+    recording ??= record().finally(() => {
+      recording = undefined;
+    });
+    tryNext();
+    claiming.wake();
+  }
+
+  function tell(ready: Ready, outcome: PostOutcome, verdict: Verdict): void {
+    const { webhookId, eventId, id } = ready;
+    const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
+    const next = verdict.waitSeconds === null ? 'given up' : `again in ${Math.round(verdict.waitSeconds)} s`;
+    log.warn(
+      { webhookId, eventId, deliveryId: id, error: verdict.error },
+      `delivery failed: ${why}; ${next}`,
+    );
+  }
+
+  /** Writes what has been tried, all there is at a time: while one batch is written, the next one gathers. */
+  async function record(): Promise<void> {
+    while (tried.length > 0) {
+      const batch = tried.splice(0);
+      const recorded = new Set(
+        await untilDone('recording tries', () =>
+          recordTries(
+            sql,
+            token,
+            batch.map((one) => one.record),
+          ),
+        ),
+      );
+      for (const { record } of batch) held.delete(record.id);
+      const ours = batch.filter(({ record }) => recorded.has(record.id));
+      if (ours.length < batch.length) {
+        log.warn(
+          `${batch.length - ours.length} tries ended after another process had taken over; they are not recorded`,
+        );
+      }
+      await noteHealth(ours);
+    }
+  }
+
+  /** Keeps count of webhooks that only fail. One that does well costs no write. */
+  async function noteHealth(batch: Tried[]): Promise<void> {
+    const failed = batch.filter(({ verdict }) => verdict.error !== null);
+    if (failed.length > 0) {
+      await untilDone('noting failures', () =>
+        noteFailures(
+          sql,
+          failed.map(({ webhookId }) => webhookId),
+        ),
+      );
+      for (const { webhookId } of failed) failing.add(webhookId);
+    }
+    const gone = failed.filter(({ verdict }) => verdict.gone).map(({ webhookId }) => webhookId);
+    if (gone.length > 0) await untilDone('disabling webhooks', () => disableGone(sql, gone));
+    const recovered = batch.filter(
+      ({ verdict, webhookId }) => verdict.error === null && failing.has(webhookId),
+    );
+    if (recovered.length > 0) {
+      await untilDone('noting recoveries', () =>
+        noteRecoveries(
+          sql,
+          recovered.map(({ webhookId }) => webhookId),
+        ),
+      );
+      for (const { webhookId } of recovered) failing.delete(webhookId);
+    }
+  }
+
+  function giveBack(deliveries: ClaimedDelivery[]): Promise<void> {
+    const ids = deliveries.map(({ id }) => id);
+    for (const id of ids) held.delete(id);
+    return untilDone('giving back deliveries', () => releaseLeases(sql, token, ids));
+  }
+
+  /** A database that is away comes back; what has been tried must not be forgotten meanwhile. */
+  async function untilDone<T>(what: string, work: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await work();
+      } catch (err) {
+        log.error({ err }, `${what} failed; trying again`);
+        await new Promise((resolve) => setTimeout(resolve, 500));
+      }
+    }
+  }
+
+  async function renew(): Promise<boolean> {
+    const now = performance.now();
+    const due = [...held.values()].filter(({ leasedAt }) => now - leasedAt >= renewMs);
+    if (due.length === 0) return false;
+    await renewLeases(
+      sql,
+      token,
+      due.map(({ ready }) => ready.id),
+    );
+    for (const lease of due) lease.leasedAt = now;
+    return false;
+  }
+
+  async function promote(): Promise<boolean> {
+    const promoted = await promoteDue(sql);
+    if (promoted > 0) claiming.wake();
+    return promoted > 0;
+  }
+
+  const claiming = startLoop({ name: 'claiming deliveries', pollMs: claimPollMs, log, work: claim });
+  const promoting = startLoop({ name: 'promoting retries', pollMs: promotePollMs, log, work: promote });
+  const renewing = startLoop({ name: 'renewing leases', pollMs: renewMs, log, work: renew });
+
+  async function stop(): Promise<void> {
+    stopping = true;
+    await Promise.all([claiming.stop(), promoting.stop()]);
+    await giveBack(lanes.emptyAll());
+    await idleWithin(drainMs);
+    // Cuts what is still under way, so that it is not tried twice at once when another process claims it.
+    cut = true;
+    await poster.close();
+    await recording;
+    await renewing.stop();
+    await giveBack([...held.values()].map(({ ready }) => ready));
+  }
+
+  async function idleWithin(ms: number): Promise<void> {
+    const end = performance.now() + ms;
+    while (lanes.running > 0 && performance.now() < end)
+      await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+
+  return { wake: () => claiming.wake(), stop };
+}

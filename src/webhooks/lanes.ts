@@ -1,0 +1,183 @@
+/**
+ * Fairness. Every webhook with work in this process has a lane of its own: a cap on tries under way, a window of what may
+ * be claimed ahead, and a breaker. One slow or dead webhook fills its own lane and no other. No input or output here; time
+ * comes in as an argument.
+ */
+import type { ClaimedDelivery } from '../store/deliveries.ts';
+
+export interface LaneLimits {
+  /** Tries under way at once, for one webhook and in all. */
+  perWebhook: number;
+  perProcess: number;
+  /** Most that is claimed ahead for one webhook that keeps up. */
+  maxWindow: number;
+  /** Failures in a row that open the breaker; it is then tried again after a pause that doubles each time. */
+  breakerFailures: number;
+  breakerPauseMs: number;
+  maxBreakerPauseMs: number;
+}
+
+export const defaultLimits: LaneLimits = {
+  perWebhook: 16,
+  perProcess: 256,
+  maxWindow: 256,
+  breakerFailures: 10,
+  breakerPauseMs: 1000,
+  maxBreakerPauseMs: 60_000,
+};
+
+interface Lane {
+  webhookId: string;
+  queue: ClaimedDelivery[];
+  running: number;
+  window: number;
+  filledAt: number;
+  /** Failures in a row. */
+  failures: number;
+  /** How often it was parked since the last success, and until when it is. */
+  parks: number;
+  parkedUntil: number;
+}
+
+/** A lane that takes this long or less to empty its window may claim further ahead. */
+const quickMs = 500;
+
+export class Lanes {
+  readonly #limits: LaneLimits;
+  readonly #lanes = new Map<string, Lane>();
+  /** Lanes with something to try and room to try it, in turn. */
+  readonly #runnable = new Set<Lane>();
+  #running = 0;
+  #queued = 0;
+
+  constructor(limits: LaneLimits) {
+    this.#limits = limits;
+  }
+
+  get running(): number {
+    return this.#running;
+  }
+
+  get queued(): number {
+    return this.#queued;
+  }
+
+  get parked(): number {
+    return [...this.#lanes.values()].filter((lane) => lane.parks > 0).length;
+  }
+
+  /** Whether to claim more: what lies here would be tried within moments. */
+  hasRoom(): boolean {
+    return this.#queued < this.#limits.perProcess;
+  }
+
+  /** How many each webhook may claim now; one that has no lane may claim `perWebhook`. */
+  allowances(nowMs: number): Map<string, number> {
+    for (const lane of this.#lanes.values())
+      if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.webhookId);
+    return new Map([...this.#lanes.values()].map((lane) => [lane.webhookId, this.#allowance(lane, nowMs)]));
+  }
+
+  /** An idle lane needs no memory, but of how quick it was a moment ago or how badly it did a while ago. */
+  #isForgettable(lane: Lane, nowMs: number): boolean {
+    if (lane.queue.length + lane.running > 0) return false;
+    const keptUntil =
+      lane.failures > 0 ? lane.parkedUntil + this.#limits.maxBreakerPauseMs : lane.filledAt + quickMs;
+    return keptUntil < nowMs;
+  }
+
+  #allowance(lane: Lane, nowMs: number): number {
+    const here = lane.queue.length + lane.running;
+    if (lane.parks > 0) return lane.parkedUntil > nowMs || here > 0 ? 0 : 1;
+    // In halves of a window at least: many small claims cost more than few large ones.
+    const room = lane.window - here;
+    return room * 2 >= lane.window ? room : 0;
+  }
+
+  add(delivery: ClaimedDelivery, nowMs: number): void {
+    const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
+    if (lane.queue.length === 0 && lane.filledAt !== nowMs) this.#widen(lane, nowMs);
+    lane.queue.push(delivery);
+    this.#queued += 1;
+    this.#enlist(lane);
+  }
+
+  #open(webhookId: string): Lane {
+    const lane = {
+      webhookId,
+      queue: [],
+      running: 0,
+      window: this.#limits.perWebhook,
+      filledAt: Number.NEGATIVE_INFINITY,
+      failures: 0,
+      parks: 0,
+      parkedUntil: 0,
+    };
+    this.#lanes.set(webhookId, lane);
+    return lane;
+  }
+
+  #widen(lane: Lane, nowMs: number): void {
+    if (nowMs - lane.filledAt < quickMs) lane.window = Math.min(lane.window * 2, this.#limits.maxWindow);
+    lane.filledAt = nowMs;
+  }
+
+  #enlist(lane: Lane): void {
+    if (lane.queue.length > 0 && lane.running < this.#limits.perWebhook) this.#runnable.add(lane);
+  }
+
+  /** The next delivery to try, lanes taking turns; undefined when there is none or no room. */
+  take(): ClaimedDelivery | undefined {
+    if (this.#running >= this.#limits.perProcess) return undefined;
+    const [lane] = this.#runnable;
+    const delivery = lane?.queue.shift();
+    if (!lane || !delivery) return undefined;
+    this.#runnable.delete(lane);
+    lane.running += 1;
+    this.#running += 1;
+    this.#queued -= 1;
+    this.#enlist(lane);
+    return delivery;
+  }
+
+  /** A try has ended. Returns what was claimed ahead and is to be given back, when that parks the lane. */
+  settle(webhookId: string, ok: boolean, nowMs: number): ClaimedDelivery[] {
+    const lane = this.#lanes.get(webhookId);
+    if (!lane) return [];
+    lane.running -= 1;
+    this.#running -= 1;
+    const back = ok ? this.#recover(lane) : this.#fail(lane, nowMs);
+    this.#enlist(lane);
+    return back;
+  }
+
+  #recover(lane: Lane): ClaimedDelivery[] {
+    lane.failures = 0;
+    lane.parks = 0;
+    return [];
+  }
+
+  #fail(lane: Lane, nowMs: number): ClaimedDelivery[] {
+    lane.failures += 1;
+    lane.window = this.#limits.perWebhook;
+    const probeFailed = lane.parks > 0 && lane.parkedUntil <= nowMs;
+    if (!probeFailed && (lane.parks > 0 || lane.failures < this.#limits.breakerFailures)) return [];
+    lane.parkedUntil =
+      nowMs + Math.min(this.#limits.breakerPauseMs * 2 ** lane.parks, this.#limits.maxBreakerPauseMs);
+    lane.parks += 1;
+    return this.#empty(lane);
+  }
+
+  #empty(lane: Lane): ClaimedDelivery[] {
+    const back = lane.queue;
+    lane.queue = [];
+    this.#queued -= back.length;
+    this.#runnable.delete(lane);
+    return back;
+  }
+
+  /** Everything that was claimed and not tried, to be given back at the end. */
+  emptyAll(): ClaimedDelivery[] {
+    return [...this.#lanes.values()].flatMap((lane) => this.#empty(lane));
+  }
+}

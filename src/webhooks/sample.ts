@@ -1,0 +1,75 @@
+/** The `data` of a sample `message.received`: every field that a real one has, and `"test": true`. */
+import { createHash } from 'node:crypto';
+import { newId } from '../lib/ids.ts';
+
+const rawEmail = [
+  'From: Ada Lovelace <ada@example.com>',
+  'To: test@example.net',
+  'Subject: A test from Posthorn',
+  'Date: Sat, 31 Jan 2026 12:00:00 +0000',
+  'Message-ID: <test@example.com>',
+  'Content-Type: text/plain; charset=utf-8',
+  '',
+  'If you can read this, your webhook works.',
+  '',
+].join('\r\n');
+
+export function sampleData() {
+  const id = newId();
+  const identity = { id: newId(), publicId: 'sampleSAMP', kind: 'email', value: 'test@example.net' };
+  const text = 'If you can read this, your webhook works.\n';
+  const [head = ''] = rawEmail.split('\r\n\r\n', 1);
+  return {
+    test: true,
+    message: {
+      id,
+      identity,
+      mailbox: { id: newId(), kind: 'inbox' },
+      source: 'api',
+      messageId: '<test@example.com>',
+      inReplyTo: null,
+      references: [],
+      threadId: id,
+      date: '2026-01-31T12:00:00.000Z',
+      receivedAt: new Date().toISOString(),
+      size: rawEmail.length,
+      from: { name: 'Ada Lovelace', address: 'ada@example.com' },
+      sender: null,
+      replyTo: [],
+      to: [{ name: null, address: 'test@example.net' }],
+      cc: [],
+      bcc: [],
+      recipient: 'test@example.net',
+      tag: null,
+      subject: 'A test from Posthorn',
+      text,
+      html: null,
+      preview: text.trim(),
+      headers: head.split('\r\n').map((line) => {
+        const colon = line.indexOf(':');
+        return { name: line.slice(0, colon), value: line.slice(colon + 2) };
+      }),
+      envelope: {
+        mailFrom: 'ada@example.com',
+        rcptTo: ['test@example.net'],
+        remoteIp: null,
+        helo: null,
+        tls: null,
+      },
+      authentication: {
+        spf: { result: 'none', domain: null },
+        dkim: [],
+        dmarc: { result: 'none', policy: null, aligned: null },
+        arc: { result: 'none' },
+      },
+      autoSubmitted: null,
+      attachments: [],
+      truncated: [],
+    },
+    rawEmail,
+    rawEmailEncoding: 'utf-8',
+    rawEmailSize: rawEmail.length,
+    rawEmailSha256: createHash('sha256').update(rawEmail).digest('hex'),
+    rawEmailUrl: null,
+  };
+}

@@ -1,0 +1,45 @@
+/** One signed POST of an event to a webhook: what the delivery loop and the test route both do. */
+import type { Sealer } from '../lib/secrets.ts';
+import type { TryResult } from '../store/deliveries.ts';
+import type { Target } from '../store/targets.ts';
+import type { Verdict } from './decide.ts';
+import type { Poster, PostOutcome } from './post.ts';
+import { secretContext } from './secret.ts';
+import { signatureHeaders, signingKey } from './sign.ts';
+
+export interface SigningTarget extends Target {
+  keys: Buffer[];
+}
+
+export function openTarget(target: Target, sealer: Sealer): SigningTarget {
+  const open = (sealed: Buffer) => signingKey(sealer.open(sealed, secretContext(target.id)));
+  return { ...target, keys: target.sealedSecrets.map(open) };
+}
+
+export function postSigned(
+  parts: { poster: Poster; userAgent: string },
+  target: SigningTarget,
+  event: { id: string; body: Buffer },
+): Promise<PostOutcome> {
+  return parts.poster.post({
+    url: target.url,
+    body: event.body,
+    headers: {
+      'content-type': 'application/json',
+      'user-agent': parts.userAgent,
+      ...signatureHeaders(event.id, Math.floor(Date.now() / 1000), event.body, target.keys),
+    },
+  });
+}
+
+export function toResult(outcome: PostOutcome, verdict: Verdict): TryResult {
+  return {
+    status: verdict.status,
+    waitSeconds: verdict.waitSeconds,
+    durationMs: Math.round(outcome.durationMs),
+    responseStatus: outcome.status ?? null,
+    responseHeaders: outcome.headers ? JSON.stringify(outcome.headers) : null,
+    responseBody: outcome.body ?? null,
+    error: verdict.error,
+  };
+}
