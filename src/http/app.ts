@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { fastify, type RawRequestDefaultExpression } from 'fastify';
 import { type Gate, makeGate, requireAccessRule } from './access.ts';
+import { answerBeforeDeadline } from './deadline.ts';
 import { makeProblemSender, sendClientError } from './errors.ts';
 import { readJsonBodies } from './json-body.ts';
 import { allowOrigin, answerOtherMethods } from './methods.ts';
@@ -33,8 +34,6 @@ export async function buildApp(services: Services): Promise<App> {
   const sendProblem = makeProblemSender(services.log);
   const app = fastify({
     bodyLimit: maxBodyBytes,
-    // Longer than any statement may take: a query that the driver lost must not hold its caller for ever.
-    handlerTimeout: 35_000,
     genReqId: readRequestId,
     clientErrorHandler: sendClientError,
     frameworkErrors: sendProblem,
@@ -46,6 +45,7 @@ export async function buildApp(services: Services): Promise<App> {
   app.setErrorHandler(sendProblem);
   requireAccessRule(app);
   readJsonBodies(app);
+  answerBeforeDeadline(app);
   passRequests(app, services, gate);
   answerOtherMethods(app, services.config.corsOrigins);
   await documentRoutes(app, services.config);
@@ -106,9 +106,9 @@ function passRequests(app: App, services: Services, gate: Gate): void {
   });
 
   app.addHook('preHandler', (request, _reply, done) => {
-    const { references, findFaults } = request.routeOptions.config;
-    if (!request.validationError && !references && !findFaults) return done();
-    refuseFaults(request, validation, services).then(() => done(), done);
+    const checked = refuseFaults(request, validation, services);
+    if (checked) checked.then(() => done(), done);
+    else done();
   });
 
   app.addHook('onResponse', (request, reply, done) => {

@@ -47,8 +47,6 @@ function toProblem(error: unknown): Problem {
     case 'FST_ERR_BAD_URL':
     case 'FST_ERR_MAX_PARAM_LENGTH':
       return new Problem('not_found');
-    case 'FST_ERR_HANDLER_TIMEOUT':
-      return new Problem('timed_out', { headers: { 'retry-after': '5' }, cause: error });
     case 'FST_ERR_REOPENED_CLOSE_SERVER':
       return new Problem('shutting_down', { headers: { 'retry-after': '2' } });
   }

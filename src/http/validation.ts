@@ -99,24 +99,38 @@ declare module 'fastify' {
   }
 }
 
-/** Schema faults, the route's own, and references to what is not the owner's, together. */
-export async function refuseFaults(
+/**
+ * Schema faults, the route's own, and references to what is not the owner's, together. Undefined, without a promise, where
+ * nothing has to be asked: this is every request's path.
+ */
+export function refuseFaults(
   request: FastifyRequest,
   validation: Validation,
   services: Services,
+): Promise<void> | undefined {
+  const { references, findFaults } = request.routeOptions.config;
+  const body = (request.body ?? {}) as Record<string, unknown>;
+  const own = findFaults?.(body);
+  const named = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
+  const quiet = own === undefined || (Array.isArray(own) && own.length === 0);
+  if (!request.validationError && quiet && named.length === 0) return undefined;
+  return refuseAll(request, validation, services, own, named);
+}
+
+async function refuseAll(
+  request: FastifyRequest,
+  validation: Validation,
+  { sql }: Services,
+  own: Fault[] | Promise<Fault[]> | undefined,
+  named: [field: string, table: ReferencedTable][],
 ): Promise<void> {
-  const faults = validation.findFaults(request);
-  const body = request.body as Record<string, unknown> | null | undefined;
-  faults.push(...((await request.routeOptions.config.findFaults?.(body ?? {})) ?? []));
-  for (const [field, table] of Object.entries(request.routeOptions.config.references ?? {})) {
-    const id = body?.[field];
-    if (typeof id !== 'string' || !isUuid(id)) continue;
-    if (await isOwned(services.sql, request.ownerId, table, id)) continue;
-    faults.push({
-      pointer: `/${field}`,
-      code: 'unknown_reference',
-      message: `"${field}" names nothing of yours.`,
-    });
+  const faults = [...validation.findFaults(request), ...((await own) ?? [])];
+  const body = request.body as Record<string, string>;
+  for (const [field, table] of named) {
+    const id = body[field] ?? '';
+    if (!isUuid(id) || (await isOwned(sql, request.ownerId, table, id))) continue;
+    const message = `"${field}" names nothing of yours.`;
+    faults.push({ pointer: `/${field}`, code: 'unknown_reference', message });
   }
   if (faults.length === 0) return;
   const inQuery = request.validationError?.validationContext === 'querystring';

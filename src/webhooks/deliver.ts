@@ -77,6 +77,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   let recording: Promise<void> | undefined;
   let stopping = false;
   let cut = false;
+  let giveUpAt = Number.POSITIVE_INFINITY;
 
   async function claim(): Promise<boolean> {
     if (stopping || !lanes.hasRoom()) return false;
@@ -172,15 +173,11 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   async function record(): Promise<void> {
     while (tried.length > 0) {
       const batch = tried.splice(0);
-      const recorded = new Set(
-        await untilDone('recording tries', () =>
-          recordTries(
-            sql,
-            token,
-            batch.map((one) => one.record),
-          ),
-        ),
-      );
+      const recorded = new Set<string>();
+      const records = batch.map(({ record }) => record);
+      await untilDone('recording tries', async () => {
+        for (const id of await recordTries(sql, token, records)) recorded.add(id);
+      });
       for (const { record } of batch) held.delete(record.id);
       const ours = batch.filter(({ record }) => recorded.has(record.id));
       if (ours.length < batch.length) {
@@ -220,18 +217,22 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     }
   }
 
-  function giveBack(deliveries: ClaimedDelivery[]): Promise<void> {
+  async function giveBack(deliveries: ClaimedDelivery[]): Promise<void> {
     const ids = deliveries.map(({ id }) => id);
     for (const id of ids) held.delete(id);
-    return untilDone('giving back deliveries', () => releaseLeases(sql, token, ids));
+    if (ids.length === 0) return;
+    await untilDone('giving back deliveries', () => releaseLeases(sql, token, ids));
   }
 
-  /** A database that is away comes back; what has been tried must not be forgotten meanwhile. */
-  async function untilDone<T>(what: string, work: () => Promise<T>): Promise<T> {
+  /** A database that is away comes back, and what has been tried must not be forgotten meanwhile; but an end is an end. */
+  async function untilDone(what: string, work: () => Promise<unknown>): Promise<void> {
     for (;;) {
       try {
-        return await work();
+        await work();
+        return;
       } catch (err) {
+        if (performance.now() > giveUpAt)
+          return log.error({ err }, `${what} failed; leases will run out instead`);
         log.error({ err }, `${what} failed; trying again`);
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
@@ -263,6 +264,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
 
   async function stop(): Promise<void> {
     stopping = true;
+    giveUpAt = performance.now() + drainMs;
     await Promise.all([claiming.stop(), promoting.stop()]);
     await giveBack(lanes.emptyAll());
     await idleWithin(drainMs);

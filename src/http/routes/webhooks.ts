@@ -1,4 +1,5 @@
 /** Webhooks: where events are POSTed to, and the secret each signs with. */
+import { isIP } from 'node:net';
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { newId } from '../../lib/ids.ts';
@@ -82,10 +83,12 @@ export function webhookRoutes(app: App, services: Services): void {
   const { sql, sealer, egress } = services;
 
   /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
-  async function findTargetFault({ url }: Record<string, unknown>): Promise<Fault[]> {
+  function findTargetFault({ url }: Record<string, unknown>): Fault[] | Promise<Fault[]> {
     if (typeof url !== 'string' || !URL.canParse(url)) return [];
-    const reason = await egress.checkTarget(new URL(url));
-    return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
+    const target = new URL(url);
+    const tell = (reason: string | null): Fault[] =>
+      reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
+    return isIP(target.hostname) ? tell(egress.findNameFault(target)) : egress.checkTarget(target).then(tell);
   }
 
   app.post(
