@@ -5,6 +5,7 @@
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import type { Config } from './config.ts';
+import { isUnavailable } from './db/client.ts';
 import { prepareSchema } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
@@ -18,6 +19,7 @@ import { OperatorError } from './lib/operator-error.ts';
 import { makeSealer, readOrMakeKeyFile } from './lib/secrets.ts';
 import { readVersion } from './lib/version.ts';
 import { createApiKey } from './store/api-keys.ts';
+import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
 import { purgeDeletedWebhooks, purgeOld } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
@@ -65,7 +67,10 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       log,
       egress,
       sealer: makeSealer(loadSecretKeys(config)),
-      metrics: makeMetrics(),
+      metrics: makeMetrics({
+        backlog: () => countBacklog(sql),
+        oldestPendingSeconds: () => readOldestPending(sql),
+      }),
       poster: makePoster({ egress }),
       userAgent: `Posthorn/${readVersion()}`,
     };
@@ -105,7 +110,13 @@ async function startLoops(parts: Omit<Services, 'wakeDelivery'>, closing: Closin
     ];
     return more.includes(true);
   };
-  const purging = startLoop({ name: 'purging', pollMs: purgePollMs, log, work: purge });
+  const purging = startLoop({
+    name: 'purging',
+    pollMs: purgePollMs,
+    log,
+    isPassing: isUnavailable,
+    work: purge,
+  });
   closing.push(() => purging.stop());
   if (!config.roles.includes('deliver')) {
     const waker = await startWaker(sql, log, null);
@@ -122,7 +133,13 @@ async function startLoops(parts: Omit<Services, 'wakeDelivery'>, closing: Closin
     if (step?.queued) delivery.wake();
     return step !== undefined;
   };
-  const replaying = startLoop({ name: 'replaying', pollMs: replayPollMs, log, work: replay });
+  const replaying = startLoop({
+    name: 'replaying',
+    pollMs: replayPollMs,
+    log,
+    isPassing: isUnavailable,
+    work: replay,
+  });
   closing.push(() => replaying.stop());
   const waker = await startWaker(sql, log, () => {
     delivery.wake();

@@ -70,7 +70,9 @@ describe('problem documents', () => {
     assertProblem(answer, 500, 'internal_error');
     assert.equal(answer.body.detail, problems.internal_error.remedy);
     assert.doesNotMatch(answer.text, /relation|select|postgres|\bat \/|node_modules|42P01/i);
-    const line = await waitFor('the line', () => broken.logged.find(({ level }) => level === 50));
+    const line = await waitFor('the line', () =>
+      broken.logged.find(({ level, requestId }) => level === 50 && requestId),
+    );
     assert.equal(line.requestId, 'find-me');
     assert.match(JSON.stringify(line.err), /relation \\"webhooks\\" does not exist/);
     assert.equal((await broken.call('GET', '/me')).status, 200, 'the rest goes on');

@@ -1,73 +1,199 @@
-/** From event to receiver: signed, recorded, retried. */
+/** From event to receiver: what is sent, byte for byte, and what is kept of it. */
 import assert from 'node:assert/strict';
-import { createServer } from 'node:http';
-import { after, test } from 'node:test';
+import { after, describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
+import { newId } from '../src/lib/ids.ts';
+import { readVersion } from '../src/lib/version.ts';
+import { recordTries } from '../src/store/deliveries.ts';
 import { recordEvent } from '../src/store/events.ts';
-import { startTestService, waitFor } from './harness.ts';
+import { startTestService, type TestWebhook, waitFor } from './harness.ts';
+import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
 
 const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '0,0' });
-const { user } = service;
+const { user, sql, call, makeWebhook, makeEvent, findDelivery } = service;
+const receiver = await startReceiver();
+after(() => receiver.close());
 
-const seen: { headers: Record<string, string>; body: string }[] = [];
-let status = 200;
-const server = createServer(async (request, response) => {
-  let body = '';
-  for await (const chunk of request) body += chunk;
-  seen.push({ headers: request.headers as Record<string, string>, body });
-  response.writeHead(status).end('ok');
+const of = (eventId: string) => (request: ReceivedRequest) => request.headers['webhook-id'] === eventId;
+
+function verifies(secret: string, { body, headers }: ReceivedRequest): boolean {
+  try {
+    new Webhook(secret).verify(body, headers as Record<string, string>);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function firstOf(eventId: string): Promise<ReceivedRequest> {
+  const [request] = await receiver.received(1, of(eventId));
+  assert.ok(request);
+  return request;
+}
+
+describe('what is sent', () => {
+  test('exactly event and data at top level, the data byte for byte as it was recorded', async () => {
+    const webhook = await makeWebhook(receiver.url('/exact?a=1&b=%20'));
+    const data =
+      '{ "z" : 1.0,"a":[ ],\t"big":12345678901234567890, "é":"\\u00e9 \\ud83d\\ude00 \\u0000 😀", "z":1e400 }';
+    const eventId = await makeEvent({ data });
+    const request = await firstOf(eventId);
+    assert.equal(request.method, 'POST');
+    assert.equal(request.url, '/exact?a=1&b=%20');
+    assert.equal(request.body.toString(), `{"event":"message.received","data":${data}}`);
+    assert.deepEqual(Object.keys(JSON.parse(request.body.toString())), ['event', 'data']);
+    assert.ok(verifies(webhook.secret, request));
+  });
+
+  test('the headers that the contract names, and none that tells more', async () => {
+    await makeWebhook(receiver.url('/headers'));
+    const eventId = await makeEvent();
+    const [request] = await receiver.received(1, (one) => one.url === '/headers' && of(eventId)(one));
+    assert.ok(request);
+    const { 'webhook-timestamp': timestamp, 'webhook-signature': signature, ...rest } = request.headers;
+    assert.deepEqual(rest, {
+      host: `127.0.0.1:${receiver.port}`,
+      connection: 'keep-alive',
+      'content-length': String(request.body.length),
+      'content-type': 'application/json',
+      'user-agent': `Posthorn/${readVersion()}`,
+      'webhook-id': eventId,
+    });
+    assert.match(String(timestamp), /^\d{10}$/);
+    assert.match(String(signature), /^v1,[A-Za-z0-9+/]{43}=$/);
+  });
+
+  test('every webhook that listens gets the event once, signed with its own secret', async () => {
+    const owner = await service.makeUser();
+    const webhooks = await Promise.all(
+      ['/one', '/two', '/three'].map((path) => makeWebhook(receiver.url(path), {}, owner)),
+    );
+    const eventId = await makeEvent({ ownerId: owner.userId });
+    const requests = await receiver.received(3, of(eventId));
+    assert.deepEqual(requests.map(({ url }) => url).sort(), ['/one', '/three', '/two']);
+    for (const [index, path] of ['/one', '/two', '/three'].entries()) {
+      const request = requests.find(({ url }) => url === path) as ReceivedRequest;
+      const verifying = webhooks.filter(({ secret }) => verifies(secret, request));
+      assert.deepEqual(verifying, [webhooks[index]]);
+    }
+  });
+
+  test('nothing, when the transaction of the event is rolled back', async () => {
+    const owner = await service.makeUser();
+    await makeWebhook(receiver.url('/rolled-back'), {}, owner);
+    const event = { ownerId: owner.userId, event: 'message.received', identityId: null, data: '{}' };
+    const lost = newId();
+    const rolledBack = sql.begin(async (sql) => {
+      assert.equal((await recordEvent(sql, { ...event, id: lost })).deliveries, 1);
+      throw new Error('after all not');
+    });
+    await assert.rejects(rolledBack, /after all not/);
+    const kept = await makeEvent(event);
+    await firstOf(kept);
+    assert.equal(receiver.requests.filter(of(lost)).length, 0);
+    assert.equal((await sql`select from deliveries where event_id = ${lost}`).count, 0);
+    assert.equal((await call('GET', `/events/${lost}`, { as: owner })).status, 404);
+  });
 });
-await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-after(() => server.close());
-const address = server.address();
-const url = `http://127.0.0.1:${typeof address === 'object' ? address?.port : ''}/hook`;
 
-test('an event reaches a webhook that listens, signed so that standardwebhooks verifies it', async () => {
-  const webhook = (
-    await service.call('POST', '/webhooks', {
-      body: { url, events: ['message.received'], ownerId: user.userId },
-    })
-  ).body;
-  const event = {
-    ownerId: user.userId,
-    event: 'message.received',
-    identityId: null,
-    data: '{"message":{"id":1}}',
-  };
-  const { id, deliveries } = await recordEvent(service.sql, event);
-  assert.equal(deliveries, 1);
-  const [request] = await waitFor('the POST', () => (seen.length > 0 ? seen : null));
-  assert.equal(request?.body, '{"event":"message.received","data":{"message":{"id":1}}}');
-  assert.equal(request?.headers['webhook-id'], id);
-  assert.ok(new Webhook(webhook.secret).verify(request?.body ?? '', request?.headers ?? {}));
-  const [listed] = await waitFor('the record', async () => {
-    const { body } = await service.call('GET', `/webhooks/${webhook.id}/deliveries?status=delivered`);
-    return body.length > 0 ? body : null;
-  });
-  const { body } = await service.call('GET', `/deliveries/${listed.id}`);
-  assert.equal(body.attempts.length, 1);
-  assert.equal(body.attempts[0].responseStatus, 200);
-  assert.equal(body.attempts[0].responseBody, 'ok');
+describe('every try', () => {
+  test('has the same webhook-id and body, its own timestamp, and a line in the log', async () => {
+    const webhook = await makeWebhook(receiver.url('/tries'));
+    receiver.behaveAt('/tries', answer(500, { 'x-why': 'broken' }, 'no'));
+    const eventId = await makeEvent();
+    const mine = (request: ReceivedRequest) => request.url === '/tries' && of(eventId)(request);
+    const failed = await findDelivery(eventId, webhook);
+    assert.equal(failed.status, 'failed');
+    assert.equal(failed.attemptCount, 3);
 
-  status = 500;
-  const again = await service.call('POST', `/deliveries/${listed.id}/redeliver`);
-  assert.equal(again.status, 202);
-  const failed = await waitFor('giving up', async () => {
-    const { body } = await service.call('GET', `/deliveries/${listed.id}`);
-    return body.status === 'failed' ? body : null;
+    const second = Math.floor(Date.now() / 1000);
+    await waitFor('another second', () => Math.floor(Date.now() / 1000) > second);
+    receiver.behaveAt('/tries', answer(200, { 'x-why': 'mended' }, 'yes'));
+    await call('POST', `/deliveries/${failed.id}/redeliver`);
+    const requests = await receiver.received(4, mine);
+    const delivered = await findDelivery(eventId, webhook);
+
+    assert.equal(new Set(requests.map(({ body }) => body.toString())).size, 1);
+    for (const request of requests) assert.ok(verifies(webhook.secret, request));
+    const timestamps = requests.map(({ headers }) => Number(headers['webhook-timestamp']));
+    assert.ok((timestamps[3] ?? 0) > Math.max(...timestamps.slice(0, 3)));
+    assert.deepEqual(
+      delivered.attempts.map((tried: Record<string, unknown>) => [
+        tried.responseStatus,
+        tried.responseBody,
+        tried.error,
+        (tried.responseHeaders as Record<string, string>)['x-why'],
+      ]),
+      [...Array.from({ length: 3 }, () => [500, 'no', 'http_error', 'broken']), [200, 'yes', null, 'mended']],
+    );
   });
-  assert.equal(failed.attemptCount, 4);
-  const tested = await service.call('POST', `/webhooks/${webhook.id}/test`);
-  assert.equal(tested.body.delivered, false, tested.text);
-  status = 200;
-  const replay = await service.call('POST', `/webhooks/${webhook.id}/replay`, {
-    body: { since: '2020-01-01T00:00:00Z' },
+
+  test('of an answer with NULs and bytes that are no UTF-8 is recorded', async () => {
+    const webhook = await makeWebhook(receiver.url('/bytes'));
+    const bytes = Buffer.from([0x61, 0x00, 0xff, 0xfe, 0xc3, 0x28, 0x62]);
+    receiver.behaveAt('/bytes', answer(200, { 'x-odd': 'caf\u00e9' }, bytes));
+    const { attempts, status } = await findDelivery(await makeEvent(), webhook);
+    assert.equal(status, 'delivered');
+    assert.equal(attempts[0].responseBody, 'a\ufffd\ufffd\ufffd(b');
+    assert.equal(attempts[0].responseHeaders['x-odd'], 'caf\u00e9');
   });
-  assert.equal(replay.status, 202, replay.text);
-  const where = replay.headers.get('location') ?? '';
-  const done = await waitFor('the replay', async () => {
-    const { body } = await service.call('GET', where);
-    return body.completedAt ? body : null;
+
+  test('of an answer that PostgreSQL will not store is recorded without it, and the others of its batch whole', async () => {
+    const webhook = await makeWebhook(receiver.url('/fine'), { enabled: false });
+    const token = newId();
+    const ids = [await prepared(webhook, token), await prepared(webhook, token)];
+    const tried = {
+      status: 'delivered' as const,
+      waitSeconds: null,
+      durationMs: 1,
+      responseStatus: 200,
+      responseHeaders: '{}',
+      error: null,
+    };
+    const recorded = await recordTries(
+      sql,
+      token,
+      ids.map((id, index) => ({ ...tried, id, responseBody: index === 0 ? 'nul: \0' : 'fine' })),
+    );
+    assert.deepEqual([...recorded].sort(), [...ids].sort());
+    for (const [index, id] of ids.entries()) {
+      const { attempts, status } = (await call('GET', `/deliveries/${id}`)).body;
+      assert.equal(status, 'delivered');
+      assert.equal(attempts[0].responseStatus, 200);
+      assert.equal(attempts[0].responseBody, index === 0 ? null : 'fine');
+    }
   });
-  assert.equal(done.queued, 1, JSON.stringify(done));
+});
+
+/** A delivery under that lease, of a webhook that is off, so that no loop claims it. */
+async function prepared(webhook: TestWebhook, token: string): Promise<string> {
+  const eventId = await makeEvent({ ownerId: user.userId });
+  const [row] = await sql`
+    insert into deliveries (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
+    values (delivery_id(${eventId}, ${webhook.id}), ${user.userId}, ${eventId}, ${webhook.id}, 'message.received',
+      ${token}, now() + interval '20 seconds')
+    returning id`;
+  return row?.id;
+}
+
+describe('during the rotation of a secret', () => {
+  test('old and new verify for a day, then the new one alone', async () => {
+    const webhook = await makeWebhook(receiver.url('/rotated'));
+    const rotate = async () => (await call('POST', `/webhooks/${webhook.id}/secret/rotate`)).body.secret;
+    const secrets = [webhook.secret, await rotate(), await rotate()];
+    const verifying = async () => {
+      const eventId = await makeEvent();
+      const [request] = await receiver.received(1, (one) => one.url === '/rotated' && of(eventId)(one));
+      return secrets.map((secret) => verifies(secret, request as ReceivedRequest));
+    };
+    assert.deepEqual(await verifying(), [true, true, true]);
+
+    const age = (hours: number) => sql`
+      update retired_webhook_secrets set retired_at = retired_at - ${hours} * interval '1 hour'
+      where webhook_id = ${webhook.id}`;
+    await age(23.9);
+    assert.deepEqual(await verifying(), [true, true, true]);
+    await age(0.2);
+    assert.deepEqual(await verifying(), [false, false, true]);
+  });
 });

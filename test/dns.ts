@@ -8,10 +8,10 @@ import net, { type AddressInfo } from 'node:net';
 
 const types = { A: 1, NS: 2, CNAME: 5, MX: 15, TXT: 16, AAAA: 28 } as const;
 const codes = { NOERROR: 0, SERVFAIL: 2, NXDOMAIN: 3, REFUSED: 5 } as const;
-export type RecordType = keyof typeof types;
+type RecordType = keyof typeof types;
 
 /** The values of one type: addresses, names, texts of any length, `10 mail.example` for MX. */
-export type Records = Partial<Record<RecordType, readonly string[]>>;
+type Records = Partial<Record<RecordType, readonly string[]>>;
 /** `DROP` answers nothing at all. Of a list, each question takes one; the last is for good. */
 export type Answer = Records | Exclude<keyof typeof codes, 'NOERROR'> | 'DROP';
 

@@ -9,9 +9,15 @@ import { after } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
 import { makeLog } from '../src/lib/log.ts';
+import { makeMetrics } from '../src/lib/metrics.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
 import { startService } from '../src/main.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
+import { type NewEvent, recordEvent } from '../src/store/events.ts';
 import { ensureUser } from '../src/store/users.ts';
+import { type DeliveryParts, startDelivery } from '../src/webhooks/deliver.ts';
+import { makeEgress } from '../src/webhooks/egress.ts';
+import { makePoster } from '../src/webhooks/post.ts';
 
 export interface TestUser {
   userId: string;
@@ -36,6 +42,11 @@ export interface CallOptions {
   headers?: Record<string, string>;
 }
 
+export interface TestWebhook {
+  id: string;
+  secret: string;
+}
+
 export interface TestService {
   url: string;
   sql: Pool;
@@ -46,6 +57,13 @@ export interface TestService {
   logged: Record<string, unknown>[];
   makeUser(): Promise<TestUser>;
   call(method: string, path: string, options?: CallOptions): Promise<Answer>;
+  /** A webhook of the user's for message.received, unless told otherwise. */
+  makeWebhook(url: string, more?: Record<string, unknown>, as?: TestUser): Promise<TestWebhook>;
+  /** Records an event as whoever receives mail does, and wakes delivery. Of the user's, unless told otherwise. */
+  makeEvent(given?: Partial<NewEvent>): Promise<string>;
+  /** A delivery with its attempts, once it looks as wanted; without a wish, once it is no longer pending. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers freely.
+  findDelivery(eventId: string, webhook: TestWebhook, wanted?: (delivery: any) => boolean): Promise<any>;
   stop(): Promise<void>;
 }
 
@@ -90,7 +108,63 @@ export async function startTestService(settings: Record<string, string> = {}): P
   const user = await makeUser();
   const call: TestService['call'] = (method, path, options = {}) =>
     callUrl(method, `${url}${path}`, { as: user, ...options });
-  return { url, sql, databaseUrl: database.url, user, logged, makeUser, call, stop };
+
+  const makeWebhook: TestService['makeWebhook'] = async (to, more = {}, as = user) => {
+    const given = { url: to, events: ['message.received'], ownerId: as.userId, ...more };
+    const answer = await call('POST', '/webhooks', { as, body: given });
+    assert.equal(answer.status, 201, answer.text);
+    return answer.body;
+  };
+  const makeEvent: TestService['makeEvent'] = async (given = {}) => {
+    const plain = { ownerId: user.userId, event: 'message.received', identityId: null, data: '{"a":1}' };
+    const { id } = await recordEvent(sql, { ...plain, ...given });
+    await sql.notify('posthorn_ready', '');
+    return id;
+  };
+  const findDelivery: TestService['findDelivery'] = async (eventId, webhook, wanted) => {
+    const [{ id } = {}] = await sql`select delivery_id(${eventId}, ${webhook.id}) as id`;
+    return waitFor(`delivery ${id}`, async () => {
+      const { status, body } = await call('GET', `/deliveries/${id}`);
+      const looks = wanted ?? ((delivery) => delivery.status !== 'pending');
+      return status === 200 && looks(body) ? body : null;
+    });
+  };
+  return {
+    ...{ url, sql, databaseUrl: database.url, user, logged },
+    ...{ makeUser, call, makeWebhook, makeEvent, findDelivery, stop },
+  };
+}
+
+/** Of services whose deliveries a test makes itself, with `startTestDelivery`. */
+export const deliveryKey = randomBytes(32).toString('base64');
+
+/** The delivery loop by itself, on its own connections, beside a service that has the role `api` and `deliveryKey`. */
+export function startTestDelivery(
+  databaseUrl: string,
+  given: Partial<DeliveryParts> & { timeoutMs?: number; ca?: string; dnsServers?: string[] } = {},
+) {
+  const { timeoutMs = 15_000, ca, dnsServers = null, ...parts } = given;
+  const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers });
+  const sql = connect(databaseUrl, { max: 4, applicationName: 'posthorn test delivery' });
+  const logged: Record<string, unknown>[] = [];
+  const metrics = makeMetrics();
+  const loop = startDelivery({
+    sql,
+    sealer: makeSealer([Buffer.from(deliveryKey, 'base64')]),
+    poster: makePoster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
+    scheduleSeconds: [],
+    userAgent: 'Posthorn/test',
+    log: makeLog({ level: 'info', json: true, stream: collectLines(logged) }),
+    metrics,
+    ...parts,
+  });
+  let stopped: Promise<void> | undefined;
+  const stop = () => {
+    stopped ??= loop.stop().finally(() => sql.end({ timeout: 1 }));
+    return stopped;
+  };
+  after(stop);
+  return { wake: loop.wake, stop, logged, metrics };
 }
 
 export async function callUrl(

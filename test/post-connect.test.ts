@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import net, { type AddressInfo } from 'node:net';
 import { after, beforeEach, describe, test } from 'node:test';
 import tls from 'node:tls';
+import { Worker } from 'node:worker_threads';
 import { makeEgress } from '../src/webhooks/egress.ts';
 import { makePoster, type PostErrorCode, type PostOutcome } from '../src/webhooks/post.ts';
 import { startDns } from './dns.ts';
@@ -45,6 +46,27 @@ async function findClosedPort(): Promise<number> {
   const { port } = server.address() as AddressInfo;
   server.close();
   await once(server, 'close');
+  return port;
+}
+
+/** A port whose queue of connections is full, and which nobody serves: the system drops what else comes. */
+async function startDeafServer(): Promise<number> {
+  const worker = new Worker(
+    `const { parentPort } = require('node:worker_threads');
+     const server = require('node:net').createServer();
+     server.listen({ port: 0, host: '127.0.0.1', backlog: 1 }, () => {
+       parentPort.postMessage(server.address().port);
+       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+     });`,
+    { eval: true },
+  );
+  const [port] = (await once(worker, 'message')) as [number];
+  const queued = Array.from({ length: 8 }, () => net.connect(port, '127.0.0.1').on('error', () => {}));
+  await Promise.race(queued.map((socket) => once(socket, 'connect')));
+  after(async () => {
+    for (const socket of queued) socket.destroy();
+    await worker.terminate();
+  });
   return port;
 }
 
@@ -114,6 +136,15 @@ describe('whom it connects to', () => {
       outcome,
       'connect_failed',
       /ECONNREFUSED 127\.0\.0\.1.*ECONNREFUSED 127\.0\.0\.2|127\.0\.0\.2.*127\.0\.0\.1/,
+    );
+  });
+
+  test('nobody takes the connection: connect_timeout', async () => {
+    const port = await startDeafServer();
+    assertFailure(
+      await startPoster({ timeoutMs: 500 })(`http://127.0.0.1:${port}/`),
+      'connect_timeout',
+      /in time/,
     );
   });
 
@@ -212,7 +243,7 @@ describe('TLS', () => {
     after(() => server.close());
     const { port } = server.address() as AddressInfo;
     assertFailure(
-      await startPoster({ timeoutMs: 200 })(`https://127.0.0.1:${port}/`),
+      await startPoster({ timeoutMs: 500 })(`https://127.0.0.1:${port}/`),
       'tls_timeout',
       /handshake/,
     );

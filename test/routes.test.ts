@@ -14,6 +14,7 @@ import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { recordEvent } from '../src/store/events.ts';
 import { makeEgress } from '../src/webhooks/egress.ts';
 import { makePoster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -21,7 +22,7 @@ import { type Answer, assertProblem, callUrl, startTestService, type TestUser } 
 const adminToken = randomBytes(20).toString('hex');
 const metricsToken = randomBytes(20).toString('hex');
 const tokens = { POSTHORN_ADMIN_TOKEN: adminToken, POSTHORN_METRICS_TOKEN: metricsToken };
-const service = await startTestService(tokens);
+const service = await startTestService({ ...tokens, POSTHORN_ROLES: 'api' });
 
 interface Operation {
   security?: Record<string, unknown>[];
@@ -51,8 +52,10 @@ const paths = [...new Set(routes.map((route) => route.path))];
 const withId = routes.filter((route) => route.path.includes('{'));
 const methodsOf = (path: string) => routes.filter((route) => route.path === path).map(({ method }) => method);
 
-function fill(path: string, id: string): string {
-  return path.replaceAll(/\{\w+\}/g, id);
+/** Puts ids in the place of the parameters, in turn; a single one in the place of all. */
+function fill(path: string, ids: string | string[]): string {
+  let next = 0;
+  return path.replaceAll(/\{\w+\}/g, () => (typeof ids === 'string' ? ids : (ids[next++] ?? '')));
 }
 
 function call(route: Route, path: string, bearer: string | null): Promise<Answer> {
@@ -62,33 +65,79 @@ function call(route: Route, path: string, bearer: string | null): Promise<Answer
   });
 }
 
-/** How to make what a path's id names, by the path's first segment. `admin` is the operator's, who has no owner. */
-const makers: Record<string, { table: string; body: (owner: TestUser) => object }> = {
-  identities: { table: 'identities', body: () => ({ value: `a${randomBytes(8).toString('hex')}.example` }) },
-  webhooks: {
-    table: 'webhooks',
-    body: (owner) => ({
-      url: 'https://example.com/hooks',
-      events: ['message.received'],
-      ownerId: owner.userId,
-    }),
+interface Maker {
+  table: string;
+  /** Makes one, and gives the ids of its path, its own last. */
+  make(owner: TestUser): Promise<string[]>;
+}
+
+async function post(path: string, owner: TestUser, body: object): Promise<string> {
+  const made = await service.call('POST', path, { as: owner, body });
+  assert.ok(made.status < 300, made.text);
+  return (made.body as { id: string }).id;
+}
+
+const makeWebhook = (owner: TestUser) =>
+  post('/webhooks', owner, {
+    url: 'https://127.0.0.1:9/hooks',
+    events: ['message.received'],
+    ownerId: owner.userId,
+  });
+const makeEvent = (owner: TestUser) =>
+  recordEvent(service.sql, {
+    ownerId: owner.userId,
+    event: 'message.received',
+    identityId: null,
+    data: '{}',
+  });
+
+/** How to make what a path's last id names, by the segment before it. `admin` is the operator's, who has no owner. */
+const makers: Record<string, Maker> = {
+  identities: {
+    table: 'identities',
+    make: async (owner) => [
+      await post('/identities', owner, { value: `a${randomBytes(8).toString('hex')}.example` }),
+    ],
   },
-  'api-keys': { table: 'api_keys', body: () => ({ name: 'made for a test' }) },
+  webhooks: { table: 'webhooks', make: async (owner) => [await makeWebhook(owner)] },
+  'api-keys': {
+    table: 'api_keys',
+    make: async (owner) => [await post('/api-keys', owner, { name: 'a test' })],
+  },
+  events: { table: 'events', make: async (owner) => [(await makeEvent(owner)).id] },
+  deliveries: {
+    table: 'deliveries',
+    async make(owner) {
+      const webhookId = await makeWebhook(owner);
+      const { id: eventId } = await makeEvent(owner);
+      const [row] = await service.sql<{ id: string }[]>`select delivery_id(${eventId}, ${webhookId}) as id`;
+      return [row?.id ?? ''];
+    },
+  },
+  replays: {
+    table: 'replays',
+    async make(owner) {
+      const webhookId = await makeWebhook(owner);
+      return [
+        webhookId,
+        await post(`/webhooks/${webhookId}/replay`, owner, { since: '2026-01-31T00:00:00Z' }),
+      ];
+    },
+  },
 };
 
 async function make(path: string, owner: TestUser) {
-  const [, segment = ''] = path.split('/');
+  const segment = /([^/]+)\/\{\w+\}[^{]*$/.exec(path)?.[1] ?? '';
   const maker = makers[segment];
   assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
-  const made = await service.call('POST', `/${segment}`, { as: owner, body: maker.body(owner) });
-  assert.equal(made.status, 201, made.text);
-  const { id } = made.body as { id: string };
+  const ids = await maker.make(owner);
   const read = async () => {
+    const id = ids.at(-1) ?? '';
     const rows =
       await service.sql`select to_jsonb(t) as row from ${service.sql(maker.table)} t where id = ${id}`;
     return rows.map(({ row }) => row);
   };
-  return { id, read };
+  return { ids, read };
 }
 
 async function collectRoutes(): Promise<string[]> {
@@ -219,11 +268,11 @@ describe('ids in the path', () => {
 
     test(`${name}: another owner's is 404, told as an unknown one is, and stays as it was`, async () => {
       const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
-      const { id, read } = await make(route.path, owner);
+      const { ids, read } = await make(route.path, owner);
       const before = await read();
       assert.equal(before.length, 1);
 
-      const foreign = await call(route, fill(route.path, id), stranger.apiKey);
+      const foreign = await call(route, fill(route.path, ids), stranger.apiKey);
       const unknown = await call(route, fill(route.path, newId()), stranger.apiKey);
       assertProblem(foreign, 404, 'not_found');
       const { requestId: _one, ...told } = foreign.body;
@@ -231,15 +280,16 @@ describe('ids in the path', () => {
       assert.deepEqual(told, toldUnknown);
       assert.deepEqual(await read(), before);
 
-      const own = await call(route, fill(route.path, id), owner.apiKey);
+      const own = await call(route, fill(route.path, ids), owner.apiKey);
       assert.ok(own.status < 300, `its owner must be able to do the same: ${own.text}`);
     });
   }
 
   test('lists show nothing of another owner', async () => {
     const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
-    for (const segment of Object.keys(makers)) {
-      const { id } = await make(`/${segment}/{id}`, owner);
+    for (const segment of Object.keys(makers).filter((name) => paths.includes(`/${name}`))) {
+      const { ids: made } = await make(`/${segment}/{id}`, owner);
+      const id = made.at(-1);
       const ids = (answer: Answer) => answer.body.map((row: { id: string }) => row.id);
       assert.ok(ids(await service.call('GET', `/${segment}`, { as: owner })).includes(id));
       assert.ok(!ids(await service.call('GET', `/${segment}`, { as: stranger })).includes(id));
@@ -280,10 +330,10 @@ describe('methods', () => {
   test('HEAD answers as GET does, without the body', async () => {
     for (const route of routes.filter(({ method }) => method === 'GET')) {
       const needsId = route.path.includes('{') && route.scheme === 'apiKey';
-      const id = needsId ? (await make(route.path, service.user)).id : service.user.userId;
+      const ids = needsId ? (await make(route.path, service.user)).ids : service.user.userId;
       const bearer = { operatorToken: adminToken, metricsToken }[route.scheme ?? ''] ?? service.user.apiKey;
       const headers = { authorization: `Bearer ${bearer}` };
-      const at = `${service.url}${fill(route.path, id)}`;
+      const at = `${service.url}${fill(route.path, ids)}`;
       const [get, head] = [await callUrl('GET', at, { headers }), await callUrl('HEAD', at, { headers })];
       assert.equal(get.status, 200, `${route.path} ${get.text}`);
       assert.equal(head.status, 200, route.path);

@@ -50,7 +50,7 @@ const good = [
   ['a port', 'https://example.com:8443/'],
   ['an @ beyond the host', 'https://example.com/@me?a=b@c'],
   ['an international name', 'https://bücher.example/ü'],
-  ['an IPv6 address', 'https://[2001:db8::1]/'],
+  ['an IPv6 address', 'https://[2606:4700::1111]/'],
   ['2,048 characters', longest],
 ] as const;
 for (const [what, url] of good) {

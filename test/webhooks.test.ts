@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { purgeDeletedWebhooks } from '../src/store/purge.ts';
 import { secretContext } from '../src/webhooks/secret.ts';
 import { assertProblem, startTestService, type TestUser } from './harness.ts';
 
@@ -255,6 +256,7 @@ test('a deleted webhook is gone, with its secrets', async () => {
   ] as const) {
     assertProblem(await call(method, `/webhooks/${record.id}${path}`), 404, 'not_found');
   }
+  await purgeDeletedWebhooks(sql);
   const left = await sql`
     select webhook_id from retired_webhook_secrets where webhook_id in ${sql([record.id, kept.id])}`;
   assert.deepEqual([...left], [{ webhook_id: kept.id }]);

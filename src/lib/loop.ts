@@ -17,6 +17,8 @@ export function startLoop(options: {
   log: Log;
   /** One piece of work; true when there may be more of it. */
   work: () => Promise<boolean>;
+  /** Failures that pass by themselves, such as a database that is away: told in a line, without a stack. */
+  isPassing?: (error: unknown) => boolean;
 }): Loop {
   let stopped = false;
   let woken = false;
@@ -34,7 +36,9 @@ export function startLoop(options: {
     try {
       return await options.work();
     } catch (err) {
-      options.log.error({ err }, `${options.name} failed; trying again in ${options.pollMs} ms`);
+      const what = `${options.name} failed; trying again in ${options.pollMs} ms`;
+      if (options.isPassing?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
+      else options.log.error({ err }, what);
       return false;
     }
   }

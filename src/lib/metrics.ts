@@ -3,7 +3,18 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 
 export type Metrics = ReturnType<typeof makeMetrics>;
 
-export function makeMetrics() {
+/** What is asked for whenever the metrics are read. */
+export interface MetricSources {
+  backlog(): Promise<number>;
+  oldestPendingSeconds(): Promise<number>;
+}
+
+const nothingKnown: MetricSources = {
+  backlog: async () => Number.NaN,
+  oldestPendingSeconds: async () => Number.NaN,
+};
+
+export function makeMetrics(sources = nothingKnown) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -46,13 +57,22 @@ export function makeMetrics() {
     }),
     backlog: new Gauge({
       name: 'posthorn_delivery_backlog',
-      help: 'Pending deliveries of enabled webhooks, counted up to 100,000.',
+      help: 'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',
       registers,
+      collect: whenRead(sources.backlog),
     }),
     oldestPendingSeconds: new Gauge({
       name: 'posthorn_delivery_oldest_pending_seconds',
-      help: 'Age of the oldest delivery that is ready and has not been tried.',
+      help: 'How long the oldest delivery has been due that may be tried now. The same in every process.',
       registers,
+      collect: whenRead(sources.oldestPendingSeconds),
     }),
+  };
+}
+
+/** A source that fails, as when the database is away, must not cost the other figures: then it is not a number. */
+function whenRead(read: () => Promise<number>) {
+  return async function collect(this: Gauge): Promise<void> {
+    this.set(await read().catch(() => Number.NaN));
   };
 }

@@ -19,18 +19,20 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
       select count(*)::int as purged from gone`,
   );
   if (purged > 0) return true;
-  await sql`delete from webhooks where deleted_at is not null`;
+  await sql`
+    delete from webhooks
+    where deleted_at is not null and not exists (select from deliveries where webhook_id = webhooks.id)`;
   return false;
 }
 
-/** A batch of what is older than the retention; true when there may be more. What is pending stays, unless its webhook is off. */
+/** A batch of what is older than the retention; true when there may be more. What is pending stays, unless its webhook is off or gone. */
 export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const bound = sql`first_id_at(now() - ${retentionDays} * interval '1 day')`;
   await sql`
     update deliveries set status = 'cancelled', ready = false, completed_at = now(), next_attempt_at = null
     where id in (
-      select deliveries.id from deliveries join webhooks on webhooks.id = deliveries.webhook_id
-      where deliveries.id < ${bound} and deliveries.status = 'pending' and not webhooks.enabled
+      select deliveries.id from deliveries left join webhooks on webhooks.id = deliveries.webhook_id
+      where deliveries.id < ${bound} and deliveries.status = 'pending' and webhooks.enabled is not true
       order by deliveries.id limit ${batch} for update of deliveries skip locked
     )`;
   const { deliveries } = only(

@@ -4,7 +4,7 @@ import { newId } from '../lib/ids.ts';
 import { listens } from './events.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
-export type ReplaySelection = (typeof replaySelections)[number];
+type ReplaySelection = (typeof replaySelections)[number];
 
 export interface Replay {
   id: string;

@@ -36,7 +36,8 @@ export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<vo
     set first_failure_at = coalesce(first_failure_at, now()),
       failed_tries = failed_tries + failed.tries,
       enabled = enabled and not ${isFailing(sql)},
-      disabled_reason = case when enabled and ${isFailing(sql)} then 'failing' else disabled_reason end
+      disabled_reason = case when enabled and ${isFailing(sql)} then 'failing' else disabled_reason end,
+      updated_at = case when enabled and ${isFailing(sql)} then now() else updated_at end
     from failed where webhooks.id = failed.id`;
 }
 

@@ -71,9 +71,9 @@ export function connect(
   }
 
   function describe(error: Error): ConnectFault {
-    if (phase === 'securing') return new ConnectFault('tls_failed', tellTlsError(error));
+    if (phase === 'securing') return new ConnectFault('tls_failed', tell(error));
     const timedOut = (error as NodeJS.ErrnoException).code === 'ETIMEDOUT';
-    return new ConnectFault(timedOut ? 'connect_timeout' : 'connect_failed', tellConnectError(error));
+    return new ConnectFault(timedOut ? 'connect_timeout' : 'connect_failed', tell(error));
   }
 
   function finish(fault: ConnectFault | null): void {
@@ -125,11 +125,9 @@ function openSocket({ hostname, port, secure }: Target, addresses: TargetAddress
   });
 }
 
-function tellTlsError(error: Error & { reason?: string }): string {
-  return error.reason ?? error.message;
-}
-
-function tellConnectError(error: Error): string {
-  const errors = error instanceof AggregateError ? (error.errors as Error[]) : [error];
-  return errors.map(({ message }) => message).join('; ');
+/** What an error of a socket says to a person. That of OpenSSL has its gist in `reason`. */
+export function tell(error: Error & { reason?: string }): string {
+  const errors: { reason?: string; message: string }[] =
+    error instanceof AggregateError ? error.errors : [error];
+  return errors.map(({ reason, message }) => reason ?? message).join('; ');
 }

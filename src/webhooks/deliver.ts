@@ -4,7 +4,7 @@
  * claimable again when its lease runs out. Any number of processes may run it on one database.
  */
 import { randomUUID } from 'node:crypto';
-import type { Pool } from '../db/client.ts';
+import { isUnavailable, type Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import { startLoop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
@@ -12,6 +12,7 @@ import type { Sealer } from '../lib/secrets.ts';
 import {
   type ClaimedDelivery,
   claimDeliveries,
+  leaseSeconds,
   promoteDue,
   recordTries,
   releaseLeases,
@@ -19,7 +20,7 @@ import {
   type TriedDelivery,
 } from '../store/deliveries.ts';
 import { readEventData } from '../store/events.ts';
-import { disableGone, noteFailures, noteRecoveries, readTargets } from '../store/targets.ts';
+import { disableGone, noteFailures, noteRecoveries, readTargets, type Target } from '../store/targets.ts';
 import { Bodies } from './bodies.ts';
 import { decide, type Verdict } from './decide.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
@@ -47,6 +48,8 @@ export interface DeliveryLoop {
 const claimPollMs = 1000;
 const promotePollMs = 500;
 const renewMs = 5000;
+/** No try begins under a lease older than this. */
+const safeLeaseMs = leaseSeconds * 1000 - renewMs;
 const drainMs = 10_000;
 const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
@@ -80,11 +83,13 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   let giveUpAt = Number.POSITIVE_INFINITY;
 
   async function claim(): Promise<boolean> {
+    metrics.parkedWebhooks.set(lanes.parked);
     if (stopping || !lanes.hasRoom()) return false;
+    const askedAt = performance.now();
     const claimed = await claimDeliveries(sql, {
       token,
       after,
-      allowances: lanes.allowances(performance.now()),
+      allowances: lanes.allowances(askedAt),
       allowance: limits.perWebhook,
       maxWebhooks: maxWebhooksPerClaim,
     });
@@ -98,36 +103,56 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
         .sort()
         .at(-1) ?? firstUuid;
     if (fresh.length === 0) return wrapped;
-    await prepare(fresh);
+    await prepare(fresh, askedAt);
     tryNext();
     return lanes.hasRoom();
   }
 
   /** Fetches what the tries need, each webhook and each event once. */
-  async function prepare(claimed: ClaimedDelivery[]): Promise<void> {
+  async function prepare(claimed: ClaimedDelivery[], leasedAt: number): Promise<void> {
     const missing = new Set(claimed.map(({ eventId }) => eventId).filter((id) => !bodies.get(id)));
     const [targets, data] = await Promise.all([
       readTargets(sql, [...new Set(claimed.map(({ webhookId }) => webhookId))]),
       missing.size > 0 ? readEventData(sql, [...missing]) : [],
     ]);
     const built = new Map(data.map(({ id, event, data }) => [id, bodies.build(id, event, data)]));
-    const signed = new Map(targets.map((target) => [target.id, openTarget(target, parts.sealer)]));
+    const signed = new Map(targets.map((target) => [target.id, open(target)]));
     const now = performance.now();
     for (const delivery of claimed) {
       const body = built.get(delivery.eventId) ?? bodies.get(delivery.eventId);
       const target = signed.get(delivery.webhookId);
-      // The webhook or the event was deleted this moment; the purge takes the delivery.
+      // The webhook or the event was deleted this moment, and the purge takes the delivery; or its secret does not open.
       if (!body || !target) continue;
       if (target.failing) failing.add(target.id);
-      held.set(delivery.id, { ready: { ...delivery, body, target }, leasedAt: now });
+      held.set(delivery.id, { ready: { ...delivery, body, target }, leasedAt });
       lanes.add(delivery, now);
     }
   }
 
+  /** A secret under a key that the operator no longer gives keeps its own webhook waiting, and no other. */
+  function open(target: Target): SigningTarget | undefined {
+    try {
+      return openTarget(target, parts.sealer);
+    } catch (err) {
+      log.error(
+        { err, webhookId: target.id },
+        'the secret of a webhook cannot be opened; its deliveries wait',
+      );
+      return undefined;
+    }
+  }
+
   function tryNext(): void {
+    const oldest = performance.now() - safeLeaseMs;
     for (let delivery = lanes.take(); delivery; delivery = lanes.take()) {
-      const ready = held.get(delivery.id)?.ready;
-      if (ready) attempt(ready);
+      const lease = held.get(delivery.id);
+      if (lease && lease.leasedAt > oldest) {
+        attempt(lease.ready);
+      } else {
+        // Not renewed for too long (the database was away, or we were): another process may have it by now.
+        held.delete(delivery.id);
+        lanes.skip(delivery.webhookId);
+      }
     }
     metrics.underWay.set(lanes.running);
   }
@@ -151,7 +176,6 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     });
     const back = lanes.settle(ready.webhookId, verdict.error === null, performance.now());
     if (back.length > 0) giveBack(back);
-    metrics.parkedWebhooks.set(lanes.parked);
     recording ??= record().finally(() => {
       recording = undefined;
     });
@@ -231,9 +255,10 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
         await work();
         return;
       } catch (err) {
-        if (performance.now() > giveUpAt)
-          return log.error({ err }, `${what} failed; leases will run out instead`);
-        log.error({ err }, `${what} failed; trying again`);
+        const ended = performance.now() > giveUpAt;
+        const next = ended ? 'leases will run out instead' : 'trying again';
+        log[isUnavailable(err) ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
+        if (ended) return;
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
     }
@@ -258,16 +283,34 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     return promoted > 0;
   }
 
-  const claiming = startLoop({ name: 'claiming deliveries', pollMs: claimPollMs, log, work: claim });
-  const promoting = startLoop({ name: 'promoting retries', pollMs: promotePollMs, log, work: promote });
-  const renewing = startLoop({ name: 'renewing leases', pollMs: renewMs, log, work: renew });
+  const claiming = startLoop({
+    name: 'claiming deliveries',
+    pollMs: claimPollMs,
+    log,
+    isPassing: isUnavailable,
+    work: claim,
+  });
+  const promoting = startLoop({
+    name: 'promoting retries',
+    pollMs: promotePollMs,
+    log,
+    isPassing: isUnavailable,
+    work: promote,
+  });
+  const renewing = startLoop({
+    name: 'renewing leases',
+    pollMs: renewMs,
+    log,
+    isPassing: isUnavailable,
+    work: renew,
+  });
 
   async function stop(): Promise<void> {
     stopping = true;
     giveUpAt = performance.now() + drainMs;
     await Promise.all([claiming.stop(), promoting.stop()]);
     await giveBack(lanes.emptyAll());
-    await idleWithin(drainMs);
+    await idleUntil(giveUpAt);
     // Cuts what is still under way, so that it is not tried twice at once when another process claims it.
     cut = true;
     await poster.close();
@@ -276,8 +319,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     await giveBack([...held.values()].map(({ ready }) => ready));
   }
 
-  async function idleWithin(ms: number): Promise<void> {
-    const end = performance.now() + ms;
+  async function idleUntil(end: number): Promise<void> {
     while (lanes.running > 0 && performance.now() < end)
       await new Promise((resolve) => setTimeout(resolve, 20));
   }

@@ -12,7 +12,7 @@ export interface TargetAddress {
   family: 4 | 6;
 }
 
-export type Resolution =
+type Resolution =
   | { ok: true; addresses: TargetAddress[] }
   | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string };
 

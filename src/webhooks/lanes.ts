@@ -48,7 +48,6 @@ export class Lanes {
   /** Lanes with something to try and room to try it, in turn. */
   readonly #runnable = new Set<Lane>();
   #running = 0;
-  #queued = 0;
 
   constructor(limits: LaneLimits) {
     this.#limits = limits;
@@ -58,17 +57,15 @@ export class Lanes {
     return this.#running;
   }
 
-  get queued(): number {
-    return this.#queued;
-  }
-
   get parked(): number {
     return [...this.#lanes.values()].filter((lane) => lane.parks > 0).length;
   }
 
-  /** Whether to claim more: what lies here would be tried within moments. */
+  /** Whether to claim more. What waits behind its own webhook's cap does not count: it must not hold up the others. */
   hasRoom(): boolean {
-    return this.#queued < this.#limits.perProcess;
+    let waiting = 0;
+    for (const lane of this.#runnable) waiting += lane.queue.length;
+    return waiting < this.#limits.perProcess;
   }
 
   /** How many each webhook may claim now; one that has no lane may claim `perWebhook`. */
@@ -98,7 +95,6 @@ export class Lanes {
     const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
     if (lane.queue.length === 0 && lane.filledAt !== nowMs) this.#widen(lane, nowMs);
     lane.queue.push(delivery);
-    this.#queued += 1;
     this.#enlist(lane);
   }
 
@@ -135,7 +131,6 @@ export class Lanes {
     this.#runnable.delete(lane);
     lane.running += 1;
     this.#running += 1;
-    this.#queued -= 1;
     this.#enlist(lane);
     return delivery;
   }
@@ -149,6 +144,15 @@ export class Lanes {
     const back = ok ? this.#recover(lane) : this.#fail(lane, nowMs);
     this.#enlist(lane);
     return back;
+  }
+
+  /** What was taken is not tried after all. */
+  skip(webhookId: string): void {
+    const lane = this.#lanes.get(webhookId);
+    if (!lane) return;
+    lane.running -= 1;
+    this.#running -= 1;
+    this.#enlist(lane);
   }
 
   #recover(lane: Lane): ClaimedDelivery[] {
@@ -171,7 +175,6 @@ export class Lanes {
   #empty(lane: Lane): ClaimedDelivery[] {
     const back = lane.queue;
     lane.queue = [];
-    this.#queued -= back.length;
     this.#runnable.delete(lane);
     return back;
   }

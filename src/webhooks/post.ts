@@ -9,10 +9,10 @@ import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { Client, type Dispatcher } from 'undici';
 import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './answer.ts';
-import { type ConnectErrorCode, ConnectFault, type Connecting, connect } from './connect.ts';
+import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from './connect.ts';
 import type { Egress } from './egress.ts';
 
-export interface PostRequest {
+interface PostRequest {
   url: string;
   headers: Record<string, string>;
   body: Buffer;
@@ -163,6 +163,7 @@ class Connection {
   #connecting: Connecting | null = null;
   /** Answers that have come over the present socket. */
   #served = 0;
+  #socketError: Error | null = null;
   #timer: NodeJS.Timeout | null = null;
   #timerMs = 0;
   #ended: Promise<void> | null = null;
@@ -191,6 +192,11 @@ class Connection {
   /** Whether an answer has come over this socket before: then the other side may just have closed it as idle. */
   get isReused(): boolean {
     return this.#served > 0;
+  }
+
+  /** The first error of the socket: of two that follow each other, undici tells the second. */
+  get socketError(): Error | null {
+    return this.#socketError;
   }
 
   send(post: Post, withinMs: number): void {
@@ -237,8 +243,12 @@ class Connection {
     const hostname = to.hostname.replace(/\.+$/, '');
     const port = Number(to.port || (secure ? 443 : 80));
     this.#served = 0;
+    this.#socketError = null;
     this.#connecting = connect({ hostname, port, secure }, this.#owner.egress, (fault, socket) => {
       this.#connecting = null;
+      socket?.once('error', (error) => {
+        this.#socketError = error;
+      });
       callback(fault, socket);
     });
   }
@@ -269,7 +279,6 @@ class Post implements Dispatcher.DispatchHandler {
   readonly startedAt = performance.now();
   connection: Connection | null = null;
   #settle: ((outcome: PostOutcome) => void) | null;
-  #isSecondTry = false;
   #answerBegan = false;
   #status = 0;
   #headers: Record<string, string> = {};
@@ -310,16 +319,17 @@ class Post implements Dispatcher.DispatchHandler {
     this.connection?.release();
   }
 
-  onResponseError(_controller: unknown, error: Error): void {
+  onResponseError(_controller: unknown, told: Error): void {
     if (!this.#settle) return;
     const { connection } = this;
+    const error = connection?.socketError ?? told;
     const code = codeOf(error, this.#status !== 0);
-    // The other side closed an idle connection just as we sent. Deliveries are at least once anyway, so say it again.
-    if (code === 'connection_lost' && connection?.isReused && !this.#answerBegan && !this.#isSecondTry) {
-      this.#isSecondTry = true;
+    // The other side closed an idle connection just as we sent. Deliveries are at least once anyway, so say it again;
+    // once, for the new connection has not been used before.
+    if (code === 'connection_lost' && connection?.isReused && !this.#answerBegan) {
       connection.handOn(this);
     } else {
-      this.fail(code, error.message);
+      this.fail(code, tell(error));
     }
   }
 

@@ -1,0 +1,46 @@
+/** What waits to be delivered, as the metrics tell it. Not by owner: it is the operator's. */
+import { only, type Sql } from '../db/client.ts';
+
+/** Enabled webhooks that have something ready: hops along the index of what is ready, as a claim does. */
+function waiting(sql: Sql) {
+  return sql`
+    recursive walk as (
+      (select webhook_id from deliveries where ready order by webhook_id limit 1)
+      union all
+      select next.webhook_id
+      from walk cross join lateral (
+        select webhook_id from deliveries where ready and webhook_id > walk.webhook_id order by webhook_id limit 1
+      ) next
+    ), waiting as (select id from walk join webhooks on webhooks.id = walk.webhook_id and webhooks.enabled)`;
+}
+
+/** Pending deliveries of enabled webhooks. Counting ends at `most`, so that its cost does not grow with the backlog. */
+export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
+  const { backlog } = only(
+    await sql<{ backlog: number }[]>`
+      with ${waiting(sql)}, scheduled as (
+        select webhook_id from deliveries where status = 'pending' and not ready limit ${most}
+      )
+      select count(*)::int as backlog from (
+        (select from waiting cross join lateral (
+          select from deliveries where webhook_id = waiting.id and ready limit ${most}) ready)
+        union all
+        (select from scheduled join webhooks on webhooks.id = scheduled.webhook_id and webhooks.enabled)
+        limit ${most}
+      ) pending`,
+  );
+  return backlog;
+}
+
+/** Seconds since the first ready delivery of any enabled webhook was due; 0 when there is none. */
+export async function readOldestPending(sql: Sql): Promise<number> {
+  const { seconds } = only(
+    await sql<{ seconds: number }[]>`
+      with ${waiting(sql)}
+      select coalesce(greatest(extract(epoch from now() - min(first.next_attempt_at)), 0), 0)::float8 as seconds
+      from waiting cross join lateral (
+        select next_attempt_at from deliveries where webhook_id = waiting.id and ready order by id limit 1
+      ) first`,
+  );
+  return seconds;
+}

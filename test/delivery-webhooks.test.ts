@@ -1,0 +1,224 @@
+/** What becomes of deliveries when their webhook is switched off, changed, deleted, or only fails. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { disableGone, noteFailures } from '../src/store/targets.ts';
+import { startTestService, type TestWebhook, waitFor } from './harness.ts';
+import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
+
+const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '0' });
+const { sql, call, makeWebhook, makeEvent, findDelivery } = service;
+const receiver = await startReceiver();
+after(() => receiver.close());
+
+const patch = async ({ id }: TestWebhook, body: object) => {
+  const answer = await call('PATCH', `/webhooks/${id}`, { body });
+  assert.equal(answer.status, 200, answer.text);
+  return answer.body;
+};
+const read = async ({ id }: TestWebhook) => (await call('GET', `/webhooks/${id}`)).body;
+const at = (path: string) => (request: ReceivedRequest) => request.url === path;
+
+/** With a delivery that waits for its second try, an hour from now; so that it is surely not under way. */
+async function makePending(path: string): Promise<{ webhook: TestWebhook; eventId: string }> {
+  receiver.behaveAt(path, answer(503, { 'retry-after': '3600' }));
+  const webhook = await makeWebhook(receiver.url(path));
+  const eventId = await makeEvent();
+  await findDelivery(eventId, webhook, ({ attemptCount }) => attemptCount === 1);
+  receiver.behaveAt(path, answer(200));
+  return { webhook, eventId };
+}
+
+/** Now, instead of in an hour. */
+async function makeDue(eventId: string): Promise<void> {
+  await sql`update deliveries set next_attempt_at = now() where event_id = ${eventId} and status = 'pending'`;
+  await waitFor('the promotion', async () => {
+    const left =
+      await sql`select from deliveries where event_id = ${eventId} and status = 'pending' and not ready`;
+    return left.count === 0;
+  });
+}
+
+describe('a webhook that is disabled', () => {
+  test('gets no new delivery, while the event is kept', async () => {
+    const off = await makeWebhook(receiver.url('/off'), { enabled: false });
+    const on = await makeWebhook(receiver.url('/on'));
+    const eventId = await makeEvent();
+    await findDelivery(eventId, on);
+    assert.deepEqual((await call('GET', `/webhooks/${off.id}/deliveries`)).body, []);
+    assert.equal((await call('GET', `/events/${eventId}`)).status, 200);
+    await patch(off, { enabled: true });
+    await findDelivery(await makeEvent(), off);
+    assert.equal(receiver.requests.filter(at('/off')).length, 1, 'the event from before is not made up for');
+  });
+
+  test('lets pending ones wait; they go on when it is enabled again', async () => {
+    const { webhook, eventId } = await makePending('/paused');
+    await patch(webhook, { enabled: false });
+    await makeDue(eventId);
+    const other = await makeWebhook(receiver.url('/meanwhile'));
+    for (let turn = 0; turn < 3; turn++) await findDelivery(await makeEvent(), other);
+    const waiting = await findDelivery(eventId, webhook, () => true);
+    assert.equal(waiting.status, 'pending');
+    assert.equal(waiting.attemptCount, 1);
+    assert.equal(receiver.requests.filter(at('/paused')).length, 1);
+
+    await patch(webhook, { enabled: true });
+    assert.equal((await findDelivery(eventId, webhook)).status, 'delivered');
+  });
+});
+
+describe('a webhook that is changed', () => {
+  test('takes its pending deliveries along to the new URL', async () => {
+    const { webhook, eventId } = await makePending('/before');
+    await patch(webhook, { url: receiver.url('/after') });
+    await makeDue(eventId);
+    assert.equal((await findDelivery(eventId, webhook)).status, 'delivered');
+    assert.equal(receiver.requests.filter(at('/before')).length, 1);
+    assert.equal(receiver.requests.filter(at('/after')).length, 1);
+  });
+});
+
+describe('a webhook that is deleted', () => {
+  test('is gone with its deliveries at once, their rows soon after; its events remain', async () => {
+    const { webhook, eventId } = await makePending('/deleted');
+    const delivery = await findDelivery(eventId, webhook, () => true);
+    assert.equal((await call('DELETE', `/webhooks/${webhook.id}`)).status, 204);
+    for (const route of [
+      `/webhooks/${webhook.id}`,
+      `/webhooks/${webhook.id}/deliveries`,
+      `/deliveries/${delivery.id}`,
+    ])
+      assert.equal((await call('GET', route)).status, 404, route);
+    assert.equal((await call('POST', `/deliveries/${delivery.id}/redeliver`)).status, 404);
+    assert.equal((await call('POST', `/webhooks/${webhook.id}/test`)).status, 404);
+    assert.equal((await call('GET', `/events/${eventId}`)).status, 200);
+    const later = await makeEvent();
+    assert.equal(
+      (await sql`select from deliveries where event_id = ${later} and webhook_id = ${webhook.id}`).count,
+      0,
+    );
+    await waitFor('the purge', async () => {
+      const rows = await sql`
+        select from webhooks where id = ${webhook.id}
+        union all select from deliveries where webhook_id = ${webhook.id}
+        union all select from attempts where delivery_id = ${delivery.id}`;
+      return rows.count === 0;
+    });
+    assert.equal(receiver.requests.filter(at('/deleted')).length, 1);
+    assert.equal((await call('GET', `/events/${eventId}`)).status, 200);
+  });
+
+  test('by the deletion of the identity it is restricted to, and no other webhook with it', async () => {
+    const identity = (await call('POST', '/identities', { body: { value: 'gone@restricted.example' } })).body;
+    const restricted = await makeWebhook(receiver.url('/restricted'), { identityId: identity.id });
+    const free = await makeWebhook(receiver.url('/free'));
+    const eventId = await makeEvent({ identityId: identity.id });
+    const delivered = await findDelivery(eventId, restricted);
+    assert.equal((await call('DELETE', `/identities/${identity.id}`)).status, 204);
+    assert.equal((await call('GET', `/webhooks/${restricted.id}`)).status, 404);
+    assert.equal((await call('GET', `/deliveries/${delivered.id}`)).status, 404);
+    assert.equal((await call('GET', `/webhooks/${free.id}`)).status, 200);
+    assert.equal((await findDelivery(eventId, free)).status, 'delivered');
+    assert.equal((await call('GET', `/events/${eventId}`)).status, 200);
+  });
+});
+
+describe('a receiver that fails', () => {
+  test('410 disables the webhook with the reason "gone"; enabling clears it', async () => {
+    receiver.behaveAt('/gone', answer(410));
+    const webhook = await makeWebhook(receiver.url('/gone'));
+    const before = await read(webhook);
+    const eventId = await makeEvent();
+    const delivery = await findDelivery(eventId, webhook);
+    assert.equal(delivery.status, 'failed');
+    assert.equal(delivery.attempts[0].error, 'gone');
+    assert.equal(delivery.attempts.length, 1);
+    const disabled = await waitFor('the end of it', async () => {
+      const now = await read(webhook);
+      return now.enabled ? null : now;
+    });
+    assert.equal(disabled.disabledReason, 'gone');
+    assert.ok(disabled.updatedAt > before.updatedAt);
+    const enabled = await patch(webhook, { enabled: true });
+    assert.equal(enabled.disabledReason, null);
+    receiver.behaveAt('/gone', answer(200));
+    assert.equal((await findDelivery(await makeEvent(), webhook)).status, 'delivered');
+  });
+
+  test('a redirect is not followed, wherever it points', async () => {
+    receiver.behaveAt('/redirects', answer(307, { location: receiver.url('/redirected') }));
+    const webhook = await makeWebhook(receiver.url('/redirects'));
+    const delivery = await findDelivery(await makeEvent(), webhook);
+    assert.equal(delivery.status, 'failed');
+    assert.deepEqual(
+      delivery.attempts.map(({ error, responseStatus }: Record<string, unknown>) => [error, responseStatus]),
+      [
+        ['redirect', 307],
+        ['redirect', 307],
+      ],
+    );
+    assert.equal(receiver.requests.filter(at('/redirected')).length, 0);
+  });
+
+  /** As if it had failed before, so long ago and so often; and then fails or succeeds once more. */
+  async function tryAfter(path: string, history: { days: number; tries: number }, status: number) {
+    const webhook = await makeWebhook(receiver.url(path));
+    await sql`
+      update webhooks set first_failure_at = now() - ${history.days} * interval '1 day', failed_tries = ${history.tries}
+      where id = ${webhook.id}`;
+    receiver.behaveAt(path, answer(status, { 'retry-after': '3600' }));
+    await findDelivery(await makeEvent(), webhook, ({ attemptCount }) => attemptCount === 1);
+    await waitFor('the count', async () => {
+      const [row] = await sql`select failed_tries from webhooks where id = ${webhook.id}`;
+      return row?.failed_tries !== history.tries;
+    });
+    return webhook;
+  }
+
+  test('nothing but failure for 5 days and 10 tries disables it with the reason "failing"; enabling clears it', async () => {
+    const webhook = await tryAfter('/failing', { days: 5.01, tries: 9 }, 503);
+    const disabled = await read(webhook);
+    assert.equal(disabled.enabled, false);
+    assert.equal(disabled.disabledReason, 'failing');
+    assert.ok(disabled.updatedAt > disabled.createdAt);
+    const enabled = await patch(webhook, { enabled: true });
+    assert.equal(enabled.disabledReason, null);
+    const [row] = await sql`select first_failure_at, failed_tries from webhooks where id = ${webhook.id}`;
+    assert.deepEqual({ ...row }, { first_failure_at: null, failed_tries: 0 });
+  });
+
+  test('not before 5 days, not before 10 tries', async () => {
+    const early = await tryAfter('/early', { days: 4.99, tries: 500 }, 503);
+    assert.equal((await read(early)).enabled, true);
+    const few = await tryAfter('/few', { days: 30, tries: 8 }, 503);
+    assert.equal((await read(few)).enabled, true);
+  });
+
+  test('a success ends the count', async () => {
+    const webhook = await tryAfter('/recovers', { days: 30, tries: 500 }, 200);
+    const [row] = await sql`select first_failure_at, failed_tries from webhooks where id = ${webhook.id}`;
+    assert.deepEqual({ ...row }, { first_failure_at: null, failed_tries: 0 });
+    assert.equal((await read(webhook)).enabled, true);
+  });
+
+  test('one that was switched off by hand meanwhile keeps its lack of a reason', async () => {
+    const webhook = await makeWebhook(receiver.url('/by-hand'));
+    await patch(webhook, { enabled: false });
+    await sql`update webhooks set first_failure_at = now() - interval '9 days', failed_tries = 99 where id = ${webhook.id}`;
+    await noteFailures(sql, [webhook.id]);
+    await disableGone(sql, [webhook.id]);
+    const { enabled, disabledReason } = await read(webhook);
+    assert.deepEqual({ enabled, disabledReason }, { enabled: false, disabledReason: null });
+  });
+});
+
+test('a webhook whose secret no longer opens waits, and holds up no other', async () => {
+  const broken = await makeWebhook(receiver.url('/sealed'));
+  const fine = await makeWebhook(receiver.url('/opened'));
+  await sql`update webhooks set secret = '\\x00112233445566778899' where id = ${broken.id}`;
+  const eventId = await makeEvent();
+  assert.equal((await findDelivery(eventId, fine)).status, 'delivered');
+  assert.equal((await findDelivery(eventId, broken, () => true)).status, 'pending');
+  assert.equal(receiver.requests.filter(at('/sealed')).length, 0);
+  assert.ok(service.logged.some(({ webhookId, level }) => webhookId === broken.id && level === 50));
+});
