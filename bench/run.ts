@@ -5,9 +5,13 @@
 import { suggest } from '../src/lib/suggest.ts';
 import * as apiRead from './api-read.ts';
 import * as apiWrite from './api-write.ts';
+import * as backlog from './backlog.ts';
+import * as deliver from './deliver.ts';
+import * as deliverMany from './deliver-many.ts';
+import * as isolation from './isolation.ts';
 import type { Round, Scenario } from './scenario.ts';
 
-const scenarios: readonly Scenario[] = [apiRead, apiWrite];
+const scenarios: readonly Scenario[] = [apiRead, apiWrite, deliver, deliverMany, backlog, isolation];
 
 const rows = [['scenario', 'service/s', 'control/s', 'ratio', 'goal', '']];
 const stopping = new AbortController();

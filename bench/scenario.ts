@@ -45,10 +45,22 @@ export async function takeTurns(
   bench.tell('warming up');
   await measure.service(warmUpMs);
   await measure.control(warmUpMs);
+  return alternate(bench, rounds, {
+    service: () => measure.service(turnMs),
+    control: () => measure.control(turnMs),
+  });
+}
+
+/** Service and control by turns; each says how much it did a second. */
+export async function alternate(
+  bench: Bench,
+  rounds: number,
+  measure: { service: () => Promise<number>; control: () => Promise<number> },
+): Promise<Round[]> {
   const taken: Round[] = [];
   while (taken.length < rounds) {
-    const service = await measure.service(turnMs);
-    const control = await measure.control(turnMs);
+    const service = await measure.service();
+    const control = await measure.control();
     const ratio = service / control;
     taken.push({ service, control, ratio });
     const rates = `${service.toFixed(0)}/s, control ${control.toFixed(0)}/s, ratio ${ratio.toFixed(2)}`;

@@ -18,8 +18,10 @@ function delivery(webhookId: string) {
   return { id: String(++ids), eventId: 'e', webhookId, tries: 0, waited: 0 };
 }
 
-function add(lanes: Lanes, webhookId: string, count: number, nowMs = 0): void {
-  for (let index = 0; index < count; index++) lanes.add(delivery(webhookId), nowMs);
+/** What a claim gave that asked for so many, or for more. */
+function add(lanes: Lanes, webhookId: string, count: number, nowMs = 0, asked = count): void {
+  const claimed = Array.from({ length: count }, () => delivery(webhookId));
+  lanes.fill(claimed, new Map([[webhookId, asked]]), nowMs);
 }
 
 /** Everything that may be tried now, by webhook. */
@@ -119,8 +121,7 @@ describe('turns', () => {
   test('within a webhook, what was added first is tried first', () => {
     const lanes = new Lanes(limits);
     const [first, second] = [delivery('a'), delivery('a')];
-    lanes.add(first, 0);
-    lanes.add(second, 0);
+    lanes.fill([first, second], new Map(), 0);
     assert.equal(lanes.take(), first);
     assert.equal(lanes.take(), second);
   });
@@ -179,24 +180,50 @@ describe('claiming ahead', () => {
     assert.equal(lanes.allowances(0).get('a'), 2);
   });
 
-  test('there is room until as much waits as may be under way', () => {
+  test('there is room until as many webhooks wait for a place as there are places', () => {
     const lanes = new Lanes(limits);
-    for (const webhook of ['a', 'b', 'c']) add(lanes, webhook, 3);
+    for (let webhook = 0; webhook < 9; webhook++) add(lanes, `w${webhook}`, 1);
     assert.ok(lanes.hasRoom());
-    add(lanes, 'd', 1);
+    add(lanes, 'w9', 1);
     assert.ok(!lanes.hasRoom());
     lanes.take();
     assert.ok(lanes.hasRoom());
   });
 
-  test('what waits behind the cap of a slow webhook takes no room from others', () => {
-    const lanes = new Lanes(limits);
-    add(lanes, 'slow', 30);
-    assert.ok(!lanes.hasRoom());
+  test('what waits behind the cap of slow webhooks takes no room from others', () => {
+    const lanes = new Lanes({ ...limits, perProcess: 16 });
+    for (const webhook of ['slow', 'slower', 'slowest']) add(lanes, webhook, 30);
     takeAll(lanes);
-    assert.ok(lanes.hasRoom(), 'four are under way and 26 wait for them');
+    assert.ok(lanes.hasRoom(), 'twelve are under way and 78 wait for them');
     add(lanes, 'quick', 2);
     assert.deepEqual(takeAll(lanes), ['quick', 'quick']);
+  });
+
+  test('another claim is wanted once the last one took all it might and half the window is free', () => {
+    const lanes = new Lanes(limits);
+    assert.ok(!lanes.wantsMore('a', 0));
+    add(lanes, 'a', 4);
+    takeAll(lanes);
+    lanes.settle('a', true, 0);
+    assert.ok(!lanes.wantsMore('a', 0));
+    lanes.settle('a', true, 0);
+    assert.ok(lanes.wantsMore('a', 0));
+  });
+
+  test('no other claim is wanted when the last one found less than it asked for', () => {
+    const lanes = new Lanes(limits);
+    add(lanes, 'a', 3, 0, 4);
+    takeAll(lanes);
+    settle(lanes, 'a', true, 3);
+    assert.ok(!lanes.wantsMore('a', 0));
+  });
+
+  test('nor while the webhook is parked', () => {
+    const lanes = new Lanes(limits);
+    add(lanes, 'a', 4);
+    takeAll(lanes);
+    settle(lanes, 'a', false, 4);
+    assert.ok(!lanes.wantsMore('a', 99));
   });
 });
 
@@ -236,6 +263,18 @@ describe('the breaker', () => {
     assert.deepEqual(takeAll(lanes), [], 'what was given back is not tried');
     assert.equal(lanes.allowances(0).get('a'), 0);
     assert.notEqual(lanes.allowances(0).get('b'), 0);
+  });
+
+  test('opens also when the failures come one by one, with nothing to do between them', () => {
+    const lanes = new Lanes(limits);
+    for (const nowMs of [5000, 5900, 6800]) {
+      lanes.allowances(nowMs);
+      add(lanes, 'a', 1, nowMs, 4);
+      takeAll(lanes);
+      assert.equal(lanes.parked, 0);
+      lanes.settle('a', false, nowMs);
+    }
+    assert.equal(lanes.parked, 1);
   });
 
   test('does not open while there is a success among the failures', () => {

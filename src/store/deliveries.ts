@@ -56,15 +56,18 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
       select free.id
       from chosen cross join lateral (
         select id from deliveries
-        where webhook_id = chosen.webhook_id and ready and (lease_until is null or lease_until < now())
-        order by id limit chosen.allowance
+        -- A range of one and an order by both: with an equation the planner may walk the primary key instead of the
+        -- index of what is ready, past everything that was ever delivered (18 ms instead of 0.2 at 20,000 rows).
+        where ready and webhook_id between chosen.webhook_id and chosen.webhook_id
+          and (lease_until is null or lease_until < now())
+        order by webhook_id, id limit chosen.allowance
         for update skip locked
       ) free
     )
     update deliveries
     set lease_token = ${options.token}, lease_until = now() + ${leaseSeconds} * interval '1 second'
-    from picked where deliveries.id = picked.id
-    returning deliveries.id, event_id as "eventId", webhook_id as "webhookId", tries,
+    where id = any (array(select id from picked))
+    returning id, event_id as "eventId", webhook_id as "webhookId", tries,
       extract(epoch from now() - next_attempt_at)::float8 as waited`;
 }
 
@@ -153,11 +156,11 @@ export async function releaseLeases(sql: Sql, token: string, ids: readonly strin
 export async function promoteDue(sql: Sql, batch = 1000): Promise<number> {
   const promoted = await sql`
     update deliveries set ready = true
-    where id in (
+    where id = any (array(
       select id from deliveries
       where status = 'pending' and not ready and next_attempt_at <= now()
       order by next_attempt_at limit ${batch} for update skip locked
-    )`;
+    ))`;
   return promoted.count;
 }
 
@@ -206,7 +209,7 @@ export async function listDeliveries(
     where owner_id = ${ownerId} and webhook_id = ${webhookId}
       ${filter.status ? sql`and status = ${filter.status}` : sql``}
       ${filter.event ? sql`and event = ${filter.event}` : sql``}
-      ${filter.since ? sql`and created_at >= ${filter.since}::timestamptz` : sql``}
+      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
       ${pageOf(sql, page)}`;
   return toPage(rows, page);
 }

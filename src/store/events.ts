@@ -76,7 +76,7 @@ export async function listEvents(
     where owner_id = ${ownerId}
       ${filter.event ? sql`and event = ${filter.event}` : sql``}
       ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
-      ${filter.since ? sql`and created_at >= ${filter.since}::timestamptz` : sql``}
+      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
       ${pageOf(sql, page)}`;
   return toPage(rows, page);
 }

@@ -12,9 +12,9 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
         select deliveries.id from webhooks join deliveries on deliveries.webhook_id = webhooks.id
         where webhooks.deleted_at is not null limit ${batch}
       ), tries as (
-        delete from attempts where delivery_id in (select id from doomed)
+        delete from attempts where delivery_id = any (array(select id from doomed))
       ), gone as (
-        delete from deliveries where id in (select id from doomed) returning 1
+        delete from deliveries where id = any (array(select id from doomed)) returning 1
       )
       select count(*)::int as purged from gone`,
   );
@@ -40,9 +40,9 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
       with doomed as (
         select id from deliveries where id < ${bound} and status <> 'pending' order by id limit ${batch}
       ), tries as (
-        delete from attempts where delivery_id in (select id from doomed)
+        delete from attempts where delivery_id = any (array(select id from doomed))
       ), gone as (
-        delete from deliveries where id in (select id from doomed) returning 1
+        delete from deliveries where id = any (array(select id from doomed)) returning 1
       )
       select count(*)::int as deliveries from gone`,
   );

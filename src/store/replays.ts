@@ -43,8 +43,8 @@ export async function createReplay(sql: Sql, ownerId: string, given: NewReplay):
   return only(
     await sql<Replay[]>`
       insert into replays (id, owner_id, webhook_id, since, until, selection, position_at)
-      values (${newId()}, ${ownerId}, ${given.webhookId}, ${given.since}::timestamptz,
-        coalesce(${given.until}::timestamptz, now()), ${given.status}, ${given.since}::timestamptz)
+      values (${newId()}, ${ownerId}, ${given.webhookId}, ${given.since}::text::timestamptz,
+        coalesce(${given.until}::text::timestamptz, now()), ${given.status}, ${given.since}::text::timestamptz)
       returning ${columns(sql)}`,
   );
 }
@@ -91,7 +91,7 @@ export function workReplay(sql: Sql, batch = 500): Promise<Step | undefined> {
     await sql`
       update replays
       set examined = examined + ${step.examined}, queued = queued + ${step.queued},
-        position_at = coalesce(${step.at}::timestamptz, position_at),
+        position_at = coalesce(${step.at}::text::timestamptz, position_at),
         position_id = coalesce(${step.id}::uuid, position_id),
         completed_at = ${step.examined < batch ? sql`now()` : null}
       where owner_id = ${work.ownerId} and id = ${work.id}`;
@@ -111,8 +111,8 @@ async function queueBatch(sql: Sql, work: Work, batch: number): Promise<Step> {
     await sql<Step[]>`
       with batch as materialized (
         select id, event, identity_id, created_at from events
-        where owner_id = ${ownerId} and not test and created_at < ${work.until}::timestamptz
-          and (created_at, id) > (${work.positionAt}::timestamptz, ${work.positionId}::uuid)
+        where owner_id = ${ownerId} and not test and created_at < ${work.until}::text::timestamptz
+          and (created_at, id) > (${work.positionAt}::text::timestamptz, ${work.positionId}::uuid)
         order by created_at, id limit ${batch}
       ), wanted as (
         select delivery_id(happened.id, webhooks.id) as id, happened.id as event_id, happened.event

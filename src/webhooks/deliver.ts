@@ -51,6 +51,9 @@ const renewMs = 5000;
 /** No try begins under a lease older than this. */
 const safeLeaseMs = leaseSeconds * 1000 - renewMs;
 const drainMs = 10_000;
+/** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
+const gatherMs = 8;
+const fullBatch = 128;
 const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
@@ -78,18 +81,23 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const failing = new Set<string>();
   let after = firstUuid;
   let recording: Promise<void> | undefined;
+  /** The last walk over the webhooks ended for want of room. */
+  let unfinished = false;
   let stopping = false;
   let cut = false;
   let giveUpAt = Number.POSITIVE_INFINITY;
 
   async function claim(): Promise<boolean> {
     metrics.parkedWebhooks.set(lanes.parked);
-    if (stopping || !lanes.hasRoom()) return false;
+    if (stopping) return false;
+    unfinished = !lanes.hasRoom();
+    if (unfinished) return false;
     const askedAt = performance.now();
+    const allowances = lanes.allowances(askedAt);
     const claimed = await claimDeliveries(sql, {
       token,
       after,
-      allowances: lanes.allowances(askedAt),
+      allowances,
       allowance: limits.perWebhook,
       maxWebhooks: maxWebhooksPerClaim,
     });
@@ -103,13 +111,14 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
         .sort()
         .at(-1) ?? firstUuid;
     if (fresh.length === 0) return wrapped;
-    await prepare(fresh, askedAt);
+    lanes.fill(await prepare(fresh, askedAt), allowances, performance.now());
     tryNext();
-    return lanes.hasRoom();
+    unfinished = !lanes.hasRoom();
+    return !unfinished;
   }
 
   /** Fetches what the tries need, each webhook and each event once. */
-  async function prepare(claimed: ClaimedDelivery[], leasedAt: number): Promise<void> {
+  async function prepare(claimed: ClaimedDelivery[], leasedAt: number): Promise<ClaimedDelivery[]> {
     const missing = new Set(claimed.map(({ eventId }) => eventId).filter((id) => !bodies.get(id)));
     const [targets, data] = await Promise.all([
       readTargets(sql, [...new Set(claimed.map(({ webhookId }) => webhookId))]),
@@ -117,16 +126,15 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     ]);
     const built = new Map(data.map(({ id, event, data }) => [id, bodies.build(id, event, data)]));
     const signed = new Map(targets.map((target) => [target.id, open(target)]));
-    const now = performance.now();
-    for (const delivery of claimed) {
+    return claimed.filter((delivery) => {
       const body = built.get(delivery.eventId) ?? bodies.get(delivery.eventId);
       const target = signed.get(delivery.webhookId);
       // The webhook or the event was deleted this moment, and the purge takes the delivery; or its secret does not open.
-      if (!body || !target) continue;
+      if (!body || !target) return false;
       if (target.failing) failing.add(target.id);
       held.set(delivery.id, { ready: { ...delivery, body, target }, leasedAt });
-      lanes.add(delivery, now);
-    }
+      return true;
+    });
   }
 
   /** A secret under a key that the operator no longer gives keeps its own webhook waiting, and no other. */
@@ -180,7 +188,8 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       recording = undefined;
     });
     tryNext();
-    claiming.wake();
+    const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(ready.webhookId, performance.now());
+    if (more) claiming.wake();
   }
 
   function tell(ready: Ready, outcome: PostOutcome, verdict: Verdict): void {
@@ -196,13 +205,16 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   /** Writes what has been tried, all there is at a time: while one batch is written, the next one gathers. */
   async function record(): Promise<void> {
     while (tried.length > 0) {
+      if (tried.length < fullBatch && !stopping)
+        await new Promise((resolve) => setTimeout(resolve, gatherMs));
       const batch = tried.splice(0);
       const recorded = new Set<string>();
       const records = batch.map(({ record }) => record);
-      await untilDone('recording tries', async () => {
+      const done = await untilDone('recording tries', async () => {
         for (const id of await recordTries(sql, token, records)) recorded.add(id);
       });
       for (const { record } of batch) held.delete(record.id);
+      if (!done) continue;
       const ours = batch.filter(({ record }) => recorded.has(record.id));
       if (ours.length < batch.length) {
         log.warn(
@@ -249,16 +261,16 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   }
 
   /** A database that is away comes back, and what has been tried must not be forgotten meanwhile; but an end is an end. */
-  async function untilDone(what: string, work: () => Promise<unknown>): Promise<void> {
+  async function untilDone(what: string, work: () => Promise<unknown>): Promise<boolean> {
     for (;;) {
       try {
         await work();
-        return;
+        return true;
       } catch (err) {
         const ended = performance.now() > giveUpAt;
         const next = ended ? 'leases will run out instead' : 'trying again';
         log[isUnavailable(err) ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
-        if (ended) return;
+        if (ended) return false;
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
     }

@@ -32,8 +32,11 @@ interface Lane {
   running: number;
   window: number;
   filledAt: number;
-  /** Failures in a row. */
+  /** The last claim took all it might, so there may be more to claim. */
+  more: boolean;
+  /** Failures in a row, and when the last one was. */
   failures: number;
+  failedAt: number;
   /** How often it was parked since the last success, and until when it is. */
   parks: number;
   parkedUntil: number;
@@ -61,11 +64,9 @@ export class Lanes {
     return [...this.#lanes.values()].filter((lane) => lane.parks > 0).length;
   }
 
-  /** Whether to claim more. What waits behind its own webhook's cap does not count: it must not hold up the others. */
+  /** Whether to claim more: not while as many lanes as there are places have something to try at once. */
   hasRoom(): boolean {
-    let waiting = 0;
-    for (const lane of this.#runnable) waiting += lane.queue.length;
-    return waiting < this.#limits.perProcess;
+    return this.#runnable.size < this.#limits.perProcess;
   }
 
   /** How many each webhook may claim now; one that has no lane may claim `perWebhook`. */
@@ -79,7 +80,9 @@ export class Lanes {
   #isForgettable(lane: Lane, nowMs: number): boolean {
     if (lane.queue.length + lane.running > 0) return false;
     const keptUntil =
-      lane.failures > 0 ? lane.parkedUntil + this.#limits.maxBreakerPauseMs : lane.filledAt + quickMs;
+      lane.failures > 0
+        ? Math.max(lane.parkedUntil, lane.failedAt) + this.#limits.maxBreakerPauseMs
+        : lane.filledAt + quickMs;
     return keptUntil < nowMs;
   }
 
@@ -91,11 +94,34 @@ export class Lanes {
     return room * 2 >= lane.window ? room : 0;
   }
 
-  add(delivery: ClaimedDelivery, nowMs: number): void {
-    const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
-    if (lane.queue.length === 0 && lane.filledAt !== nowMs) this.#widen(lane, nowMs);
-    lane.queue.push(delivery);
-    this.#enlist(lane);
+  /** Takes in what a claim gave, which asked for these allowances. */
+  fill(claimed: readonly ClaimedDelivery[], asked: ReadonlyMap<string, number>, nowMs: number): void {
+    const got = new Map<string, number>();
+    for (const delivery of claimed) {
+      const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
+      got.set(lane.webhookId, (got.get(lane.webhookId) ?? 0) + 1);
+      lane.queue.push(delivery);
+      this.#enlist(lane);
+    }
+    for (const lane of this.#lanes.values()) {
+      const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
+      if (allowance > 0) this.#noteClaim(lane, got.get(lane.webhookId) ?? 0, allowance, nowMs);
+    }
+  }
+
+  /** A lane that empties its window quickly may claim further ahead: few large claims cost less than many small ones. */
+  #noteClaim(lane: Lane, got: number, allowance: number, nowMs: number): void {
+    lane.more = got >= allowance;
+    if (got === 0) return;
+    const quick = lane.more && nowMs - lane.filledAt < quickMs;
+    if (quick) lane.window = Math.min(lane.window * 2, this.#limits.maxWindow);
+    lane.filledAt = nowMs;
+  }
+
+  /** Whether a claim for this webhook is worth its while now. */
+  wantsMore(webhookId: string, nowMs: number): boolean {
+    const lane = this.#lanes.get(webhookId);
+    return lane?.more === true && this.hasRoom() && this.#allowance(lane, nowMs) > 0;
   }
 
   #open(webhookId: string): Lane {
@@ -105,17 +131,14 @@ export class Lanes {
       running: 0,
       window: this.#limits.perWebhook,
       filledAt: Number.NEGATIVE_INFINITY,
+      more: false,
       failures: 0,
+      failedAt: 0,
       parks: 0,
       parkedUntil: 0,
     };
     this.#lanes.set(webhookId, lane);
     return lane;
-  }
-
-  #widen(lane: Lane, nowMs: number): void {
-    if (nowMs - lane.filledAt < quickMs) lane.window = Math.min(lane.window * 2, this.#limits.maxWindow);
-    lane.filledAt = nowMs;
   }
 
   #enlist(lane: Lane): void {
@@ -163,6 +186,7 @@ export class Lanes {
 
   #fail(lane: Lane, nowMs: number): ClaimedDelivery[] {
     lane.failures += 1;
+    lane.failedAt = nowMs;
     lane.window = this.#limits.perWebhook;
     const probeFailed = lane.parks > 0 && lane.parkedUntil <= nowMs;
     if (!probeFailed && (lane.parks > 0 || lane.failures < this.#limits.breakerFailures)) return [];

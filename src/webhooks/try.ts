@@ -1,4 +1,5 @@
 /** One signed POST of an event to a webhook: what the delivery loop and the test route both do. */
+import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/secrets.ts';
 import type { TryResult } from '../store/deliveries.ts';
 import type { Target } from '../store/targets.ts';
@@ -8,7 +9,7 @@ import { secretContext } from './secret.ts';
 import { signatureHeaders, signingKey } from './sign.ts';
 
 export interface SigningTarget extends Target {
-  keys: Buffer[];
+  keys: KeyObject[];
 }
 
 export function openTarget(target: Target, sealer: Sealer): SigningTarget {

@@ -1,0 +1,23 @@
+/** 20,000 events over 1,000 webhooks, against the same over one. */
+import { startDeliveryBench } from './deliveries.ts';
+import { alternate, type Bench, type Round } from './scenario.ts';
+
+export const name = 'deliver-many';
+export const goal = 0.85;
+
+const count = 20_000;
+
+export async function run(bench: Bench): Promise<Round[]> {
+  const deliveries = await startDeliveryBench(bench);
+  bench.tell('making 1,000 webhooks');
+  const many = await deliveries.makeWebhooks(1000);
+  const one = await deliveries.makeWebhooks(1);
+  const measure = async (webhooks: string[]) => {
+    await deliveries.queue(webhooks, count);
+    return deliveries.drain(webhooks, count);
+  };
+  bench.tell('warming up');
+  await measure(one);
+  await measure(many);
+  return alternate(bench, 5, { service: () => measure(many), control: () => measure(one) });
+}

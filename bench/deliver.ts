@@ -1,0 +1,28 @@
+/** 20,000 events of 4 KB to one webhook: claimed, signed, posted, recorded; against the same POSTs and no database. */
+import { defaultLimits } from '../src/webhooks/lanes.ts';
+import { startDeliveryBench } from './deliveries.ts';
+import { startChild } from './processes.ts';
+import { alternate, type Bench, type Round } from './scenario.ts';
+
+export const name = 'deliver';
+export const goal = 0.6;
+
+const count = 20_000;
+
+export async function run(bench: Bench): Promise<Round[]> {
+  const deliveries = await startDeliveryBench(bench);
+  const args = [deliveries.origin, String(defaultLimits.perWebhook)];
+  const control = startChild(bench, new URL('./deliver.control.ts', import.meta.url), args);
+  const webhooks = await deliveries.makeWebhooks(1);
+  await deliveries.queue(webhooks, count);
+  bench.tell('warming up');
+  await deliveries.drain(webhooks, count);
+  await control.ask(count);
+  return alternate(bench, 5, {
+    async service() {
+      await deliveries.queue(webhooks, count);
+      return deliveries.drain(webhooks, count);
+    },
+    control: async () => Number(await control.ask(count)),
+  });
+}

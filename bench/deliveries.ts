@@ -1,0 +1,87 @@
+/** What the delivery scenarios share: the service, a receiver, and a backlog that is let go at a given moment. */
+import { connect, type Pool } from '../src/db/client.ts';
+import { openEmbedded } from '../src/db/embedded.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { startChild } from './processes.ts';
+import type { Bench } from './scenario.ts';
+import { startService } from './service.ts';
+
+/** The `data` of an event: 4 KB. */
+export const sampleJson = JSON.stringify({ message: { text: 'x'.repeat(4000) } });
+
+export interface DeliveryBench {
+  sql: Pool;
+  /** Where the receiver listens. */
+  origin: string;
+  /** Makes webhooks, all of them off. */
+  makeWebhooks(count: number, path?: string): Promise<string[]>;
+  /** Makes events and their deliveries, spread evenly over the webhooks. */
+  queue(webhookIds: readonly string[], count: number): Promise<void>;
+  /** Lets the webhooks go and waits until so many deliveries are made and recorded; returns how many a second. */
+  drain(webhookIds: readonly string[], count: number): Promise<number>;
+  turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
+}
+
+export async function startDeliveryBench(bench: Bench): Promise<DeliveryBench> {
+  const { dataDir, url, headers, ownerId } = await startService(bench);
+  const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
+  const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
+  bench.defer(() => embedded.stop());
+  const sql = connect(embedded.url, { max: 2, applicationName: 'posthorn bench' });
+  bench.defer(() => sql.end({ timeout: 1 }));
+  const receiver = startChild(bench, new URL('./receiver.control.ts', import.meta.url), []);
+  const [, port] = await receiver.printed(/port (\d+)/);
+  const origin = `http://127.0.0.1:${port}`;
+
+  async function makeWebhooks(count: number, path = '/hook'): Promise<string[]> {
+    const body = { url: `${origin}${path}`, events: ['message.received'], ownerId, enabled: false };
+    const made: string[] = [];
+    for (let n = 0; n < count; n += 1) {
+      const answer = await fetch(`${url}/webhooks`, { method: 'POST', headers, body: JSON.stringify(body) });
+      if (answer.status !== 201)
+        throw new Error(`POST /webhooks answered ${answer.status}: ${await answer.text()}`);
+      made.push(((await answer.json()) as { id: string }).id);
+    }
+    return made;
+  }
+
+  async function queue(webhookIds: readonly string[], count: number): Promise<void> {
+    await sql.begin(async (sql) => {
+      await sql`set local statement_timeout = 0`;
+      await sql`
+        with made as (
+          insert into events (id, owner_id, event, data)
+          select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
+            || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid, ${ownerId}, 'message.received', ${sampleJson}::text::json
+          from generate_series(1, ${count}::int) n
+          returning id
+        )
+        insert into deliveries (id, owner_id, event_id, webhook_id, event)
+        select delivery_id(id, webhook_id), ${ownerId}, id, webhook_id, 'message.received'
+        from (
+          select id, (${webhookIds}::uuid[])[1 + row_number() over () % ${webhookIds.length}::int] as webhook_id from made
+        ) spread`;
+    });
+    await sql`vacuum analyze deliveries`;
+  }
+
+  async function turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void> {
+    await sql`update webhooks set enabled = ${enabled} where id = any (${webhookIds}::uuid[])`;
+    if (enabled) await sql`notify posthorn_ready`;
+  }
+
+  async function drain(webhookIds: readonly string[], count: number): Promise<number> {
+    const came = receiver.ask(count) as Promise<{ firstMs: number }>;
+    await turnOn(webhookIds, true);
+    const { firstMs } = await came;
+    const pending = () => sql`
+      select from unnest(${webhookIds}::uuid[]) as id
+      where exists (select from deliveries where webhook_id = id and ready) limit 1`;
+    while ((await pending()).count > 0) bench.signal.throwIfAborted();
+    const rate = count / ((Date.now() - firstMs) / 1000);
+    await turnOn(webhookIds, false);
+    return rate;
+  }
+
+  return { sql, origin, makeWebhooks, queue, drain, turnOn };
+}

@@ -1,0 +1,30 @@
+/** Nine healthy webhooks while a tenth hangs until the timeout with 10,000 pending, against the nine alone. */
+import { startDeliveryBench } from './deliveries.ts';
+import { alternate, type Bench, type Round } from './scenario.ts';
+
+export const name = 'isolation';
+export const goal = 0.9;
+
+const count = 18_000;
+
+export async function run(bench: Bench): Promise<Round[]> {
+  const deliveries = await startDeliveryBench(bench);
+  const healthy = await deliveries.makeWebhooks(9);
+  const hanging = await deliveries.makeWebhooks(1, '/hang');
+  await deliveries.queue(hanging, 10_000);
+  const measure = async () => {
+    await deliveries.queue(healthy, count);
+    return deliveries.drain(healthy, count);
+  };
+  bench.tell('warming up');
+  await measure();
+  return alternate(bench, 5, {
+    async service() {
+      await deliveries.turnOn(hanging, true);
+      const rate = await measure();
+      await deliveries.turnOn(hanging, false);
+      return rate;
+    },
+    control: measure,
+  });
+}

@@ -1,0 +1,325 @@
+/** The routes of events, deliveries and tests: shapes, filters, pages, and whose they are. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { Webhook } from 'standardwebhooks';
+import { newId } from '../src/lib/ids.ts';
+import { assertProblem, startTestService, type TestWebhook } from './harness.ts';
+import { answer, hang, reset, startReceiver } from './receiver.ts';
+
+const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '3600' });
+const { sql, call, makeWebhook, makeEvent, findDelivery, user } = service;
+const stranger = await service.makeUser();
+const receiver = await startReceiver();
+after(() => receiver.close());
+
+const iso = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
+const deliveryFields = [
+  ...['id', 'eventId', 'webhookId', 'event', 'status'],
+  ...['attemptCount', 'nextAttemptAt', 'createdAt', 'completedAt'],
+];
+const attemptFields = [
+  ...['id', 'startedAt', 'durationMs', 'responseStatus'],
+  ...['responseHeaders', 'responseBody', 'error'],
+];
+
+/** Every page of a list, by its links. */
+async function walk(first: string, as = user): Promise<{ id: string }[][]> {
+  const pages = [];
+  for (let path: string | undefined = first; path; ) {
+    const { status, body, headers, text } = await call('GET', path, { as });
+    assert.equal(status, 200, text);
+    pages.push(body);
+    path = /^<(.*)>; rel="next"$/.exec(headers.get('link') ?? '')?.[1];
+  }
+  return pages;
+}
+
+describe('GET /webhooks/{id}/deliveries', () => {
+  test('shows exactly the fields of the contract, in their order', async () => {
+    const webhook = await makeWebhook(receiver.url('/listed'));
+    const eventId = await makeEvent();
+    await findDelivery(eventId, webhook);
+    const { body } = await call('GET', `/webhooks/${webhook.id}/deliveries`);
+    assert.equal(body.length, 1);
+    const [{ id, createdAt, completedAt, ...rest }] = body;
+    assert.deepEqual(Object.keys(body[0]), deliveryFields);
+    assert.match(createdAt, iso);
+    assert.match(completedAt, iso);
+    assert.match(id, /^[0-9a-f-]{36}$/);
+    assert.deepEqual(rest, {
+      ...{ eventId, webhookId: webhook.id, event: 'message.received', status: 'delivered' },
+      ...{ attemptCount: 1, nextAttemptAt: null },
+    });
+  });
+
+  test('filters by status, event and since', async () => {
+    const webhook = await makeWebhook(receiver.url('/mixed'), {
+      events: ['message.received', 'message.sent'],
+    });
+    const good = await makeEvent();
+    await findDelivery(good, webhook);
+    receiver.behaveAt('/mixed', answer(500));
+    const bad = await makeEvent({ event: 'message.sent' });
+    const pending = await findDelivery(bad, webhook, ({ attemptCount }) => attemptCount === 1);
+    assert.match(pending.nextAttemptAt, iso);
+    assert.equal(pending.completedAt, null);
+    const found = async (query: string) => {
+      const { status, body, text } = await call('GET', `/webhooks/${webhook.id}/deliveries?${query}`);
+      assert.equal(status, 200, text);
+      return body.map(({ eventId }: { eventId: string }) => eventId);
+    };
+    assert.deepEqual(await found(''), [bad, good]);
+    assert.deepEqual(await found('status=pending'), [bad]);
+    assert.deepEqual(await found('status=delivered'), [good]);
+    assert.deepEqual(await found('status=failed'), []);
+    assert.deepEqual(await found('event=message.sent'), [bad]);
+    assert.deepEqual(await found('event=message.received&status=pending'), []);
+    await sql`update deliveries set created_at = now() - interval '1 day' where event_id = ${good}`;
+    const hourAgo = new Date(Date.now() - 3_600_000).toISOString();
+    assert.deepEqual(await found(`since=${hourAgo}`), [bad]);
+  });
+
+  test('pages of 50, up to 200, stable under inserts', async () => {
+    const webhook = await makeWebhook(receiver.url('/paged'), { enabled: false });
+    const add = (count: number) => sql`
+      insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready)
+      select delivery_id(event_id, ${webhook.id}), ${user.userId}, event_id, ${webhook.id}, 'message.received', 'failed', false
+      from (select gen_random_uuid() as event_id from generate_series(1, ${count}::int)) events`;
+    await add(120);
+    const list = `/webhooks/${webhook.id}/deliveries`;
+    const pages = await walk(list);
+    assert.deepEqual(
+      pages.map((page) => page.length),
+      [50, 50, 20],
+    );
+    assert.equal(new Set(pages.flat().map(({ id }) => id)).size, 120);
+    assert.equal((await call('GET', `${list}?limit=200`)).body.length, 120);
+    assertProblem(await call('GET', `${list}?limit=201`), 400, 'invalid_query');
+    assertProblem(await call('GET', `${list}?limit=0`), 400, 'invalid_query');
+
+    const first = await call('GET', `${list}?limit=100&status=failed`);
+    await add(10);
+    const next = /^<(.*)>/.exec(first.headers.get('link') ?? '')?.[1] ?? '';
+    const rest = (await call('GET', next)).body;
+    assert.deepEqual(
+      [...first.body, ...rest].map(({ id }) => id).sort(),
+      pages
+        .flat()
+        .map(({ id }) => id)
+        .sort(),
+    );
+  });
+
+  const bad = ['status=done', 'event=message.unknown', 'since=yesterday', 'cursor=nonsense', 'unknown=1'];
+  for (const query of bad) {
+    test(`400 for ?${query}`, async () => {
+      const webhook = await makeWebhook(receiver.url('/bad'), { enabled: false });
+      assertProblem(await call('GET', `/webhooks/${webhook.id}/deliveries?${query}`), 400, 'invalid_query');
+    });
+  }
+});
+
+describe('GET /deliveries/{id}', () => {
+  test('adds the attempts, oldest first, in exactly their fields', async () => {
+    receiver.behaveAt('/twice', answer(500, { 'x-a': 'b' }, 'oh'));
+    const webhook = await makeWebhook(receiver.url('/twice'));
+    const eventId = await makeEvent();
+    const failed = await findDelivery(eventId, webhook, ({ attemptCount }) => attemptCount === 1);
+    receiver.behaveAt('/twice', answer(202, {}, 'ah'));
+    await call('POST', `/deliveries/${failed.id}/redeliver`);
+    const delivery = await findDelivery(eventId, webhook);
+    assert.deepEqual(Object.keys(delivery), [...deliveryFields, 'attempts']);
+    assert.deepEqual(delivery.attempts.map(Object.keys), [attemptFields, attemptFields]);
+    const [first, second] = delivery.attempts;
+    assert.deepEqual(first, failed.attempts[0]);
+    assert.match(first.startedAt, iso);
+    assert.ok(Number.isInteger(first.durationMs));
+    assert.equal(first.responseHeaders['x-a'], 'b');
+    assert.deepEqual([first.responseStatus, first.responseBody, first.error], [500, 'oh', 'http_error']);
+    assert.deepEqual([second.responseStatus, second.responseBody, second.error], [202, 'ah', null]);
+  });
+
+  test('a try without an answer has nulls for it', async () => {
+    receiver.behaveAt('/nothing', reset());
+    const webhook = await makeWebhook(receiver.url('/nothing'));
+    const { attempts } = await findDelivery(await makeEvent(), webhook, (one) => one.attemptCount === 1);
+    const { responseStatus, responseHeaders, responseBody, error } = attempts[0];
+    assert.deepEqual([responseStatus, responseHeaders, responseBody], [null, null, null]);
+    assert.equal(error, 'connection_lost');
+  });
+});
+
+describe('POST /deliveries/{id}/redeliver', () => {
+  for (const status of ['pending', 'delivered', 'failed', 'cancelled']) {
+    test(`of one that is ${status}: 202, the same row, tries append, the schedule starts anew`, async () => {
+      const path = `/again-${status}`;
+      receiver.behaveAt(path, answer(500));
+      const webhook = await makeWebhook(receiver.url(path));
+      const eventId = await makeEvent();
+      const { id } = await findDelivery(eventId, webhook, ({ attemptCount }) => attemptCount === 1);
+      // Two tries are all that the schedule has: without a new start this one would be the last.
+      await sql`
+        update deliveries set status = ${status}, ready = false, tries = 1,
+          completed_at = ${status === 'pending' ? null : sql`now()`}, next_attempt_at = ${
+            status === 'pending' ? sql`now() + interval '1 hour'` : null
+          }
+        where id = ${id}`;
+      const again = await call('POST', `/deliveries/${id}/redeliver`);
+      assert.equal(again.status, 202, again.text);
+      assert.deepEqual(Object.keys(again.body), deliveryFields);
+      assert.deepEqual([again.body.id, again.body.status, again.body.completedAt], [id, 'pending', null]);
+      assert.match(again.body.nextAttemptAt, iso);
+      const tried = await findDelivery(eventId, webhook, ({ attemptCount }) => attemptCount === 2);
+      assert.equal(tried.status, 'pending', 'there is another try to come');
+      assert.equal(tried.attempts.length, 2);
+      const { count } =
+        await sql`select from deliveries where event_id = ${eventId} and webhook_id = ${webhook.id}`;
+      assert.equal(count, 1);
+    });
+  }
+
+  test('tells the processes that deliver', async () => {
+    const webhook = await makeWebhook(receiver.url('/told'));
+    const { id } = await findDelivery(await makeEvent(), webhook);
+    const told = new Promise<void>((resolve) => {
+      sql
+        .listen('posthorn_ready', () => resolve())
+        .then(({ unlisten }) => {
+          told.then(unlisten);
+          return call('POST', `/deliveries/${id}/redeliver`);
+        });
+    });
+    await told;
+  });
+});
+
+describe('POST /webhooks/{id}/test', () => {
+  async function tryOut(webhook: TestWebhook) {
+    const answered = await call('POST', `/webhooks/${webhook.id}/test`);
+    assert.equal(answered.status, 200, answered.text);
+    assert.deepEqual(Object.keys(answered.body), ['delivered', 'attempt']);
+    assert.deepEqual(Object.keys(answered.body.attempt), attemptFields);
+    return answered.body;
+  }
+
+  test('sends one signed sample at once, to this webhook alone, with "test": true inside data', async () => {
+    const webhook = await makeWebhook(receiver.url('/sample'));
+    const before = receiver.requests.length;
+    receiver.behaveAt('/sample', answer(201, {}, 'thanks'));
+    const { delivered, attempt } = await tryOut(webhook);
+    assert.equal(delivered, true);
+    assert.deepEqual([attempt.responseStatus, attempt.responseBody, attempt.error], [201, 'thanks', null]);
+    assert.equal(receiver.requests.length, before + 1);
+    const request = receiver.requests.at(-1);
+    assert.ok(request);
+    const sent = new Webhook(webhook.secret).verify(request.body, request.headers as Record<string, string>);
+    const { event, data, ...more } = sent as { event: string; data: { test: unknown } };
+    assert.deepEqual(more, {});
+    assert.equal(event, 'message.received');
+    assert.equal(data.test, true);
+
+    const [listed] = (await call('GET', `/webhooks/${webhook.id}/deliveries`)).body;
+    assert.deepEqual([listed.status, listed.attemptCount], ['delivered', 1]);
+    assert.equal(listed.eventId, request.headers['webhook-id']);
+    assert.deepEqual((await call('GET', `/deliveries/${listed.id}`)).body.attempts, [attempt]);
+    assert.deepEqual((await call('GET', `/events/${listed.eventId}`)).body.data, data);
+  });
+
+  test('works while the webhook is disabled, and leaves it so', async () => {
+    const webhook = await makeWebhook(receiver.url('/disabled'), { enabled: false });
+    assert.equal((await tryOut(webhook)).delivered, true);
+    assert.equal((await call('GET', `/webhooks/${webhook.id}`)).body.enabled, false);
+  });
+
+  test('is 200 whatever came back, and never tried again', async () => {
+    const webhook = await makeWebhook(receiver.url('/broken'));
+    for (const [behaviour, error] of [
+      [answer(500), 'http_error'],
+      [answer(302, { location: '/' }), 'redirect'],
+      [answer(410), 'gone'],
+      [reset(), 'connection_lost'],
+    ] as const) {
+      receiver.behaveAt('/broken', behaviour);
+      const { delivered, attempt } = await tryOut(webhook);
+      assert.deepEqual([delivered, attempt.error], [false, error]);
+    }
+    const listed = (await call('GET', `/webhooks/${webhook.id}/deliveries`)).body;
+    assert.deepEqual(
+      listed.map((one: Record<string, unknown>) => [one.status, one.attemptCount, one.nextAttemptAt]),
+      Array.from({ length: 4 }, () => ['failed', 1, null]),
+    );
+  });
+});
+
+describe('GET /events', () => {
+  test('lists without the data, newest first; one event has its data as it was recorded', async () => {
+    const owner = await service.makeUser();
+    const first = await makeEvent({ ownerId: owner.userId, data: '{"b":[1,null],"a":"é"}' });
+    const second = await makeEvent({ ownerId: owner.userId, event: 'message.bounced' });
+    const { body } = await call('GET', '/events', { as: owner });
+    assert.deepEqual(
+      body.map(({ id }: { id: string }) => id),
+      [second, first],
+    );
+    for (const event of body)
+      assert.deepEqual(Object.keys(event), ['id', 'event', 'identityId', 'createdAt']);
+    const one = (await call('GET', `/events/${first}`, { as: owner })).body;
+    assert.deepEqual(Object.keys(one), ['id', 'event', 'identityId', 'createdAt', 'data']);
+    assert.match(one.createdAt, iso);
+    assert.deepEqual(one.data, { b: [1, null], a: 'é' });
+  });
+
+  test('filters by event, identity and since; pages of 50', async () => {
+    const owner = await service.makeUser();
+    const made = await call('POST', '/identities', { as: owner, body: { value: 'a@events.example' } });
+    const identityId = made.body.id;
+    const theirs = await makeEvent({ ownerId: owner.userId, identityId });
+    const sent = await makeEvent({ ownerId: owner.userId, event: 'message.sent' });
+    const found = async (query: string) =>
+      (await call('GET', `/events?${query}`, { as: owner })).body.map(({ id }: { id: string }) => id);
+    assert.deepEqual(await found(`identity_id=${identityId}`), [theirs]);
+    assert.deepEqual(await found('event=message.sent'), [sent]);
+    assert.deepEqual(await found(`identity_id=${newId()}`), []);
+    await sql`update events set created_at = now() - interval '1 day' where id = ${theirs}`;
+    assert.deepEqual(await found(`since=${new Date(Date.now() - 3_600_000).toISOString()}`), [sent]);
+    await sql`
+      insert into events (id, owner_id, event, data)
+      select gen_random_uuid(), ${owner.userId}, 'message.sent', '{}' from generate_series(1, 60)`;
+    assert.deepEqual(
+      (await walk('/events', owner)).map((page) => page.length),
+      [50, 12],
+    );
+    assertProblem(await call('GET', '/events?limit=201'), 400, 'invalid_query');
+    assertProblem(await call('GET', '/events?identity_id=x'), 400, 'invalid_query');
+  });
+});
+
+test("another owner's are 404, never told apart from what does not exist", async () => {
+  const webhook = await makeWebhook(receiver.url('/mine'));
+  receiver.behaveAt('/never', hang());
+  const eventId = await makeEvent();
+  const { id } = await findDelivery(eventId, webhook);
+  const missing = newId();
+  for (const [method, route] of [
+    ['GET', (of: string) => `/webhooks/${of}/deliveries`],
+    ['POST', (of: string) => `/webhooks/${of}/test`],
+    ['GET', (of: string) => `/deliveries/${of}`],
+    ['POST', (of: string) => `/deliveries/${of}/redeliver`],
+    ['GET', (of: string) => `/events/${of}`],
+  ] as const) {
+    const given = route('').startsWith('/webhooks')
+      ? webhook.id
+      : route('').startsWith('/events')
+        ? eventId
+        : id;
+    const before = receiver.requests.length;
+    const foreign = await call(method, route(given), { as: stranger });
+    const none = await call(method, route(missing), { as: stranger });
+    assertProblem(foreign, 404, 'not_found');
+    assert.deepEqual({ ...foreign.body, requestId: '' }, { ...none.body, requestId: '' });
+    assertProblem(await call(method, route('not-a-uuid')), 404, 'not_found');
+    assert.equal(receiver.requests.length, before);
+    assert.equal((await call(method, route(given), { as: null })).status, 401);
+  }
+  assert.deepEqual((await call('GET', '/events', { as: stranger })).body, []);
+});

@@ -1,0 +1,202 @@
+/** What is removed when its time is over, in small batches, and what never is. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { purgeDeletedWebhooks, purgeOld } from '../src/store/purge.ts';
+import { startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
+
+const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_RETENTION_DAYS: '36500' });
+const { sql, call, makeWebhook, makeUser, makeEvent } = service;
+const days = 30;
+
+interface Made {
+  owner: TestUser;
+  webhook: TestWebhook;
+}
+
+async function prepare(): Promise<Made> {
+  const owner = await makeUser();
+  return { owner, webhook: await makeWebhook('https://example.com/', {}, owner) };
+}
+
+/** An id as one of that age has it: it begins with the time. */
+async function agedId(ageDays: number): Promise<string> {
+  const [row] = await sql`
+    select overlay(first_id_at(now() - ${ageDays} * interval '1 day')::text placing
+      substr(gen_random_uuid()::text, 15) from 15) as id`;
+  return row?.id;
+}
+
+/** An event of that age whose delivery, with one attempt, has come to this status. */
+async function addOld({ owner }: Made, ageDays: number, status = 'delivered'): Promise<string> {
+  const id = await makeEvent({ id: await agedId(ageDays), ownerId: owner.userId });
+  await sql`
+    update deliveries set status = ${status}, ready = ${status === 'pending'} where event_id = ${id}`;
+  await sql`
+    insert into attempts (delivery_id, id, owner_id, started_at, duration_ms)
+    select id, gen_random_uuid(), owner_id, now(), 1 from deliveries where event_id = ${id}`;
+  return id;
+}
+
+async function left({ owner }: Made) {
+  const [row] = await sql`
+    select (select array_agg(id::text order by id) from events where owner_id = ${owner.userId}) as events,
+      (select array_agg(event_id::text order by id) from deliveries where owner_id = ${owner.userId}) as deliveries,
+      (select count(*)::int from attempts where owner_id = ${owner.userId}) as attempts`;
+  return { events: row?.events ?? [], deliveries: row?.deliveries ?? [], attempts: row?.attempts };
+}
+
+async function purgeAll(batch?: number): Promise<number> {
+  let rounds = 1;
+  while (await purgeOld(sql, days, batch)) rounds += 1;
+  return rounds;
+}
+
+describe('what is past its retention', () => {
+  test('goes: events, deliveries of every outcome, attempts; what is younger stays', async () => {
+    const made = await prepare();
+    for (const status of ['delivered', 'failed', 'cancelled']) await addOld(made, 30.01, status);
+    const young = [];
+    for (const status of ['delivered', 'failed', 'cancelled']) young.push(await addOld(made, 29.99, status));
+    young.sort();
+    await purgeAll();
+    assert.deepEqual(await left(made), { events: young, deliveries: young, attempts: 3 });
+  });
+
+  test('an event that nobody listened to goes as well', async () => {
+    const owner = await makeUser();
+    await makeEvent({ id: await agedId(31), ownerId: owner.userId });
+    const kept = await makeEvent({ id: await agedId(29), ownerId: owner.userId });
+    await purgeAll();
+    const rows = await sql`select id from events where owner_id = ${owner.userId}`;
+    assert.deepEqual(
+      rows.map(({ id }) => id),
+      [kept],
+    );
+  });
+
+  test('what is pending stays with its event, however old', async () => {
+    const made = await prepare();
+    const pending = await addOld(made, 40, 'pending');
+    await addOld(made, 45);
+    await purgeAll();
+    assert.deepEqual(await left(made), { events: [pending], deliveries: [pending], attempts: 1 });
+    const [row] = await sql`select status, ready from deliveries where event_id = ${pending}`;
+    assert.deepEqual({ ...row }, { status: 'pending', ready: true });
+
+    await sql`update deliveries set status = 'delivered', ready = false where event_id = ${pending}`;
+    await purgeAll();
+    assert.deepEqual(await left(made), { events: [], deliveries: [], attempts: 0 });
+  });
+
+  test('events of the very moment of a pending delivery stay until it is over', async () => {
+    const made = await prepare();
+    const pending = await addOld(made, 50, 'pending');
+    const other = await prepare();
+    const twin = `${pending.slice(0, 13)}-7000-8000-000000000000`;
+    await makeEvent({ id: twin, ownerId: other.owner.userId });
+    await sql`update deliveries set status = 'failed', ready = false where event_id = ${twin}`;
+    await purgeAll();
+    assert.deepEqual((await left(made)).events, [pending]);
+    assert.deepEqual(await left(other), { events: [twin], deliveries: [], attempts: 0 });
+    await sql`delete from deliveries where event_id = ${pending}`;
+    await purgeAll();
+    assert.deepEqual((await left(other)).events, []);
+  });
+
+  const endings: [string, (made: Made) => Promise<unknown>][] = [
+    ['disabled', ({ webhook }) => sql`update webhooks set enabled = false where id = ${webhook.id}`],
+    ['gone', ({ webhook }) => sql`delete from webhooks where id = ${webhook.id}`],
+  ];
+  for (const [name, end] of endings) {
+    test(`what is pending for a webhook that is ${name} is cancelled, then removed`, async () => {
+      const made = await prepare();
+      await addOld(made, 31, 'pending');
+      const young = await addOld(made, 29, 'pending');
+      await end(made);
+      await purgeAll();
+      assert.deepEqual(await left(made), { events: [young], deliveries: [young], attempts: 1 });
+      const [row] = await sql`select status from deliveries where event_id = ${young}`;
+      assert.equal(row?.status, 'pending');
+    });
+  }
+
+  test('goes in small batches', async () => {
+    const made = await prepare();
+    for (let index = 0; index < 7; index++) await addOld(made, 31 + index);
+    assert.equal(await purgeOld(sql, days, 3), true);
+    assert.equal((await left(made)).deliveries.length, 4);
+    assert.equal((await left(made)).attempts, 4);
+    assert.equal((await left(made)).events.length, 7, 'events after their deliveries');
+    assert.ok((await purgeAll(3)) > 2);
+    assert.deepEqual(await left(made), { events: [], deliveries: [], attempts: 0 });
+  });
+});
+
+describe('a deleted webhook', () => {
+  const remove = ({ webhook }: Made) =>
+    sql`update webhooks set deleted_at = now(), enabled = false where id = ${webhook.id}`;
+
+  test('loses its deliveries and attempts in batches, then goes itself; its events stay', async () => {
+    const made = await prepare();
+    const events = [];
+    for (const status of ['pending', 'delivered', 'failed', 'cancelled', 'pending']) {
+      events.push(await addOld(made, 1, status));
+    }
+    await remove(made);
+    const counts: number[] = [];
+    while (await purgeDeletedWebhooks(sql, 2)) counts.push((await left(made)).deliveries.length);
+    assert.deepEqual(counts, [3, 1, 0]);
+    assert.deepEqual(await left(made), { events: events.sort(), deliveries: [], attempts: 0 });
+    assert.equal((await sql`select from webhooks where id = ${made.webhook.id}`).count, 0);
+  });
+
+  test('in the middle of a purge does not go before its deliveries', async () => {
+    const [first, second] = [await prepare(), await prepare()];
+    await addOld(first, 1);
+    await addOld(second, 1);
+    await remove(first);
+    let purging: Promise<boolean> | undefined;
+    await sql.begin(async (holder) => {
+      // The purge finds this one, has to wait for it, and in the end has none to remove.
+      await holder`delete from deliveries where webhook_id = ${first.webhook.id}`;
+      purging = purgeDeletedWebhooks(sql);
+      await waitFor('the purge to wait', async () => {
+        // A transaction sees activity as it was when it first looked.
+        await holder`select pg_stat_clear_snapshot()`;
+        const waiting = await holder`
+          select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+        return waiting.count > 0;
+      });
+      const { status } = await call('DELETE', `/webhooks/${second.webhook.id}`, { as: second.owner });
+      assert.equal(status, 204);
+    });
+    assert.equal(await purging, false);
+    assert.equal((await sql`select from webhooks where id = ${first.webhook.id}`).count, 0);
+    assert.equal((await sql`select from webhooks where id = ${second.webhook.id}`).count, 1);
+    while (await purgeDeletedWebhooks(sql));
+    assert.deepEqual((await left(second)).deliveries, []);
+    assert.equal((await sql`select from webhooks where id = ${second.webhook.id}`).count, 0);
+  });
+
+  test('takes nothing of any other along', async () => {
+    const [gone, stays] = [await prepare(), await prepare()];
+    await addOld(gone, 1);
+    const kept = await addOld(stays, 1);
+    await remove(gone);
+    while (await purgeDeletedWebhooks(sql));
+    assert.deepEqual(await left(stays), { events: [kept], deliveries: [kept], attempts: 1 });
+  });
+});
+
+test('the id of a delivery begins with the time of its event, and is the same for the same pair', async () => {
+  const made = await prepare();
+  const eventId = await addOld(made, 12);
+  const [row] = await sql`
+    select id, delivery_id(${eventId}, ${made.webhook.id}) as again, id < first_id_at(now() - interval '11 days') as old,
+      id >= first_id_at(now() - interval '13 days') as young
+    from deliveries where event_id = ${eventId}`;
+  assert.equal(row?.id, row?.again);
+  assert.equal(row?.id.slice(0, 13), eventId.slice(0, 13));
+  assert.deepEqual([row?.old, row?.young], [true, true]);
+  assert.match(row?.id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$/);
+});
