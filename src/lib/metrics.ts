@@ -4,7 +4,7 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 export type Metrics = ReturnType<typeof makeMetrics>;
 
 /** What is asked for whenever the metrics are read. */
-export interface MetricSources {
+interface MetricSources {
   backlog(): Promise<number>;
   oldestPendingSeconds(): Promise<number>;
 }
