@@ -7,7 +7,7 @@ import path from 'node:path';
 import type { Config } from './config.ts';
 import { isUnavailable } from './db/client.ts';
 import { prepareSchema } from './db/migrate.ts';
-import { openDatabase } from './db/open.ts';
+import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
@@ -41,6 +41,8 @@ export interface Service {
 type Closing = (() => Promise<void>)[];
 
 const poolSize = 10;
+/** Claims, bodies, records and leases: each has at most one statement under way. */
+const deliveryPoolSize = 5;
 const purgePollMs = 10_000;
 const replayPollMs = 1000;
 
@@ -76,7 +78,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     };
     closing.push(() => parts.poster.close());
     const firstUser = await makeFirstUser(parts);
-    const wakeDelivery = await startLoops(parts, closing);
+    const wakeDelivery = await startLoops(parts, database, closing);
     const url = await openDoors({ ...parts, wakeDelivery }, closing);
     return { url, firstUser, stop };
   } catch (error) {
@@ -100,7 +102,11 @@ async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service
 }
 
 /** Everything that works in the background. Returns how to tell it that deliveries are ready. */
-async function startLoops(parts: Omit<Services, 'wakeDelivery'>, closing: Closing): Promise<() => void> {
+async function startLoops(
+  parts: Omit<Services, 'wakeDelivery'>,
+  database: Database,
+  closing: Closing,
+): Promise<() => void> {
   const { config, sql, log } = parts;
   const purge = async () => {
     const more = [
@@ -126,7 +132,12 @@ async function startLoops(parts: Omit<Services, 'wakeDelivery'>, closing: Closin
 
   // A poster of its own: its end cuts what is under way after the drain, which is not the API's affair.
   const poster = makePoster({ egress: parts.egress });
-  const delivery = startDelivery({ ...parts, poster, scheduleSeconds: config.retrySchedule });
+  const delivery = startDelivery({
+    ...parts,
+    sql: database.openRelaxed(deliveryPoolSize),
+    poster,
+    scheduleSeconds: config.retrySchedule,
+  });
   closing.push(() => delivery.stop());
   const replay = async () => {
     const step = await workReplay(sql);

@@ -16,7 +16,8 @@ export type Pool = postgresTypes.Sql;
 
 /** An array type, which PostgreSQL writes as `{a,"b c",NULL}`; every element type reads quoted text. */
 function arrayType(oid: number) {
-  const quote = (value: unknown) => `"${String(value).replace(/["\\]/g, '\\$&')}"`;
+  const quote = (value: unknown) =>
+    typeof value === 'number' ? value : `"${String(value).replace(/["\\]/g, '\\$&')}"`;
   return {
     to: oid,
     from: [oid],
@@ -38,7 +39,17 @@ const types = {
   jsonArray: arrayType(199),
 };
 
-export function connect(url: string, options: { max: number; applicationName: string }): Pool {
+interface ConnectOptions {
+  max: number;
+  applicationName: string;
+  /**
+   * Commits do not wait for the disk. Only for what may be done again after a crash of the database: claims and records of
+   * deliveries, which are made at least once. Never for what anyone is told is done.
+   */
+  relaxed?: boolean;
+}
+
+export function connect(url: string, options: ConnectOptions): Pool {
   const { plainUrl, ssl } = readTls(url);
   return postgres(plainUrl, {
     max: options.max,
@@ -50,7 +61,11 @@ export function connect(url: string, options: { max: number; applicationName: st
     // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
     fetch_types: false,
     types,
-    connection: { application_name: options.applicationName, statement_timeout: 30_000 },
+    connection: {
+      application_name: options.applicationName,
+      statement_timeout: 30_000,
+      ...(options.relaxed ? { synchronous_commit: 'off' } : {}),
+    },
     onnotice: () => {},
   });
 }

@@ -6,6 +6,8 @@ import { openEmbedded } from './embedded.ts';
 
 export interface Database {
   sql: Pool;
+  /** A second pool, for the delivery loop: neither waits for the other, and its commits do not wait for the disk. */
+  openRelaxed(max: number): Pool;
   /** Tells whoever wants to start after us that waiting is worth it. */
   announceStop(): Promise<void>;
   /** Closes the pool and then, being the last one out, the embedded server. */
@@ -18,25 +20,32 @@ export async function openDatabase(
 ): Promise<Database> {
   const { purpose, log, max } = options;
   const applicationName = `posthorn ${purpose}`;
-  if (config.databaseUrl !== null) {
-    const sql = connect(config.databaseUrl, { max, applicationName });
-    try {
-      await waitForDatabase(sql, log, options.signal);
-    } catch (error) {
-      await sql.end({ timeout: 0 });
-      throw error;
-    }
-    return { sql, announceStop: async () => {}, close: () => sql.end({ timeout: 5 }) };
-  }
+  const { databaseUrl } = config;
+  const embedded =
+    databaseUrl === null ? await openEmbedded({ dataDir: config.dataDir, log, purpose }) : null;
+  const url = embedded?.url ?? databaseUrl ?? '';
+  const pools = [connect(url, { max, applicationName })];
+  const [sql] = pools as [Pool];
+  const close = async () => {
+    await Promise.all(pools.map((pool) => pool.end({ timeout: 5 })));
+    await embedded?.stop();
+  };
 
-  const embedded = await openEmbedded({ dataDir: config.dataDir, log, purpose });
-  const sql = connect(embedded.url, { max, applicationName });
+  try {
+    // The embedded one is handed out ready.
+    if (!embedded) await waitForDatabase(sql, log, options.signal);
+  } catch (error) {
+    await sql.end({ timeout: 0 });
+    throw error;
+  }
   return {
     sql,
-    announceStop: () => embedded.announceStop(),
-    async close() {
-      await sql.end({ timeout: 5 });
-      await embedded.stop();
+    openRelaxed(max) {
+      const pool = connect(url, { max, applicationName: `${applicationName} delivery`, relaxed: true });
+      pools.push(pool);
+      return pool;
     },
+    announceStop: async () => embedded?.announceStop(),
+    close,
   };
 }

@@ -23,34 +23,87 @@ export async function answerOnce<Body>(
   reply: FastifyReply,
   effect: (sql: Sql) => Promise<Answer<Body>>,
 ): Promise<void> {
-  const key = readKey(request);
-  if (key === undefined) {
+  const scope = readScope(request);
+  if (!scope) {
     const answer = await effect(services.sql);
     if (answer.location) reply.header('location', answer.location);
     reply.code(answer.status).send(answer.body);
     return;
   }
 
-  const [path = ''] = request.url.split('?', 1);
-  const scope = { ownerId: request.ownerId, path, key };
   const kept = await transaction(services.sql, async (sql) => {
-    if (!(await holdKey(sql, scope))) throw new Problem('idempotency_in_progress');
-    const requestHash = hashRequest(request);
-    const earlier = await findAnswer(sql, scope);
-    if (earlier && !earlier.requestHash.equals(requestHash)) throw new Problem('idempotency_mismatch');
-    if (earlier) {
-      reply.header('idempotent-replayed', 'true');
-      return { ...earlier, text: services.sealer.open(earlier.body, contextOf(scope)) };
-    }
-    const answer = await effect(sql);
-    const text = String(reply.code(answer.status).serialize(answer.body));
-    const location = answer.location ?? null;
-    const body = services.sealer.seal(text, contextOf(scope));
-    await keepAnswer(sql, scope, { requestHash, status: answer.status, location, body });
-    return { status: answer.status, location, text };
+    const earlier = await findEarlier(services, sql, scope, request);
+    return earlier ?? keep(services, sql, scope, request, reply, await effect(sql));
   });
-  if (kept.location) reply.header('location', kept.location);
-  reply.code(kept.status).type('application/json; charset=utf-8').send(kept.text);
+  send(reply, kept);
+}
+
+/**
+ * The same for a POST that first acts on the world outside, such as one that calls a webhook: no transaction is open while it
+ * does. Two such requests at once with one key may both act; both get the first one's answer.
+ */
+export async function actAndAnswerOnce<Result, Body>(
+  services: Services,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  act: () => Promise<Result>,
+  effect: (sql: Sql, result: Result) => Promise<Answer<Body>>,
+): Promise<void> {
+  const scope = readScope(request);
+  const earlier =
+    scope && (await transaction(services.sql, (sql) => findEarlier(services, sql, scope, request)));
+  if (earlier) return send(reply, earlier);
+  const result = await act();
+  await answerOnce(services, request, reply, (sql) => effect(sql, result));
+}
+
+interface Kept {
+  status: number;
+  location: string | null;
+  text: string;
+  replayed: boolean;
+}
+
+/** Holds the key until the transaction ends, and opens what is kept under it. */
+async function findEarlier(
+  { sealer }: Services,
+  sql: Sql,
+  scope: IdempotencyScope,
+  request: FastifyRequest,
+): Promise<Kept | undefined> {
+  if (!(await holdKey(sql, scope))) throw new Problem('idempotency_in_progress');
+  const earlier = await findAnswer(sql, scope);
+  if (!earlier) return undefined;
+  if (!earlier.requestHash.equals(hashRequest(request))) throw new Problem('idempotency_mismatch');
+  const { status, location, body } = earlier;
+  return { status, location, text: sealer.open(body, contextOf(scope)), replayed: true };
+}
+
+async function keep<Body>(
+  { sealer }: Services,
+  sql: Sql,
+  scope: IdempotencyScope,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  answer: Answer<Body>,
+): Promise<Kept> {
+  const { status, location = null } = answer;
+  const text = String(reply.code(status).serialize(answer.body));
+  const body = sealer.seal(text, contextOf(scope));
+  await keepAnswer(sql, scope, { requestHash: hashRequest(request), status, location, body });
+  return { status, location, text, replayed: false };
+}
+
+function send(reply: FastifyReply, { status, location, text, replayed }: Kept): void {
+  if (location) reply.header('location', location);
+  if (replayed) reply.header('idempotent-replayed', 'true');
+  reply.code(status).type('application/json; charset=utf-8').send(text);
+}
+
+function readScope(request: FastifyRequest): IdempotencyScope | undefined {
+  const key = readKey(request);
+  const [path = ''] = request.url.split('?', 1);
+  return key === undefined ? undefined : { ownerId: request.ownerId, path, key };
 }
 
 function readKey(request: FastifyRequest): string | undefined {

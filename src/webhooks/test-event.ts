@@ -1,35 +1,46 @@
-/**
- * A sample event, tried once by the process that was asked, and kept like any other: an event, a delivery, an attempt,
- * written when the try is over. It is never retried or replayed.
- */
+/** A sample event, tried once by the process that was asked. It is kept like any other, and never retried or replayed. */
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import { type Attempt, listAttempts, recordTestTry } from '../store/deliveries.ts';
+import { type Attempt, listAttempts, recordTestTry, type TryResult } from '../store/deliveries.ts';
 import { readTargets } from '../store/targets.ts';
-import { findWebhook } from '../store/webhooks.ts';
+import { findWebhook, type Webhook } from '../store/webhooks.ts';
 import { buildBody } from './bodies.ts';
 import { decide } from './decide.ts';
 import type { Poster } from './post.ts';
 import { sampleData } from './sample.ts';
 import { openTarget, postSigned, toResult } from './try.ts';
 
+interface TestTry {
+  webhook: Webhook;
+  event: { id: string; event: string; data: string };
+  result: TryResult;
+}
+
+/** One POST, also while the webhook is disabled; undefined when the owner has no such webhook. */
 export async function tryWebhook(
   parts: { sql: Sql; sealer: Sealer; poster: Poster; userAgent: string },
   ownerId: string,
   webhookId: string,
-): Promise<{ delivered: boolean; attempt: Attempt } | undefined> {
-  const { sql } = parts;
-  const webhook = await findWebhook(sql, ownerId, webhookId);
-  const [target] = webhook ? await readTargets(sql, [webhookId]) : [];
+): Promise<TestTry | undefined> {
+  const webhook = await findWebhook(parts.sql, ownerId, webhookId);
+  const [target] = webhook ? await readTargets(parts.sql, [webhookId]) : [];
   if (!webhook || !target) return undefined;
-
   const event = { id: newId(), event: 'message.received', data: JSON.stringify(sampleData()) };
   const body = buildBody(event.event, event.data);
   const outcome = await postSigned(parts, openTarget(target, parts.sealer), { id: event.id, body });
   const verdict = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
-  const deliveryId = await recordTestTry(sql, ownerId, webhook, event, toResult(outcome, verdict));
+  return { webhook, event, result: toResult(outcome, verdict) };
+}
+
+/** Writes the event, its delivery and its attempt, all over by then. */
+export async function keepTestTry(
+  sql: Sql,
+  ownerId: string,
+  { webhook, event, result }: TestTry,
+): Promise<{ delivered: boolean; attempt: Attempt }> {
+  const deliveryId = await recordTestTry(sql, ownerId, webhook, event, result);
   const [attempt] = await listAttempts(sql, ownerId, deliveryId);
   if (!attempt) throw new Error('A test try was recorded and is not there');
-  return { delivered: verdict.status === 'delivered', attempt };
+  return { delivered: result.status === 'delivered', attempt };
 }

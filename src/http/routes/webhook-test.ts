@@ -1,8 +1,8 @@
 /** `POST /webhooks/{id}/test`: one try of a sample event, now, to this webhook alone. */
 import { Type } from 'typebox';
 import { Problem } from '../../problems.ts';
-import { tryWebhook } from '../../webhooks/test-event.ts';
-import { answerOnce } from '../idempotency.ts';
+import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
+import { actAndAnswerOnce } from '../idempotency.ts';
 import { IdParams } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 import { Attempt } from './deliveries.ts';
@@ -21,11 +21,18 @@ export function webhookTestRoutes(app: App, services: Services): void {
         response: { 200: Tested },
       },
     },
-    (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
-        const tested = await tryWebhook({ ...services, sql }, request.ownerId, request.params.id);
-        if (!tested) throw new Problem('not_found');
-        return { status: 200, body: tested };
-      }),
+    async (request, reply) => {
+      const { id } = request.params;
+      await actAndAnswerOnce(
+        services,
+        request,
+        reply,
+        () => tryWebhook(services, request.ownerId, id),
+        async (sql, tried) => {
+          if (!tried) throw new Problem('not_found');
+          return { status: 200, body: await keepTestTry(sql, request.ownerId, tried) };
+        },
+      );
+    },
   );
 }
