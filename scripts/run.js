@@ -53,6 +53,7 @@ function install() {
       env: { ...process.env, PATH: pathWithoutOurOwn() },
     });
     if (result.status !== 0) {
+      rmSync(lock, { force: true });
       fail('Posthorn: the installation failed; npm says why above. Mend it and run the same command again.');
     }
   } finally {
@@ -87,7 +88,8 @@ function isHeld() {
   try {
     const pid = readFileSync(lock, 'utf8');
     // Empty: its maker is between creating and writing it.
-    return pid === '' || process.kill(Number(pid), 0);
+    // Our own pid: left behind by an earlier start in a container, where pids repeat.
+    return pid === '' || (Number(pid) !== process.pid && process.kill(Number(pid), 0));
   } catch (error) {
     return error.code === 'EPERM';
   }

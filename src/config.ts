@@ -42,7 +42,7 @@ export const settings = {
   PORT: setting(port, 3000, '3000', 'Port of the API. `0` takes a free one.'),
   HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the API listens on.'),
   NODE_ENV: setting<string>(
-    text,
+    nodeEnv,
     'development',
     'development',
     '`production` turns on the strict defaults below.',
@@ -215,7 +215,9 @@ export function readConfig(environment: Record<string, string | undefined>) {
   const embedded = values.DATABASE_URL === null;
 
   for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'] as const) {
-    if (production && values[name] === null) faults.push(`${name} is required with NODE_ENV=production.`);
+    // One that was given and is wrong has been told already.
+    if (!production || values[name] !== null || environment[name]) continue;
+    faults.push(`${name} is required with NODE_ENV=production.`);
   }
   if (!production && !embedded && values.POSTHORN_SECRET_KEY === null) {
     faults.push('POSTHORN_SECRET_KEY is required with DATABASE_URL. Make one with: openssl rand -base64 32');
@@ -291,6 +293,12 @@ function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127(\.\d{1,3}){3}$/.test(host);
 }
 
+/** Any word is fine but one that was meant to be the strict one. */
+function nodeEnv(given: string): string {
+  if (!/^prod/i.test(given) || given === 'production') return given;
+  throw new Fault('write production, or leave it out for development.');
+}
+
 function text(given: string): string {
   return given;
 }
@@ -322,12 +330,12 @@ function oneOf<T extends string>(allowed: readonly T[]) {
 }
 
 function list<T>(readOne: (text: string) => T) {
-  return (given: string): readonly T[] =>
-    given
-      .split(',')
-      .map((part) => part.trim())
-      .filter((part) => part !== '')
-      .map(readOne);
+  return (given: string): readonly T[] => {
+    const parts = given.split(',').map((part) => part.trim());
+    const written = parts.filter((part) => part !== '');
+    if (written.length === 0) throw new Fault('write at least one, or leave it out.');
+    return written.map(readOne);
+  };
 }
 
 function token(given: string): string {

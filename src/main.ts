@@ -16,7 +16,7 @@ import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
 import { makeMetrics } from './lib/metrics.ts';
 import { OperatorError } from './lib/operator-error.ts';
-import { makeSealer, readOrMakeKeyFile } from './lib/secrets.ts';
+import { makeSealer, readOrMakeKeyFile, type Sealer } from './lib/secrets.ts';
 import { readVersion } from './lib/version.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
@@ -24,9 +24,11 @@ import { purgeAnswers } from './store/idempotency.ts';
 import { purgeDeletedWebhooks, purgeOld } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
 import { createFirstUser, type User } from './store/users.ts';
+import { findAnySealedSecret } from './store/webhooks.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { makeEgress } from './webhooks/egress.ts';
 import { makePoster } from './webhooks/post.ts';
+import { secretContext } from './webhooks/secret.ts';
 
 export interface Service {
   /** Where the API listens; null without the role `api`. */
@@ -41,10 +43,11 @@ export interface Service {
 type Closing = (() => Promise<void>)[];
 
 const poolSize = 10;
-/** Claims, bodies, records and leases: each has at most one statement under way. */
 const deliveryPoolSize = 5;
 const purgePollMs = 10_000;
 const replayPollMs = 1000;
+/** How long requests under way may take once the service is told to stop. */
+const patienceMs = 5000;
 
 export async function startService(config: Config, log: Log, signal?: AbortSignal): Promise<Service> {
   const database = await openDatabase(config, {
@@ -68,7 +71,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       sql,
       log,
       egress,
-      sealer: makeSealer(loadSecretKeys(config)),
+      sealer: await openSealer(config, sql),
       metrics: makeMetrics({
         backlog: () => countBacklog(sql),
         oldestPendingSeconds: () => readOldestPending(sql),
@@ -77,9 +80,10 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       userAgent: `Posthorn/${readVersion()}`,
     };
     closing.push(() => parts.poster.close());
-    const firstUser = await makeFirstUser(parts);
     const wakeDelivery = await startLoops(parts, database, closing);
     const url = await openDoors({ ...parts, wakeDelivery }, closing);
+    // Last: its key is shown once, so nothing may fail between making and showing it.
+    const firstUser = await makeFirstUser(parts);
     return { url, firstUser, stop };
   } catch (error) {
     await stop();
@@ -90,6 +94,19 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
 /** The operator's keys, or the one in the data folder of an embedded database. */
 export function loadSecretKeys(config: Config): readonly Buffer[] {
   return config.secretKeys ?? [readOrMakeKeyFile(path.join(config.dataDir, 'secret.key'))];
+}
+
+/** A key that does not open what is stored would show only later, as webhooks that are not called. */
+async function openSealer(config: Config, sql: Services['sql']): Promise<Sealer> {
+  const sealer = makeSealer(loadSecretKeys(config));
+  const stored = await findAnySealedSecret(sql);
+  try {
+    if (stored) sealer.open(stored.secret, secretContext(stored.id));
+  } catch (cause) {
+    const message = `${(cause as Error).message}. Add the key that was used before to POSTHORN_SECRET_KEY, after a comma.`;
+    throw new OperatorError(message, { cause });
+  }
+  return sealer;
 }
 
 async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service['firstUser']> {
@@ -134,7 +151,7 @@ async function startLoops(
   const poster = makePoster({ egress: parts.egress });
   const delivery = startDelivery({
     ...parts,
-    sql: database.openRelaxed(deliveryPoolSize),
+    sql: database.openAnother(deliveryPoolSize),
     poster,
     scheduleSeconds: config.retrySchedule,
   });
@@ -169,7 +186,11 @@ async function openDoors(services: Services, closing: Closing): Promise<string |
   }
   if (!config.roles.includes('api')) return null;
   const app = await buildApp(services);
-  closing.push(() => app.close());
+  closing.push(async () => {
+    const cut = setTimeout(() => app.server.closeAllConnections(), patienceMs);
+    await app.close();
+    clearTimeout(cut);
+  });
   return listen(app, config.host, config.port, 'PORT');
 }
 

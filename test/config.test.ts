@@ -69,6 +69,8 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ POSTHORN_RETRY_SCHEDULE: '5,x' }, /whole number/],
   [{ HOST: '0.0.0.0' }, /NODE_ENV=production, or POSTHORN_INSECURE_DEV=true/],
   [{ POSTHORN_SMTP_HOST: '::' }, /POSTHORN_SMTP_HOST=::/],
+  [{ NODE_ENV: 'prod' }, /NODE_ENV=prod: write production/],
+  [{ POSTHORN_ROLES: ',' }, /at least one/],
   [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
 ];
 

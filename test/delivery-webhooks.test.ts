@@ -206,7 +206,7 @@ describe('a receiver that fails', () => {
     await patch(webhook, { enabled: false });
     await sql`update webhooks set first_failure_at = now() - interval '9 days', failed_tries = 99 where id = ${webhook.id}`;
     await noteFailures(sql, [webhook.id]);
-    await disableGone(sql, [webhook.id]);
+    await disableGone(sql, [{ id: webhook.id, url: receiver.url('/by-hand') }]);
     const { enabled, disabledReason } = await read(webhook);
     assert.deepEqual({ enabled, disabledReason }, { enabled: false, disabledReason: null });
   });

@@ -149,6 +149,7 @@ describe('every try', () => {
       responseStatus: 200,
       responseHeaders: '{}',
       error: null,
+      tries: 0,
     };
     const recorded = await recordTries(
       sql,

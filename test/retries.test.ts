@@ -27,7 +27,7 @@ async function claim(token: string, more: Partial<Parameters<typeof claimDeliver
 function tried(id: string, more: Partial<TriedDelivery> = {}): TriedDelivery {
   return {
     ...{ id, status: 'delivered', waitSeconds: null, durationMs: 5, responseStatus: 200 },
-    ...{ responseHeaders: '{}', responseBody: 'ok', error: null },
+    ...{ responseHeaders: '{}', responseBody: 'ok', error: null, tries: 0 },
     ...more,
   };
 }
@@ -273,4 +273,27 @@ test('what another owner holds is recorded under its own', async (t) => {
   assert.equal((await call('GET', `/deliveries/${one.id}`, { as: two.owner })).status, 404);
   assert.equal((await read(one.id, { as: one.owner })).attempts.length, 1);
   assert.equal((await read(two.id, { as: two.owner })).attempts.length, 1);
+});
+
+test('a redelivery asked for during the last try outlives that try', async (t) => {
+  const { ids, owner } = await prepare(t);
+  const [id = ''] = ids;
+  await sql`update deliveries set tries = 9 where id = ${id}`;
+  const token = newId();
+  const [claimed] = (await claim(token)).filter((one) => one.id === id);
+  assert.equal(claimed?.tries, 9);
+  assert.equal((await call('POST', `/deliveries/${id}/redeliver`, { as: owner })).status, 202);
+  await recordTries(sql, token, [tried(id, { status: 'failed', error: 'http_error', tries: 9 })]);
+  const { body } = await call('GET', `/deliveries/${id}`, { as: owner });
+  assert.equal(body.status, 'pending');
+  assert.equal((await claim(newId())).filter((one) => one.id === id).length, 1, 'it can be tried at once');
+});
+
+test('webhooks whose every delivery is being tried do not hide those behind them', async (t) => {
+  const wanted = [await prepare(t), await prepare(t)].flatMap(({ ids }) => ids);
+  const found = [
+    ...(await claim(newId(), { maxWebhooks: 1 })),
+    ...(await claim(newId(), { maxWebhooks: 1 })),
+  ];
+  assert.deepEqual(found.map(({ id }) => id).sort(), wanted.sort());
 });

@@ -92,3 +92,20 @@ test('development mode refuses to listen beyond loopback, and says the two ways 
   await readyUrl(meant);
   await assertStopsCleanly(meant, () => meant.child.kill('SIGTERM'));
 });
+
+test('a first start that fails for its port does not use up the key', async () => {
+  const fresh = makeFolder();
+  const other = createServer();
+  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+  const address = other.address();
+  const port = typeof address === 'object' ? String(address?.port) : '';
+  const refused = startNpm({ POSTHORN_DATA_DIR: fresh.path, PORT: port });
+  assert.equal(await refused.ended, 1);
+  other.close();
+  const program = startNpm({ POSTHORN_DATA_DIR: fresh.path });
+  await readyUrl(program);
+  assert.match(program.output(), /ph_[0-9A-Za-z]{38}/);
+  program.child.kill('SIGTERM');
+  await program.ended;
+  fresh.remove();
+});

@@ -291,3 +291,12 @@ test('webhooks are listed newest first, in pages', async () => {
   assert.deepEqual(found, ids);
   assert.equal(second.headers.get('link'), null);
 });
+
+test('an id in capitals names the same webhook, and its secret still opens', async () => {
+  const { record } = await make();
+  const capitals = record.id.toUpperCase();
+  const rotated = await call('POST', `/webhooks/${capitals}/secret/rotate`);
+  assert.equal(rotated.status, 200);
+  assert.deepEqual((await call('GET', `/webhooks/${record.id}/secret`)).body, rotated.body);
+  assert.deepEqual((await call('GET', `/webhooks/${capitals}/secret`)).body, rotated.body);
+});

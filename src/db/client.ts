@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
 import { checkServerIdentity, type PeerCertificate } from 'node:tls';
 import type postgresTypes from 'postgres';
 import type { Log } from '../lib/log.ts';
@@ -39,17 +40,7 @@ const types = {
   jsonArray: arrayType(199),
 };
 
-interface ConnectOptions {
-  max: number;
-  applicationName: string;
-  /**
-   * Commits do not wait for the disk. Only for what may be done again after a crash of the database: claims and records of
-   * deliveries, which are made at least once. Never for what anyone is told is done.
-   */
-  relaxed?: boolean;
-}
-
-export function connect(url: string, options: ConnectOptions): Pool {
+export function connect(url: string, options: { max: number; applicationName: string }): Pool {
   const { plainUrl, ssl } = readTls(url);
   return postgres(plainUrl, {
     max: options.max,
@@ -61,11 +52,7 @@ export function connect(url: string, options: ConnectOptions): Pool {
     // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
     fetch_types: false,
     types,
-    connection: {
-      application_name: options.applicationName,
-      statement_timeout: 30_000,
-      ...(options.relaxed ? { synchronous_commit: 'off' } : {}),
-    },
+    connection: { application_name: options.applicationName, statement_timeout: 30_000 },
     onnotice: () => {},
   });
 }
@@ -100,6 +87,8 @@ const unavailable = new Set([
   '57P01', // admin_shutdown
   '57P02', // crash_shutdown
   '57P03', // cannot_connect_now: starting up, shutting down, in recovery
+  '40001', // serialization_failure
+  '40P01', // deadlock_detected
   '57014', // query_canceled: our own statement_timeout
   '25006', // read_only_sql_transaction: a standby not promoted yet
 ]);
@@ -140,12 +129,8 @@ export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal)
 }
 
 function pause(ms: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener('abort', () => {
-      clearTimeout(timer);
-      reject(new OperatorError('Stopped while waiting for the database.'));
-    });
+  return delay(ms, undefined, signal ? { signal } : {}).catch(() => {
+    throw new OperatorError('Stopped while waiting for the database.');
   });
 }
 

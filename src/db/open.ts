@@ -6,8 +6,8 @@ import { openEmbedded } from './embedded.ts';
 
 export interface Database {
   sql: Pool;
-  /** A second pool, for the delivery loop: neither waits for the other, and its commits do not wait for the disk. */
-  openRelaxed(max: number): Pool;
+  /** Another pool, for the delivery loop: so that neither it nor the API waits for the other's queries. */
+  openAnother(max: number): Pool;
   /** Tells whoever wants to start after us that waiting is worth it. */
   announceStop(): Promise<void>;
   /** Closes the pool and then, being the last one out, the embedded server. */
@@ -40,8 +40,8 @@ export async function openDatabase(
   }
   return {
     sql,
-    openRelaxed(max) {
-      const pool = connect(url, { max, applicationName: `${applicationName} delivery`, relaxed: true });
+    openAnother(max) {
+      const pool = connect(url, { max, applicationName: `${applicationName} delivery` });
       pools.push(pool);
       return pool;
     },

@@ -108,7 +108,7 @@ function readBearer(request: FastifyRequest, missing: ProblemCode, malformed: Pr
   const header = request.headers.authorization;
   if (header === undefined || header === '') throw refusal(missing);
   const match = /^bearer +([^\s]+) *$/i.exec(header);
-  if (!match?.[1]) throw refusal(malformed);
+  if (!match?.[1]) throw refusal(malformed, 'The header must read `Authorization: Bearer <key or token>`.');
   return match[1];
 }
 
@@ -118,6 +118,6 @@ function isSame(given: string, token: string): boolean {
   return timingSafeEqual(digest(given), digest(token));
 }
 
-function refusal(code: ProblemCode): Problem {
-  return new Problem(code, { headers: { 'www-authenticate': 'Bearer' } });
+function refusal(code: ProblemCode, detail?: string): Problem {
+  return new Problem(code, { ...(detail ? { detail } : {}), headers: { 'www-authenticate': 'Bearer' } });
 }

@@ -38,6 +38,8 @@ export async function buildApp(services: Services): Promise<App> {
     clientErrorHandler: sendClientError,
     frameworkErrors: sendProblem,
     forceCloseConnections: 'idle',
+    // A client that never ends its request must not hold its socket, or our own end, for ever.
+    requestTimeout: 30_000,
     routerOptions: { maxParamLength: 200 },
   }).withTypeProvider<TypeBoxTypeProvider>() as App;
 
@@ -103,6 +105,13 @@ function passRequests(app: App, services: Services, gate: Gate): void {
     } catch (error) {
       done(error as Error);
     }
+  });
+
+  // Ids are compared and bound to secrets as text, so they have one spelling here.
+  app.addHook('preValidation', (request, _reply, done) => {
+    const params = request.params as Record<string, string>;
+    for (const name in params) params[name] = params[name]?.toLowerCase() ?? '';
+    done();
   });
 
   app.addHook('preHandler', (request, _reply, done) => {

@@ -220,6 +220,8 @@ function isTimestamp(text: string): boolean {
   const instant = Date.parse(text);
   // An offset can carry it past what has four digits for its year.
   if (!form || !(instant >= firstInstant && instant <= lastInstant)) return false;
+  // PostgreSQL takes offsets of less than 16 hours.
+  if (Number(/[+-](\d\d):\d\d$/.exec(text)?.[1] ?? 0) > 15) return false;
   // Date.parse takes 31 February for 3 March.
   const days = new Date(Date.UTC(Number(text.slice(0, 4)), Number(form[1]), 0)).getUTCDate();
   return Number(form[2]) <= days;

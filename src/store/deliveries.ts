@@ -51,6 +51,12 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
       left join unnest(${limited}::uuid[], ${limits}::int[]) as limits (webhook_id, allowance)
         on limits.webhook_id = walk.webhook_id
       where coalesce(limits.allowance, ${options.allowance}) > 0
+        -- Not those whose every delivery is being tried already: they would use up the limit, and others starve.
+        and exists (
+          select from deliveries
+          where ready and webhook_id between walk.webhook_id and walk.webhook_id
+            and (lease_until is null or lease_until < now())
+        )
       limit ${options.maxWebhooks}
     ), picked as materialized (
       select free.id
@@ -86,6 +92,8 @@ export interface TryResult {
 
 export interface TriedDelivery extends TryResult {
   id: string;
+  /** As claimed: tries since the schedule last began, before this one. */
+  tries: number;
 }
 
 /**
@@ -112,20 +120,23 @@ export async function recordTries(
 }
 
 async function recordBatch(sql: Sql, token: string, tries: readonly TriedDelivery[]): Promise<string[]> {
+  // It was asked for again while its last try was under way: that try's end is not the delivery's.
+  const renewed = sql`(tried.status = 'failed' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
   const recorded = await sql<{ id: string }[]>`
     with tried as materialized (
       select * from unnest(
         ${column('id')}::uuid[], ${tries.map(newId)}::uuid[], ${column('status')}::text[], ${column('waitSeconds')}::float8[],
         ${column('durationMs')}::int[], ${column('responseStatus')}::int[], ${column('responseHeaders')}::json[],
-        ${column('responseBody')}::text[], ${column('error')}::text[]
-      ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error)
+        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[]
+      ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error,
+        tries)
     ), done as (
       update deliveries
-      set status = tried.status, ready = false,
-        attempt_count = attempt_count + 1, tries = tries + 1,
-        next_attempt_at = now() + tried.wait_seconds * interval '1 second',
-        completed_at = case when tried.status <> 'pending' then now() end,
+      set status = case when ${renewed} then 'pending' else tried.status end, ready = ${renewed},
+        attempt_count = attempt_count + 1, tries = deliveries.tries + 1,
+        next_attempt_at = case when ${renewed} then now() else now() + tried.wait_seconds * interval '1 second' end,
+        completed_at = case when tried.status <> 'pending' and not ${renewed} then now() end,
         lease_token = null, lease_until = null
       from tried where deliveries.id = tried.id and lease_token = ${token}
       returning deliveries.id, owner_id
@@ -139,10 +150,13 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
   return recorded.map((row) => row.id);
 }
 
-export async function renewLeases(sql: Sql, token: string, ids: readonly string[]): Promise<void> {
-  await sql`
+/** Returns the ids of those that were still ours. */
+export async function renewLeases(sql: Sql, token: string, ids: readonly string[]): Promise<Set<string>> {
+  const renewed = await sql<{ id: string }[]>`
     update deliveries set lease_until = now() + ${leaseSeconds} * interval '1 second'
-    where id = any (${ids}::uuid[]) and lease_token = ${token}`;
+    where id = any (${ids}::uuid[]) and lease_token = ${token}
+    returning id`;
+  return new Set(renewed.map(({ id }) => id));
 }
 
 /** Gives back what was claimed and not tried. */

@@ -52,8 +52,10 @@ export async function noteRecoveries(sql: Sql, ids: readonly string[]): Promise<
 }
 
 /** The receiver answered 410. */
-export async function disableGone(sql: Sql, ids: readonly string[]): Promise<void> {
+export async function disableGone(sql: Sql, gone: readonly { id: string; url: string }[]): Promise<void> {
   await sql`
     update webhooks set enabled = false, disabled_reason = 'gone', updated_at = now()
-    where id = any (${ids}::uuid[]) and enabled`;
+    from unnest(${gone.map(({ id }) => id)}::uuid[], ${gone.map(({ url }) => url)}::text[]) as gone (id, url)
+    -- Not when it has moved on to another URL meanwhile.
+    where webhooks.id = gone.id and webhooks.url = gone.url and enabled`;
 }

@@ -54,6 +54,9 @@ const drainMs = 10_000;
 /** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
 const gatherMs = 8;
 const fullBatch = 128;
+/** Beyond so many that wait to be recorded, nothing more is claimed: what is lost here would be sent again. */
+const maxUnrecorded = 5000;
+const unopenedPauseMs = 60_000;
 const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
@@ -66,6 +69,7 @@ interface Ready extends ClaimedDelivery {
 interface Tried {
   record: TriedDelivery;
   webhookId: string;
+  url: string;
   verdict: Verdict;
 }
 
@@ -79,6 +83,8 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const held = new Map<string, { ready: Ready; leasedAt: number }>();
   const tried: Tried[] = [];
   const failing = new Set<string>();
+  /** Webhooks whose secret does not open, and until when they are passed over. */
+  const unopened = new Map<string, number>();
   let after = firstUuid;
   let recording: Promise<void> | undefined;
   /** The last walk over the webhooks ended for want of room. */
@@ -89,11 +95,12 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
 
   async function claim(): Promise<boolean> {
     metrics.parkedWebhooks.set(lanes.parked);
-    if (stopping) return false;
+    if (stopping || tried.length > maxUnrecorded) return false;
     unfinished = !lanes.hasRoom();
     if (unfinished) return false;
     const askedAt = performance.now();
     const allowances = lanes.allowances(askedAt);
+    for (const [id, until] of unopened) if (until > askedAt) allowances.set(id, 0);
     const claimed = await claimDeliveries(sql, {
       token,
       after,
@@ -146,6 +153,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
         { err, webhookId: target.id },
         'the secret of a webhook cannot be opened; its deliveries wait',
       );
+      unopened.set(target.id, performance.now() + unopenedPauseMs);
       return undefined;
     }
   }
@@ -178,8 +186,9 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     metrics.trySeconds.observe(outcome.durationMs / 1000);
     if (verdict.error) tell(ready, outcome, verdict);
     tried.push({
-      record: { id: ready.id, ...toResult(outcome, verdict) },
+      record: { id: ready.id, tries: ready.tries, ...toResult(outcome, verdict) },
       webhookId: ready.webhookId,
+      url: ready.target.url,
       verdict,
     });
     const back = lanes.settle(ready.webhookId, verdict.error === null, performance.now());
@@ -237,7 +246,9 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       );
       for (const { webhookId } of failed) failing.add(webhookId);
     }
-    const gone = failed.filter(({ verdict }) => verdict.gone).map(({ webhookId }) => webhookId);
+    const gone = failed
+      .filter(({ verdict }) => verdict.gone)
+      .map(({ webhookId, url }) => ({ id: webhookId, url }));
     if (gone.length > 0) await untilDone('disabling webhooks', () => disableGone(sql, gone));
     const recovered = batch.filter(
       ({ verdict, webhookId }) => verdict.error === null && failing.has(webhookId),
@@ -280,12 +291,13 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     const now = performance.now();
     const due = [...held.values()].filter(({ leasedAt }) => now - leasedAt >= renewMs);
     if (due.length === 0) return false;
-    await renewLeases(
-      sql,
-      token,
-      due.map(({ ready }) => ready.id),
-    );
-    for (const lease of due) lease.leasedAt = now;
+    const ids = due.map(({ ready }) => ready.id);
+    const ours = await renewLeases(sql, token, ids);
+    for (const lease of due) {
+      if (ours.has(lease.ready.id)) lease.leasedAt = now;
+      // Another process has it now. What waits here is not tried; a try under way ends, and is not recorded.
+      else held.delete(lease.ready.id);
+    }
     return false;
   }
 

@@ -113,6 +113,7 @@ const messageReceived = Type.Object(
     event: Type.Literal('message.received'),
     data: Type.Object(
       {
+        test: Type.Optional(Type.Literal(true, { description: 'Only in test events.' })),
         message,
         rawEmail: nullable('string'),
         rawEmailEncoding: Type.Enum(['utf-8', 'base64']),

@@ -19,7 +19,7 @@ export interface LaneLimits {
 
 export const defaultLimits: LaneLimits = {
   perWebhook: 16,
-  perProcess: 256,
+  perProcess: 1024,
   maxWindow: 256,
   breakerFailures: 10,
   breakerPauseMs: 1000,

@@ -70,6 +70,7 @@ export function sampleData() {
     rawEmailEncoding: 'utf-8',
     rawEmailSize: rawEmail.length,
     rawEmailSha256: createHash('sha256').update(rawEmail).digest('hex'),
-    rawEmailUrl: null,
+    // Nothing is stored for it to lead to.
+    rawEmailUrl: 'https://posthorn.invalid/test-event',
   };
 }
