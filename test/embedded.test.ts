@@ -182,7 +182,7 @@ describe('after a crash', { concurrency: 2 }, () => {
     // The locks are back too.
     await until(() =>
       scene.open('serve').then(
-        () => false,
+        (tooEarly) => tooEarly.stop().then(() => false),
         (error) => /already runs/.test(error.message),
       ),
     );
