@@ -57,7 +57,7 @@ create table identities (
   domain text not null generated always as (substring(value from '[^@]*$')) stored,
   incoming_domain boolean not null default false,
   domain_identity_id uuid,
-  -- json, not jsonb: what is stored is what was sent, \u0000 and the order of keys included.
+  -- json, not jsonb: it takes \u0000 and keeps the order of keys.
   dns_records json not null default 'null',
   meta json not null default '{}',
   provider_id uuid,
