@@ -206,3 +206,14 @@ describe('what is taken is kept as it came', () => {
     assert.equal(({} as { admin?: unknown }).admin, undefined);
   });
 });
+
+test('a route that takes no body refuses what it would drop in silence', async () => {
+  const { userId: ownerId } = service.user;
+  const body = { url: 'https://127.0.0.1:9/', events: ['message.received'], ownerId };
+  const { id } = (await service.call('POST', '/webhooks', { body })).body;
+  const answer = await service.call('POST', `/webhooks/${id}/secret/rotate`, { body: { sceret: 'mine' } });
+  const { errors } = assertProblem(answer, 400, 'invalid_body');
+  assert.equal(errors?.[0]?.pointer, '/sceret');
+  const empty = await service.call('POST', `/webhooks/${id}/secret/rotate`, { body: {} });
+  assert.equal(empty.status, 200, empty.text);
+});

@@ -110,11 +110,20 @@ export function refuseFaults(
 ): Promise<void> | undefined {
   const { references, findFaults } = request.routeOptions.config;
   const body = (request.body ?? {}) as Record<string, unknown>;
-  const own = findFaults?.(body);
+  const own = request.routeOptions.schema?.body ? findFaults?.(body) : findSurplus(body);
   const named = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const quiet = own === undefined || (Array.isArray(own) && own.length === 0);
   if (!request.validationError && quiet && named.length === 0) return undefined;
   return refuseAll(request, validation, services, own, named);
+}
+
+/** A route that takes no body refuses what it would otherwise drop in silence. */
+function findSurplus(body: Record<string, unknown>): Fault[] {
+  return Object.keys(body).map((field) => ({
+    pointer: child('', field),
+    code: 'unknown_field',
+    message: `"${field}" is not a field here; this route takes no body.`,
+  }));
 }
 
 async function refuseAll(

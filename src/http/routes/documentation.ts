@@ -5,6 +5,9 @@ import type { App } from '../services.ts';
 
 export function documentationRoutes(app: App): void {
   const tags = ['Documentation'];
+  // Made once: anyone may ask for them, and they take milliseconds.
+  const openApi = once(() => JSON.stringify(app.swagger()));
+  const page = once(() => renderDocsPage(app.swagger()));
 
   app.get(
     '/openapi.json',
@@ -12,8 +15,7 @@ export function documentationRoutes(app: App): void {
       config: { access: 'public' },
       schema: { tags, summary: 'The OpenAPI 3.1 document', response: { 200: Type.Unsafe({}) } },
     },
-    async (_request, reply) =>
-      reply.type('application/json; charset=utf-8').send(JSON.stringify(app.swagger())),
+    async (_request, reply) => reply.type('application/json; charset=utf-8').send(openApi()),
   );
 
   app.get(
@@ -32,7 +34,15 @@ export function documentationRoutes(app: App): void {
         'content-security-policy',
         "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
       );
-      reply.type('text/html; charset=utf-8').send(renderDocsPage(app.swagger()));
+      reply.type('text/html; charset=utf-8').send(page());
     },
   );
+}
+
+function once(make: () => string): () => string {
+  let made: string | undefined;
+  return () => {
+    made ??= make();
+    return made;
+  };
 }
