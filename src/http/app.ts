@@ -124,7 +124,8 @@ function passRequests(app: App, services: Services, gate: Gate): void {
     const { method } = request;
     const labels = { method, route: request.routeOptions.url ?? 'none', status: String(reply.statusCode) };
     metrics.requestSeconds.observe(labels, reply.elapsedTime / 1000);
-    log.debug({ requestId: request.id, ...labels, ms: Math.round(reply.elapsedTime) }, 'request');
+    if (log.isLevelEnabled('debug'))
+      log.debug({ requestId: request.id, ...labels, ms: Math.round(reply.elapsedTime) }, 'request');
     done();
   });
 }

@@ -8,8 +8,8 @@ export function findUrlFault(text: string, options: { allowHttp: boolean }): str
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for.
   if (/[\u0000-\u0020\u007f]/.test(text))
     return 'must not hold spaces or control characters; percent-encode them.';
-  if (!URL.canParse(text)) return 'must be an absolute URL such as https://example.com/hooks.';
-  const url = new URL(text);
+  const url = URL.parse(text);
+  if (!url) return 'must be an absolute URL such as https://example.com/hooks.';
   const schemes = options.allowHttp ? ['https:', 'http:'] : ['https:'];
   if (!schemes.includes(url.protocol))
     return `must begin with ${schemes.map((scheme) => `${scheme}//`).join(' or ')}.`;

@@ -84,8 +84,8 @@ export function webhookRoutes(app: App, services: Services): void {
 
   /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
   function findTargetFault({ url }: Record<string, unknown>): Fault[] | Promise<Fault[]> {
-    if (typeof url !== 'string' || !/^https?:/i.test(url) || !URL.canParse(url)) return [];
-    const target = new URL(url);
+    const target = typeof url === 'string' && /^https?:/i.test(url) ? URL.parse(url) : null;
+    if (!target) return [];
     const tell = (reason: string | null): Fault[] =>
       reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
     return isIP(target.hostname) ? tell(egress.findNameFault(target)) : egress.checkTarget(target).then(tell);
