@@ -42,7 +42,8 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from doomed))
       ), gone as (
-        delete from deliveries where id = any (array(select id from doomed)) returning 1
+        -- Again: a redelivery may have been acknowledged since the look above.
+        delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning 1
       )
       select count(*)::int as deliveries from gone`,
   );
