@@ -65,7 +65,9 @@ export async function takeServeLock(guard: Guard, dataDir: string): Promise<void
   const began = performance.now();
   while (!(await tryLock(guard, serve))) {
     const holder = await findServeHolder(guard);
-    const patienceMs = holder.endsWith(' stopping') ? 30_000 : 2_000;
+    // Nobody: the holder left between the two questions.
+    const leaving = holder === '' || holder.endsWith(' stopping');
+    const patienceMs = leaving ? 30_000 : 2_000;
     if (performance.now() - began > patienceMs) {
       const pid = /pid=(\d+)/.exec(holder)?.[1] ?? 'unknown';
       throw new OperatorError(
