@@ -21,7 +21,7 @@ import { readVersion } from './lib/version.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
-import { purgeDeletedWebhooks, purgeOld } from './store/purge.ts';
+import { purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { findAnySealedSecret } from './store/webhooks.ts';
@@ -130,6 +130,7 @@ async function startLoops(
       await purgeAnswers(sql),
       await purgeDeletedWebhooks(sql),
       await purgeOld(sql, config.retentionDays),
+      await purgeSpent(sql, config.retentionDays),
     ];
     return more.includes(true);
   };

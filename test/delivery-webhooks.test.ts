@@ -1,6 +1,7 @@
 /** What becomes of deliveries when their webhook is switched off, changed, deleted, or only fails. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { recordEvent } from '../src/store/events.ts';
 import { disableGone, noteFailures } from '../src/store/targets.ts';
 import { startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
@@ -75,6 +76,58 @@ describe('a webhook that is changed', () => {
     assert.equal((await findDelivery(eventId, webhook)).status, 'delivered');
     assert.equal(receiver.requests.filter(at('/before')).length, 1);
     assert.equal(receiver.requests.filter(at('/after')).length, 1);
+  });
+
+  test('so do those that were claimed ahead and wait in line', async () => {
+    // Quick at first, so that many are claimed ahead; then sixteen answers are held back.
+    const held: (() => void)[] = [];
+    let quick = 100;
+    receiver.behaveAt('/first', (_request, response) => {
+      const answer = () => response.writeHead(204).end();
+      quick -= 1;
+      if (quick >= 0) answer();
+      else held.push(answer);
+    });
+    const webhook = await makeWebhook(receiver.url('/first'));
+    // In one commit, so that they are there all at once.
+    const given = { ownerId: service.user.userId, event: 'message.received', identityId: null, data: '{}' };
+    const events = await sql.begin(async (sql) => {
+      const made: string[] = [];
+      for (let n = 0; n < 300; n += 1) made.push((await recordEvent(sql, given)).id);
+      return made;
+    });
+    await waitFor('sixteen to be held and more to be claimed', async () => {
+      const [row] = await sql`
+        select count(*)::int as leased from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+      return held.length === 16 && row?.leased > 16;
+    });
+    await patch(webhook, { url: receiver.url('/second') });
+    await waitFor('a second, for which a webhook is taken to be as it was', async () => {
+      const [row] = await sql`
+        select updated_at < now() - interval '1 second' as past from webhooks where id = ${webhook.id}`;
+      return row?.past;
+    });
+    for (const answer of held) answer();
+    for (const eventId of events) await findDelivery(eventId, webhook);
+    assert.equal(receiver.requests.filter(at('/first')).length, 116);
+    assert.equal(receiver.requests.filter(at('/second')).length, 184);
+  });
+});
+
+describe('a large body', () => {
+  test('is read when it is tried, a few at a time, and arrives whole', async () => {
+    const webhooks = [
+      await makeWebhook(receiver.url('/large-1')),
+      await makeWebhook(receiver.url('/large-2')),
+    ];
+    const data = JSON.stringify({ text: 'y'.repeat(3 * 1024 * 1024) });
+    const events = await Promise.all(Array.from({ length: 12 }, () => makeEvent({ data })));
+    for (const webhook of webhooks) {
+      for (const eventId of events) assert.equal((await findDelivery(eventId, webhook)).status, 'delivered');
+    }
+    const bodies = receiver.requests.filter(({ url }) => url.startsWith('/large-')).map(({ body }) => body);
+    assert.equal(bodies.length, 24);
+    for (const body of bodies) assert.equal(String(body), `{"event":"message.received","data":${data}}`);
   });
 });
 

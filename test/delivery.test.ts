@@ -6,7 +6,7 @@ import { newId } from '../src/lib/ids.ts';
 import { readVersion } from '../src/lib/version.ts';
 import { recordTries } from '../src/store/deliveries.ts';
 import { recordEvent } from '../src/store/events.ts';
-import { startTestService, type TestWebhook, waitFor } from './harness.ts';
+import { assertProblem, startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
 
 const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '0,0' });
@@ -150,6 +150,7 @@ describe('every try', () => {
       responseHeaders: '{}',
       error: null,
       tries: 0,
+      startedAt: performance.now(),
     };
     const recorded = await recordTries(
       sql,
@@ -178,6 +179,20 @@ async function prepared(webhook: TestWebhook, token: string): Promise<string> {
 }
 
 describe('during the rotation of a secret', () => {
+  test('at most ten secrets sign along; one rotation more is 429 and says until when', async () => {
+    const webhook = await makeWebhook(receiver.url('/rotated-often'));
+    const rotate = () => call('POST', `/webhooks/${webhook.id}/secret/rotate`);
+    for (let n = 0; n < 10; n += 1) assert.equal((await rotate()).status, 200);
+    const refused = await rotate();
+    assertProblem(refused, 429, 'rate_limited');
+    const seconds = Number(refused.headers.get('retry-after'));
+    assert.ok(seconds > 86_000 && seconds <= 86_400, String(seconds));
+    await sql`
+      update retired_webhook_secrets set retired_at = now() - interval '25 hours'
+      where ctid = (select ctid from retired_webhook_secrets where webhook_id = ${webhook.id} limit 1)`;
+    assert.equal((await rotate()).status, 200);
+  });
+
   test('old and new verify for a day, then the new one alone', async () => {
     const webhook = await makeWebhook(receiver.url('/rotated'));
     const rotate = async () => (await call('POST', `/webhooks/${webhook.id}/secret/rotate`)).body.secret;

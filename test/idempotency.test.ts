@@ -1,14 +1,17 @@
 /** Idempotency-Key on POST: an effect happens once, its first answer is told again, and both are kept or neither. */
 import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
-import { describe, test } from 'node:test';
+import { after, describe, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
 import { purgeAnswers } from '../src/store/idempotency.ts';
 import { type Answer, assertProblem, startTestService, type TestUser, waitFor } from './harness.ts';
+import { startReceiver } from './receiver.ts';
 
 const adminToken = randomBytes(20).toString('hex');
 const service = await startTestService({ POSTHORN_ADMIN_TOKEN: adminToken });
 const { sql } = service;
+const receiver = await startReceiver();
+after(() => receiver.close());
 
 const domain = () => `i${randomBytes(6).toString('hex')}.example`;
 const webhook = (user = service.user) => ({
@@ -126,6 +129,34 @@ describe('while the first is under way', () => {
     assert.equal(made?.status, 201);
     const again = await post('/identities', key, { value });
     assert.equal(again.text, made?.text);
+  });
+
+  test('of a POST that calls a webhook, too, which is called once', async () => {
+    const key = randomUUID();
+    let answerNow = () => {};
+    receiver.behaveAt('/slow-test', (_request, response) => {
+      answerNow = () => response.writeHead(204).end();
+    });
+    const { id } = await service.makeWebhook(receiver.url('/slow-test'));
+    const first = post(`/webhooks/${id}/test`, key);
+    await receiver.received(1, ({ url }) => url === '/slow-test');
+    assertProblem(await post(`/webhooks/${id}/test`, key), 409, 'idempotency_in_progress');
+    answerNow();
+    const made = await first;
+    assert.equal(made.body.delivered, true);
+    assert.equal((await post(`/webhooks/${id}/test`, key)).text, made.text);
+    assert.equal(receiver.requests.filter(({ url }) => url === '/slow-test').length, 1);
+  });
+
+  test('a mark that a dead process left counts for a minute', async () => {
+    const key = randomUUID();
+    const { id } = await service.makeWebhook(receiver.url('/after-death'));
+    const path = `/webhooks/${id}/test`;
+    await post(path, key);
+    await sql`update idempotency_records set status = null, body = null where key = ${key}`;
+    assertProblem(await post(path, key), 409, 'idempotency_in_progress');
+    await sql`update idempotency_records set created_at = now() - interval '61 seconds' where key = ${key}`;
+    assert.equal((await post(path, key)).body.delivered, true);
   });
 
   test('of twenty at once, one effect happens and every answer is that one or 409', async () => {

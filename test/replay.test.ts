@@ -78,6 +78,8 @@ describe('over the interface', () => {
     { since: 'yesterday' },
     { since: long, status: 'none' },
     { since: long, form: 1 },
+    { since: long, until: '2019-12-31T23:59:59Z' },
+    { since: long, until: long },
   ]) {
     test(`400 for ${JSON.stringify(body)}`, async () => {
       const webhook = await service.makeWebhook(receiver.url('/bad'));
@@ -270,5 +272,59 @@ describe('thousands of events', () => {
     const [row] = await sql`
       select count(*)::int from deliveries where webhook_id = any (${webhooks.map(({ id }) => id)})`;
     assert.equal(row?.count, 3 * count);
+  });
+});
+
+describe('side by side', () => {
+  /** The replays of so many webhooks over six events each, worked on in batches of two. */
+  async function prepare(count: number) {
+    const owner = await idle.makeUser();
+    const webhooks = [];
+    for (let n = 0; n < count; n += 1) {
+      webhooks.push(await idle.makeWebhook('https://example.com/', { enabled: false }, owner));
+    }
+    for (let n = 0; n < 6; n += 1) await idle.makeEvent({ ownerId: owner.userId });
+    await idle.sql`update webhooks set enabled = true where owner_id = ${owner.userId}`;
+    const ids = [];
+    for (const { id } of webhooks) {
+      const given = { webhookId: id, since: long, until: null, status: 'missing' as const };
+      ids.push((await createReplay(idle.sql, owner.userId, given)).id);
+    }
+    return { owner, webhooks, ids };
+  }
+  const examined = async (ids: string[]) => {
+    const rows = await idle.sql`
+      select examined from replays where id = any (${ids}::uuid[]) order by array_position(${ids}::uuid[], id)`;
+    return rows.map((row) => row.examined);
+  };
+
+  test('they take turns, so that a long one does not hold up the others', async () => {
+    const { ids } = await prepare(3);
+    for (let turn = 0; turn < 3; turn += 1) await workReplay(idle.sql, 2);
+    assert.deepEqual(await examined(ids), [2, 2, 2]);
+    while (await workReplay(idle.sql, 2));
+  });
+
+  test('one whose webhook is turned off waits, and goes on from there when it is on again', async () => {
+    const { webhooks, ids } = await prepare(1);
+    const turn = (enabled: boolean) => idle.sql`
+      update webhooks set enabled = ${enabled} where id = ${webhooks[0]?.id ?? null}`;
+    await workReplay(idle.sql, 2);
+    await turn(false);
+    assert.equal(await workReplay(idle.sql, 2), undefined);
+    assert.deepEqual(await examined(ids), [2]);
+    await turn(true);
+    while (await workReplay(idle.sql, 2));
+    const made = await idle.sql`select from deliveries where webhook_id = ${webhooks[0]?.id ?? null}`;
+    assert.equal(made.count, 6);
+  });
+
+  test('one whose webhook is deleted ends and queues nothing more', async () => {
+    const { owner, webhooks, ids } = await prepare(1);
+    await idle.call('DELETE', `/webhooks/${webhooks[0]?.id}`, { as: owner });
+    while (await workReplay(idle.sql, 2));
+    const [row] = await idle.sql`select completed_at, queued from replays where id = ${ids[0] ?? null}`;
+    assert.ok(row?.completed_at);
+    assert.equal(row?.queued, 0);
   });
 });

@@ -1,7 +1,7 @@
 /** What is removed when its time is over, in small batches, and what never is. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { purgeDeletedWebhooks, purgeOld } from '../src/store/purge.ts';
+import { purgeDeletedWebhooks, purgeOld, purgeSpent } from '../src/store/purge.ts';
 import { startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_RETENTION_DAYS: '36500' });
@@ -26,9 +26,18 @@ async function agedId(ageDays: number): Promise<string> {
   return row?.id;
 }
 
+/** An event, with its deliveries, that happened so long ago. */
+async function makeAged(ageDays: number, ownerId: string, id?: string): Promise<string> {
+  const eventId = await makeEvent({ id: id ?? (await agedId(ageDays)), ownerId });
+  const then = sql`now() - ${ageDays} * interval '1 day'`;
+  await sql`update events set created_at = ${then} where id = ${eventId}`;
+  await sql`update deliveries set created_at = ${then} where event_id = ${eventId}`;
+  return eventId;
+}
+
 /** An event of that age whose delivery, with one attempt, has come to this status. */
 async function addOld({ owner }: Made, ageDays: number, status = 'delivered'): Promise<string> {
-  const id = await makeEvent({ id: await agedId(ageDays), ownerId: owner.userId });
+  const id = await makeAged(ageDays, owner.userId);
   await sql`
     update deliveries set status = ${status}, ready = ${status === 'pending'} where event_id = ${id}`;
   await sql`
@@ -62,10 +71,42 @@ describe('what is past its retention', () => {
     assert.deepEqual(await left(made), { events: young, deliveries: young, attempts: 3 });
   });
 
+  test('what a program made whose clock was behind is as old as PostgreSQL says', async () => {
+    const made = await prepare();
+    const id = await makeEvent({ id: await agedId(31), ownerId: made.owner.userId });
+    await sql`update deliveries set status = 'failed', ready = false where event_id = ${id}`;
+    await purgeAll();
+    assert.deepEqual(await left(made), { events: [id], deliveries: [id], attempts: 0 });
+    await sql`update events set created_at = now() - interval '31 days' where id = ${id}`;
+    await sql`update deliveries set created_at = now() - interval '31 days' where event_id = ${id}`;
+    await purgeAll();
+    assert.deepEqual((await left(made)).events, []);
+  });
+
+  test('secrets that sign no more and replays that ended long ago go, and no others', async () => {
+    const { owner, webhook } = await prepare();
+    for (const age of ['23 hours', '25 hours']) {
+      await sql`
+        insert into retired_webhook_secrets (webhook_id, owner_id, secret, retired_at)
+        values (${webhook.id}, ${owner.userId}, '', now() - ${age}::text::interval)`;
+    }
+    for (const age of [null, '29 days', '31 days']) {
+      await sql`
+        insert into replays (id, owner_id, webhook_id, since, until, selection, position_at, completed_at)
+        values (gen_random_uuid(), ${owner.userId}, ${webhook.id}, now(), now(), 'all', now(),
+          now() - ${age}::text::interval)`;
+    }
+    assert.equal(await purgeSpent(sql, days), false);
+    const count = async (table: string) =>
+      (await sql`select from ${sql(table)} where webhook_id = ${webhook.id}`).count;
+    assert.equal(await count('retired_webhook_secrets'), 1);
+    assert.equal(await count('replays'), 2);
+  });
+
   test('an event that nobody listened to goes as well', async () => {
     const owner = await makeUser();
-    await makeEvent({ id: await agedId(31), ownerId: owner.userId });
-    const kept = await makeEvent({ id: await agedId(29), ownerId: owner.userId });
+    await makeAged(31, owner.userId);
+    const kept = await makeAged(29, owner.userId);
     await purgeAll();
     const rows = await sql`select id from events where owner_id = ${owner.userId}`;
     assert.deepEqual(
@@ -93,7 +134,7 @@ describe('what is past its retention', () => {
     const pending = await addOld(made, 50, 'pending');
     const other = await prepare();
     const twin = `${pending.slice(0, 13)}-7000-8000-000000000000`;
-    await makeEvent({ id: twin, ownerId: other.owner.userId });
+    await makeAged(50, other.owner.userId, twin);
     await sql`update deliveries set status = 'failed', ready = false where event_id = ${twin}`;
     await purgeAll();
     assert.deepEqual((await left(made)).events, [pending]);

@@ -27,7 +27,7 @@ async function claim(token: string, more: Partial<Parameters<typeof claimDeliver
 function tried(id: string, more: Partial<TriedDelivery> = {}): TriedDelivery {
   return {
     ...{ id, status: 'delivered', waitSeconds: null, durationMs: 5, responseStatus: 200 },
-    ...{ responseHeaders: '{}', responseBody: 'ok', error: null, tries: 0 },
+    ...{ responseHeaders: '{}', responseBody: 'ok', error: null, tries: 0, startedAt: performance.now() },
     ...more,
   };
 }

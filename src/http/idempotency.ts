@@ -7,7 +7,14 @@ import { createHash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type Sql, transaction } from '../db/client.ts';
 import { Problem } from '../problems.ts';
-import { findAnswer, holdKey, type IdempotencyScope, keepAnswer } from '../store/idempotency.ts';
+import {
+  findAnswer,
+  forgetUnderWay,
+  holdKey,
+  type IdempotencyScope,
+  keepAnswer,
+  markUnderWay,
+} from '../store/idempotency.ts';
 import type { Services } from './services.ts';
 
 export interface Answer<Body> {
@@ -40,7 +47,7 @@ export async function answerOnce<Body>(
 
 /**
  * The same for a POST that first acts on the world outside, such as one that calls a webhook: no transaction is open while it
- * does. Two such requests at once with one key may both act; both get the first one's answer.
+ * does; a committed mark says that it is under way.
  */
 export async function actAndAnswerOnce<Result, Body>(
   services: Services,
@@ -50,11 +57,29 @@ export async function actAndAnswerOnce<Result, Body>(
   effect: (sql: Sql, result: Result) => Promise<Answer<Body>>,
 ): Promise<void> {
   const scope = readScope(request);
-  const earlier =
-    scope && (await transaction(services.sql, (sql) => findEarlier(services, sql, scope, request)));
+  if (!scope) {
+    const result = await act();
+    return answerOnce(services, request, reply, (sql) => effect(sql, result));
+  }
+
+  const earlier = await transaction(services.sql, async (sql) => {
+    const found = await findEarlier(services, sql, scope, request);
+    if (!found) await markUnderWay(sql, scope, hashRequest(request));
+    return found;
+  });
   if (earlier) return send(reply, earlier);
-  const result = await act();
-  await answerOnce(services, request, reply, (sql) => effect(sql, result));
+  try {
+    const result = await act();
+    const kept = await transaction(services.sql, async (sql) =>
+      keep(services, sql, scope, request, reply, await effect(sql, result)),
+    );
+    send(reply, kept);
+  } catch (error) {
+    await forgetUnderWay(services.sql, scope).catch((err) => {
+      services.log.warn({ err }, 'a request that failed stays marked as under way for a minute');
+    });
+    throw error;
+  }
 }
 
 interface Kept {
@@ -75,6 +100,7 @@ async function findEarlier(
   const earlier = await findAnswer(sql, scope);
   if (!earlier) return undefined;
   if (!earlier.requestHash.equals(hashRequest(request))) throw new Problem('idempotency_mismatch');
+  if (earlier.status === null) throw new Problem('idempotency_in_progress');
   const { status, location, body } = earlier;
   return { status, location, text: sealer.open(body, contextOf(scope)), replayed: true };
 }

@@ -94,6 +94,8 @@ export interface TriedDelivery extends TryResult {
   id: string;
   /** As claimed: tries since the schedule last began, before this one. */
   tries: number;
+  /** When it began, by `performance.now()`: told to PostgreSQL as an age, since the clocks may differ. */
+  startedAt: number;
 }
 
 /**
@@ -123,14 +125,16 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
   // It was asked for again while its last try was under way: that try's end is not the delivery's.
   const renewed = sql`(tried.status = 'failed' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
+  const nowMs = performance.now();
+  const ages = tries.map(({ startedAt }) => nowMs - startedAt);
   const recorded = await sql<{ id: string }[]>`
     with tried as materialized (
       select * from unnest(
         ${column('id')}::uuid[], ${tries.map(newId)}::uuid[], ${column('status')}::text[], ${column('waitSeconds')}::float8[],
         ${column('durationMs')}::int[], ${column('responseStatus')}::int[], ${column('responseHeaders')}::json[],
-        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[]
+        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[], ${ages}::float8[]
       ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error,
-        tries)
+        tries, age_ms)
     ), done as (
       update deliveries
       set status = case when ${renewed} then 'pending' else tried.status end, ready = ${renewed},
@@ -143,7 +147,7 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
     )
     insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_headers,
       response_body, error)
-    select done.id, tried.attempt_id, done.owner_id, now() - tried.duration_ms * interval '1 millisecond',
+    select done.id, tried.attempt_id, done.owner_id, now() - tried.age_ms * interval '1 millisecond',
       tried.duration_ms, tried.response_status, tried.response_headers, tried.response_body, tried.error
     from done join tried using (id)
     returning delivery_id as id`;

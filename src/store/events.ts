@@ -36,8 +36,9 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
   const { deliveries } = only(
     await sql<{ deliveries: number }[]>`
       with happened as (
-        insert into events (id, owner_id, event, identity_id, data)
-        values (${id}, ${given.ownerId}, ${given.event}, ${given.identityId}, ${given.data}::text::json)
+        insert into events (id, owner_id, event, identity_id, data, bytes)
+        values (${id}, ${given.ownerId}, ${given.event}, ${given.identityId}, ${given.data}::text::json,
+          ${Buffer.byteLength(given.data)})
         returning id, owner_id, event, identity_id
       ), queued as (
         insert into deliveries (id, owner_id, event_id, webhook_id, event)
@@ -91,11 +92,16 @@ export async function findEvent(
   return row;
 }
 
-/** What is POSTed for each of these events. Not by owner: it is the delivery loop's, which works for all of them. */
+/**
+ * What is POSTed for each of these events, or for the small ones among them. Not by owner: it is the delivery loop's, which
+ * works for all of them.
+ */
 export async function readEventData(
   sql: Sql,
   ids: readonly string[],
+  maxBytes?: number,
 ): Promise<{ id: string; event: string; data: string }[]> {
   return sql<{ id: string; event: string; data: string }[]>`
-    select id, event, data::text as data from events where id = any (${ids}::uuid[])`;
+    select id, event, data::text as data from events
+    where id = any (${ids}::uuid[]) ${maxBytes === undefined ? sql`` : sql`and bytes <= ${maxBytes}`}`;
 }

@@ -10,6 +10,9 @@ export interface IdempotencyScope {
   key: string;
 }
 
+/** How long a request whose process may have died is still taken to be under way. */
+const underWaySeconds = 60;
+
 export interface KeptAnswer {
   requestHash: Buffer;
   status: number;
@@ -30,12 +33,33 @@ export async function holdKey(sql: Sql, { ownerId, path, key }: IdempotencyScope
 export async function findAnswer(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
-): Promise<KeptAnswer | undefined> {
+): Promise<KeptAnswer | { requestHash: Buffer; status: null } | undefined> {
   const [row] = await sql<KeptAnswer[]>`
     select request_hash as "requestHash", status, location, body
     from idempotency_records
-    where owner_id = ${ownerId} and path = ${path} and key = ${key} and created_at > now() - interval '24 hours'`;
+    where owner_id = ${ownerId} and path = ${path} and key = ${key} and created_at > now() -
+      case when status is null then ${underWaySeconds} * interval '1 second' else interval '24 hours' end`;
   return row;
+}
+
+/** For all to see, once committed: a request with this key is under way, and no transaction is open for it. */
+export async function markUnderWay(
+  sql: Sql,
+  { ownerId, path, key }: IdempotencyScope,
+  requestHash: Buffer,
+): Promise<void> {
+  await sql`
+    insert into idempotency_records (owner_id, path, key, request_hash)
+    values (${ownerId}, ${path}, ${key}, ${requestHash})
+    on conflict (owner_id, path, key) do update set
+      request_hash = excluded.request_hash, status = null, location = null, body = null, created_at = now()`;
+}
+
+/** It came to nothing, so that it can be sent again at once. */
+export async function forgetUnderWay(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
+  await sql`
+    delete from idempotency_records
+    where owner_id = ${ownerId} and path = ${path} and key = ${key} and status is null`;
 }
 
 export async function keepAnswer(

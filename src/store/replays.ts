@@ -79,20 +79,29 @@ interface Step {
   id: string | null;
 }
 
-/** One batch of the oldest open replay that nobody else works on; undefined when there is none. */
+/**
+ * One batch of the open replay that has waited longest, so that they take turns; undefined when nobody has one to do. That
+ * of a webhook that was turned off waits until it is on again; that of a deleted one ends.
+ */
 export function workReplay(sql: Sql, batch = 500): Promise<Step | undefined> {
   return transaction(sql, async (sql) => {
     const [work] = await sql<Work[]>`
       select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,
         position_at::text as "positionAt", position_id as "positionId"
-      from replays where completed_at is null order by created_at limit 1 for update skip locked`;
+      from replays
+      where completed_at is null and exists (
+        select from webhooks
+        where webhooks.owner_id = replays.owner_id and webhooks.id = replays.webhook_id
+          and (webhooks.enabled or webhooks.deleted_at is not null)
+      )
+      order by coalesce(worked_at, created_at) limit 1 for update skip locked`;
     if (!work) return undefined;
     const step = await queueBatch(sql, work, batch);
     await sql`
       update replays
       set examined = examined + ${step.examined}, queued = queued + ${step.queued},
         position_at = coalesce(${step.at}::text::timestamptz, position_at),
-        position_id = coalesce(${step.id}::uuid, position_id),
+        position_id = coalesce(${step.id}::uuid, position_id), worked_at = clock_timestamp(),
         completed_at = ${step.examined < batch ? sql`now()` : null}
       where owner_id = ${work.ownerId} and id = ${work.id}`;
     return step;

@@ -7,6 +7,8 @@ import type { Sql } from '../db/client.ts';
 export interface Target {
   id: string;
   url: string;
+  /** Whether its deliveries are to be tried now. */
+  enabled: boolean;
   /** The current secret first, then those replaced less than a day ago, which sign along. */
   sealedSecrets: Buffer[];
   /** Nothing but failure of late; a success is worth noting. */
@@ -14,8 +16,8 @@ export interface Target {
 }
 
 export async function readTargets(sql: Sql, ids: readonly string[]): Promise<Target[]> {
-  const rows = await sql<{ id: string; url: string; failing: boolean; secret: Buffer; retired: string[] }[]>`
-    select id, url, first_failure_at is not null as failing, secret,
+  const rows = await sql<(Omit<Target, 'sealedSecrets'> & { secret: Buffer; retired: string[] })[]>`
+    select id, url, enabled, first_failure_at is not null as failing, secret,
       array(
         select encode(secret, 'base64') from retired_webhook_secrets
         where owner_id = webhooks.owner_id and webhook_id = webhooks.id and retired_at > now() - interval '24 hours'

@@ -1,5 +1,5 @@
 /** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
-import { only, type Sql } from '../db/client.ts';
+import { only, type Sql, transaction } from '../db/client.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export interface Webhook {
@@ -101,23 +101,40 @@ export async function findSealedSecret(sql: Sql, ownerId: string, id: string): P
   return row?.secret;
 }
 
-/** Puts a new secret in place of the current one, which is kept to sign along for a day. */
+/** Each replaced secret signs along for a day, so their number is bounded. */
+export const maxRotationsPerDay = 10;
+
+/**
+ * Puts a new secret in place of the current one, which is kept to sign along for a day. Answers the seconds to wait where too
+ * many do so already; undefined without such a webhook.
+ */
 export async function rotateSecret(
   sql: Sql,
   ownerId: string,
   id: string,
   sealedSecret: Buffer,
-): Promise<boolean> {
-  const rotated = await sql`
-    with current as (
-      select id, owner_id, secret from webhooks
-      where owner_id = ${ownerId} and id = ${id} and deleted_at is null for update
-    ), retired as (
-      insert into retired_webhook_secrets (webhook_id, owner_id, secret)
-      select id, owner_id, secret from current
-    )
-    update webhooks set secret = ${sealedSecret} from current where webhooks.id = current.id`;
-  return rotated.count > 0;
+): Promise<{ waitSeconds: number | null } | undefined> {
+  return transaction(sql, async (sql) => {
+    const [current] = await sql<{ waitSeconds: number | null }[]>`
+      with locked as materialized (
+        select id from webhooks where owner_id = ${ownerId} and id = ${id} and deleted_at is null for update
+      )
+      select (
+        select ceil(extract(epoch from retired_at + interval '24 hours' - now()))::int
+        from retired_webhook_secrets
+        where owner_id = ${ownerId} and webhook_id = locked.id and retired_at > now() - interval '24 hours'
+        order by retired_at desc offset ${maxRotationsPerDay - 1} limit 1
+      ) as "waitSeconds"
+      from locked`;
+    if (!current || current.waitSeconds !== null) return current;
+    await sql`
+      with retired as (
+        insert into retired_webhook_secrets (webhook_id, owner_id, secret)
+        select id, owner_id, secret from webhooks where owner_id = ${ownerId} and id = ${id}
+      )
+      update webhooks set secret = ${sealedSecret} where owner_id = ${ownerId} and id = ${id}`;
+    return current;
+  });
 }
 
 /** Whichever comes first, of whomever: `posthorn doctor` tries the secret key on it. */

@@ -1,4 +1,10 @@
-/** The bodies that are POSTed: built once for each event, shared by its webhooks and tries, kept while there is room. */
+/**
+ * The bodies that are POSTed: built once for each event and shared by its webhooks and tries. Memory is bounded: small ones
+ * are fetched ahead and kept while there is room, large ones are in memory only while they are sent, a few at a time.
+ */
+import type { Sql } from '../db/client.ts';
+import { readEventData } from '../store/events.ts';
+import { Slots } from './slots.ts';
 
 /** `data` is JSON text already; it goes in as it is. */
 export function buildBody(event: string, data: string): Buffer {
@@ -6,22 +12,65 @@ export function buildBody(event: string, data: string): Buffer {
 }
 
 const generationBytes = 16 * 1024 * 1024;
+const maxKeptBytes = 64 * 1024;
+const largeAtOnce = { inAll: 8, perKey: 2 };
+
+export interface LentBody {
+  body: Buffer;
+  /** To be called when it has been sent. */
+  done(): void;
+}
 
 /**
  * Two generations instead of one map with eviction: entries deleted at the front of a Map are passed over by every later
  * look for its first (13 µs a body here), while dropping a whole generation costs nothing.
  */
 export class Bodies {
+  readonly #sql: Sql;
+  readonly #large = new Slots(largeAtOnce);
   #young = new Map<string, Buffer>();
   #old = new Map<string, Buffer>();
   #youngBytes = 0;
+
+  constructor(sql: Sql) {
+    this.#sql = sql;
+  }
 
   get(eventId: string): Buffer | undefined {
     return this.#young.get(eventId) ?? this.#old.get(eventId);
   }
 
-  build(eventId: string, event: string, data: string): Buffer {
-    const body = buildBody(event, data);
+  /** Fetches the small ones among these, all at once. */
+  async prefetch(eventIds: Iterable<string>): Promise<void> {
+    const missing = [...new Set(eventIds)].filter((id) => !this.get(id));
+    if (missing.length === 0) return;
+    for (const { id, event, data } of await readEventData(this.#sql, missing, maxKeptBytes))
+      this.#keep(id, buildBody(event, data));
+  }
+
+  /** A body that is not in memory; undefined when its event is gone. */
+  async load(eventId: string, webhookId: string): Promise<LentBody | undefined> {
+    await this.#large.take(webhookId);
+    let released = false;
+    const done = () => {
+      if (!released) this.#large.release(webhookId);
+      released = true;
+    };
+    try {
+      const [found] = await readEventData(this.#sql, [eventId]);
+      const body = found && buildBody(found.event, found.data);
+      if (!body) return undefined;
+      if (body.length > maxKeptBytes) return { body, done };
+      this.#keep(eventId, body);
+      done();
+      return { body, done };
+    } catch (error) {
+      done();
+      throw error;
+    }
+  }
+
+  #keep(eventId: string, body: Buffer): void {
     if (this.#youngBytes > generationBytes) {
       this.#old = this.#young;
       this.#young = new Map();
@@ -29,6 +78,5 @@ export class Bodies {
     }
     this.#young.set(eventId, body);
     this.#youngBytes += body.length;
-    return body;
   }
 }

@@ -14,18 +14,15 @@ import {
   claimDeliveries,
   leaseSeconds,
   promoteDue,
-  recordTries,
-  releaseLeases,
   renewLeases,
-  type TriedDelivery,
 } from '../store/deliveries.ts';
-import { readEventData } from '../store/events.ts';
-import { disableGone, noteFailures, noteRecoveries, readTargets, type Target } from '../store/targets.ts';
-import { Bodies } from './bodies.ts';
+import { Bodies, type LentBody } from './bodies.ts';
 import { decide, type Verdict } from './decide.ts';
+import { KnownTargets } from './known-targets.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
 import type { Poster, PostOutcome } from './post.ts';
-import { openTarget, postSigned, type SigningTarget, toResult } from './try.ts';
+import { Recorder } from './recorder.ts';
+import { postSigned, type SigningTarget, toResult } from './try.ts';
 
 export interface DeliveryParts {
   sql: Pool;
@@ -51,56 +48,35 @@ const renewMs = 5000;
 /** No try begins under a lease older than this. */
 const safeLeaseMs = leaseSeconds * 1000 - renewMs;
 const drainMs = 10_000;
-/** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
-const gatherMs = 8;
-const fullBatch = 128;
 /** Beyond so many that wait to be recorded, nothing more is claimed: what is lost here would be sent again. */
 const maxUnrecorded = 5000;
-const unopenedPauseMs = 60_000;
 const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
-
-/** A delivery with all that its try needs. */
-interface Ready extends ClaimedDelivery {
-  body: Buffer;
-  target: SigningTarget;
-}
-
-interface Tried {
-  record: TriedDelivery;
-  webhookId: string;
-  url: string;
-  verdict: Verdict;
-}
 
 export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const { sql, poster, log, metrics } = parts;
   const limits = parts.limits ?? defaultLimits;
   const token = randomUUID();
   const lanes = new Lanes(limits);
-  const bodies = new Bodies();
+  const bodies = new Bodies(sql);
+  const targets = new KnownTargets(parts);
   /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
-  const held = new Map<string, { ready: Ready; leasedAt: number }>();
-  const tried: Tried[] = [];
-  const failing = new Set<string>();
-  /** Webhooks whose secret does not open, and until when they are passed over. */
-  const unopened = new Map<string, number>();
+  const leases = new Map<string, number>();
+  const recorder = new Recorder({ sql, token, log, onRecorded: forget });
   let after = firstUuid;
-  let recording: Promise<void> | undefined;
   /** The last walk over the webhooks ended for want of room. */
   let unfinished = false;
   let stopping = false;
   let cut = false;
-  let giveUpAt = Number.POSITIVE_INFINITY;
 
   async function claim(): Promise<boolean> {
     metrics.parkedWebhooks.set(lanes.parked);
-    if (stopping || tried.length > maxUnrecorded) return false;
+    if (stopping || recorder.waiting > maxUnrecorded) return false;
     unfinished = !lanes.hasRoom();
     if (unfinished) return false;
     const askedAt = performance.now();
     const allowances = lanes.allowances(askedAt);
-    for (const [id, until] of unopened) if (until > askedAt) allowances.set(id, 0);
+    for (const id of targets.passedOver(askedAt)) allowances.set(id, 0);
     const claimed = await claimDeliveries(sql, {
       token,
       after,
@@ -109,100 +85,109 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       maxWebhooks: maxWebhooksPerClaim,
     });
     // Our own lease ran out while its try is still under way: it goes on.
-    const fresh = claimed.filter(({ id }) => !held.has(id));
+    const fresh = claimed.filter(({ id }) => !leases.has(id));
+    for (const { id } of fresh) leases.set(id, askedAt);
+    const webhookIds = [...new Set(fresh.map(({ webhookId }) => webhookId))].sort();
     // The end of the walk: begin again with the first webhook.
     const wrapped = fresh.length === 0 && after !== firstUuid;
-    after =
-      fresh
-        .map(({ webhookId }) => webhookId)
-        .sort()
-        .at(-1) ?? firstUuid;
+    after = webhookIds.at(-1) ?? firstUuid;
     if (fresh.length === 0) return wrapped;
-    lanes.fill(await prepare(fresh, askedAt), allowances, performance.now());
+    await fetchAhead(fresh, webhookIds, askedAt);
+    giveBack(lanes.fill(fresh, allowances, performance.now()));
     tryNext();
     unfinished = !lanes.hasRoom();
     return !unfinished;
   }
 
-  /** Fetches what the tries need, each webhook and each event once. */
-  async function prepare(claimed: ClaimedDelivery[], leasedAt: number): Promise<ClaimedDelivery[]> {
-    const missing = new Set(claimed.map(({ eventId }) => eventId).filter((id) => !bodies.get(id)));
-    const [targets, data] = await Promise.all([
-      readTargets(sql, [...new Set(claimed.map(({ webhookId }) => webhookId))]),
-      missing.size > 0 ? readEventData(sql, [...missing]) : [],
-    ]);
-    const built = new Map(data.map(({ id, event, data }) => [id, bodies.build(id, event, data)]));
-    const signed = new Map(targets.map((target) => [target.id, open(target)]));
-    return claimed.filter((delivery) => {
-      const body = built.get(delivery.eventId) ?? bodies.get(delivery.eventId);
-      const target = signed.get(delivery.webhookId);
-      // The webhook or the event was deleted this moment, and the purge takes the delivery; or its secret does not open.
-      if (!body || !target) return false;
-      if (target.failing) failing.add(target.id);
-      held.set(delivery.id, { ready: { ...delivery, body, target }, leasedAt });
-      return true;
-    });
-  }
-
-  /** A secret under a key that the operator no longer gives keeps its own webhook waiting, and no other. */
-  function open(target: Target): SigningTarget | undefined {
+  /** What most tries will need, each webhook and each event once. What is missing then is read when it is tried. */
+  async function fetchAhead(claimed: ClaimedDelivery[], webhookIds: string[], nowMs: number): Promise<void> {
     try {
-      return openTarget(target, parts.sealer);
-    } catch (err) {
-      log.error(
-        { err, webhookId: target.id },
-        'the secret of a webhook cannot be opened; its deliveries wait',
-      );
-      unopened.set(target.id, performance.now() + unopenedPauseMs);
-      return undefined;
+      await Promise.all([
+        targets.readAll(webhookIds, nowMs),
+        bodies.prefetch(claimed.map(({ eventId }) => eventId)),
+      ]);
+    } catch (error) {
+      giveBack(claimed);
+      throw error;
     }
   }
 
   function tryNext(): void {
-    const oldest = performance.now() - safeLeaseMs;
-    for (let delivery = lanes.take(); delivery; delivery = lanes.take()) {
-      const lease = held.get(delivery.id);
-      if (lease && lease.leasedAt > oldest) {
-        attempt(lease.ready);
-      } else {
-        // Not renewed for too long (the database was away, or we were): another process may have it by now.
-        held.delete(delivery.id);
-        lanes.skip(delivery.webhookId);
-      }
-    }
+    for (let delivery = lanes.take(); delivery; delivery = lanes.take()) attempt(delivery);
     metrics.underWay.set(lanes.running);
   }
 
-  async function attempt(ready: Ready): Promise<void> {
-    if (ready.tries === 0) metrics.firstTrySeconds.observe(ready.waited);
-    const outcome = await postSigned(parts, ready.target, { id: ready.eventId, body: ready.body });
-    // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
-    if (!cut) settle(ready, outcome);
+  function attempt(delivery: ClaimedDelivery): void {
+    const target = targets.recent(delivery.webhookId, performance.now());
+    const body = bodies.get(delivery.eventId);
+    if (target && body) send(delivery, target, body);
+    else void fetchAndSend(delivery);
   }
 
-  function settle(ready: Ready, outcome: PostOutcome): void {
-    const verdict = decide(outcome, ready, parts.scheduleSeconds, new Date(), Math.random);
+  async function fetchAndSend(delivery: ClaimedDelivery): Promise<void> {
+    const { webhookId, eventId } = delivery;
+    let lent: LentBody | undefined;
+    try {
+      const body = bodies.get(eventId);
+      lent = body ? undefined : await bodies.load(eventId, webhookId);
+      // Last, because a large body may have been waited for.
+      const recent = targets.recent(webhookId, performance.now());
+      const target = recent === null ? await targets.read(webhookId) : recent;
+      const ready = body ?? lent?.body;
+      if (!target) letWait(delivery);
+      else if (ready) await send(delivery, target, ready);
+      else drop(delivery);
+    } catch (err) {
+      log.warn({ err, deliveryId: delivery.id }, 'what a try needs could not be read; it is given back');
+      letWait(delivery);
+    } finally {
+      lent?.done();
+    }
+    tryNext();
+  }
+
+  /** Its webhook was turned off or deleted, or cannot be read: what was claimed for it goes back untried. */
+  function letWait(delivery: ClaimedDelivery): void {
+    lanes.skip(delivery.webhookId);
+    giveBack([delivery, ...lanes.empty(delivery.webhookId)]);
+  }
+
+  /** Not to be tried under this lease, which is left to run out: its event is gone, or another process may have it. */
+  function drop(delivery: ClaimedDelivery): void {
+    leases.delete(delivery.id);
+    lanes.skip(delivery.webhookId);
+  }
+
+  async function send(delivery: ClaimedDelivery, target: SigningTarget, body: Buffer): Promise<void> {
+    const leasedAt = leases.get(delivery.id) ?? Number.NEGATIVE_INFINITY;
+    // Not renewed for too long: the database was away, or we were.
+    if (leasedAt < performance.now() - safeLeaseMs) return drop(delivery);
+    if (delivery.tries === 0) metrics.firstTrySeconds.observe(delivery.waited);
+    const startedAt = performance.now();
+    const outcome = await postSigned(parts, target, { id: delivery.eventId, body });
+    // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
+    if (!cut) settle(delivery, target, outcome, startedAt);
+  }
+
+  function settle(
+    delivery: ClaimedDelivery,
+    target: SigningTarget,
+    outcome: PostOutcome,
+    startedAt: number,
+  ): void {
+    const { id, tries, webhookId } = delivery;
+    const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
     metrics.tries.inc({ outcome: verdict.error ?? 'delivered' });
     metrics.trySeconds.observe(outcome.durationMs / 1000);
-    if (verdict.error) tell(ready, outcome, verdict);
-    tried.push({
-      record: { id: ready.id, tries: ready.tries, ...toResult(outcome, verdict) },
-      webhookId: ready.webhookId,
-      url: ready.target.url,
-      verdict,
-    });
-    const back = lanes.settle(ready.webhookId, verdict.error === null, performance.now());
-    if (back.length > 0) giveBack(back);
-    recording ??= record().finally(() => {
-      recording = undefined;
-    });
+    if (verdict.error) tell(delivery, outcome, verdict);
+    recorder.add({ record: { id, tries, startedAt, ...toResult(outcome, verdict) }, target, verdict });
+    giveBack(lanes.settle(webhookId, verdict.error === null, performance.now()));
     tryNext();
-    const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(ready.webhookId, performance.now());
+    const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(webhookId, performance.now());
     if (more) claiming.wake();
   }
 
-  function tell(ready: Ready, outcome: PostOutcome, verdict: Verdict): void {
-    const { webhookId, eventId, id } = ready;
+  function tell({ webhookId, eventId, id }: ClaimedDelivery, outcome: PostOutcome, verdict: Verdict): void {
     const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
     const next = verdict.waitSeconds === null ? 'given up' : `again in ${Math.round(verdict.waitSeconds)} s`;
     log.warn(
@@ -211,92 +196,27 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     );
   }
 
-  /** Writes what has been tried, all there is at a time: while one batch is written, the next one gathers. */
-  async function record(): Promise<void> {
-    while (tried.length > 0) {
-      if (tried.length < fullBatch && !stopping)
-        await new Promise((resolve) => setTimeout(resolve, gatherMs));
-      const batch = tried.splice(0);
-      const recorded = new Set<string>();
-      const records = batch.map(({ record }) => record);
-      const done = await untilDone('recording tries', async () => {
-        for (const id of await recordTries(sql, token, records)) recorded.add(id);
-      });
-      for (const { record } of batch) held.delete(record.id);
-      if (!done) continue;
-      const ours = batch.filter(({ record }) => recorded.has(record.id));
-      if (ours.length < batch.length) {
-        log.warn(
-          `${batch.length - ours.length} tries ended after another process had taken over; they are not recorded`,
-        );
-      }
-      await noteHealth(ours);
-    }
+  function forget(ids: readonly string[]): void {
+    for (const id of ids) leases.delete(id);
   }
 
-  /** Keeps count of webhooks that only fail. One that does well costs no write. */
-  async function noteHealth(batch: Tried[]): Promise<void> {
-    const failed = batch.filter(({ verdict }) => verdict.error !== null);
-    if (failed.length > 0) {
-      await untilDone('noting failures', () =>
-        noteFailures(
-          sql,
-          failed.map(({ webhookId }) => webhookId),
-        ),
-      );
-      for (const { webhookId } of failed) failing.add(webhookId);
-    }
-    const gone = failed
-      .filter(({ verdict }) => verdict.gone)
-      .map(({ webhookId, url }) => ({ id: webhookId, url }));
-    if (gone.length > 0) await untilDone('disabling webhooks', () => disableGone(sql, gone));
-    const recovered = batch.filter(
-      ({ verdict, webhookId }) => verdict.error === null && failing.has(webhookId),
-    );
-    if (recovered.length > 0) {
-      await untilDone('noting recoveries', () =>
-        noteRecoveries(
-          sql,
-          recovered.map(({ webhookId }) => webhookId),
-        ),
-      );
-      for (const { webhookId } of recovered) failing.delete(webhookId);
-    }
-  }
-
-  async function giveBack(deliveries: ClaimedDelivery[]): Promise<void> {
+  function giveBack(deliveries: readonly ClaimedDelivery[]): Promise<void> {
     const ids = deliveries.map(({ id }) => id);
-    for (const id of ids) held.delete(id);
-    if (ids.length === 0) return;
-    await untilDone('giving back deliveries', () => releaseLeases(sql, token, ids));
-  }
-
-  /** A database that is away comes back, and what has been tried must not be forgotten meanwhile; but an end is an end. */
-  async function untilDone(what: string, work: () => Promise<unknown>): Promise<boolean> {
-    for (;;) {
-      try {
-        await work();
-        return true;
-      } catch (err) {
-        const ended = performance.now() > giveUpAt;
-        const next = ended ? 'leases will run out instead' : 'trying again';
-        log[isUnavailable(err) ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
-        if (ended) return false;
-        await new Promise((resolve) => setTimeout(resolve, 500));
-      }
-    }
+    forget(ids);
+    return recorder.giveBack(ids);
   }
 
   async function renew(): Promise<boolean> {
     const now = performance.now();
-    const due = [...held.values()].filter(({ leasedAt }) => now - leasedAt >= renewMs);
+    const due = [...leases].filter(([, leasedAt]) => now - leasedAt >= renewMs).map(([id]) => id);
     if (due.length === 0) return false;
-    const ids = due.map(({ ready }) => ready.id);
-    const ours = await renewLeases(sql, token, ids);
-    for (const lease of due) {
-      if (ours.has(lease.ready.id)) lease.leasedAt = now;
+    const ours = await renewLeases(sql, token, due);
+    for (const id of due) {
+      // Recorded or given back while we asked: not to be remembered again.
+      if (!leases.has(id)) continue;
+      if (ours.has(id)) leases.set(id, now);
       // Another process has it now. What waits here is not tried; a try under way ends, and is not recorded.
-      else held.delete(lease.ready.id);
+      else leases.delete(id);
     }
     return false;
   }
@@ -307,45 +227,35 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     return promoted > 0;
   }
 
+  const background = { log, isPassing: isUnavailable };
   const claiming = startLoop({
+    ...background,
     name: 'claiming deliveries',
     pollMs: claimPollMs,
-    log,
-    isPassing: isUnavailable,
     work: claim,
   });
   const promoting = startLoop({
+    ...background,
     name: 'promoting retries',
     pollMs: promotePollMs,
-    log,
-    isPassing: isUnavailable,
     work: promote,
   });
-  const renewing = startLoop({
-    name: 'renewing leases',
-    pollMs: renewMs,
-    log,
-    isPassing: isUnavailable,
-    work: renew,
-  });
+  const renewing = startLoop({ ...background, name: 'renewing leases', pollMs: renewMs, work: renew });
 
   async function stop(): Promise<void> {
     stopping = true;
-    giveUpAt = performance.now() + drainMs;
+    const end = performance.now() + drainMs;
+    recorder.finishBy(end);
     await Promise.all([claiming.stop(), promoting.stop()]);
     await giveBack(lanes.emptyAll());
-    await idleUntil(giveUpAt);
+    while (lanes.running > 0 && performance.now() < end)
+      await new Promise((resolve) => setTimeout(resolve, 20));
     // Cuts what is still under way, so that it is not tried twice at once when another process claims it.
     cut = true;
     await poster.close();
-    await recording;
+    await recorder.drained();
     await renewing.stop();
-    await giveBack([...held.values()].map(({ ready }) => ready));
-  }
-
-  async function idleUntil(end: number): Promise<void> {
-    while (lanes.running > 0 && performance.now() < end)
-      await new Promise((resolve) => setTimeout(resolve, 20));
+    await recorder.giveBack([...leases.keys()]);
   }
 
   return { wake: () => claiming.wake(), stop };

@@ -94,19 +94,27 @@ export class Lanes {
     return room * 2 >= lane.window ? room : 0;
   }
 
-  /** Takes in what a claim gave, which asked for these allowances. */
-  fill(claimed: readonly ClaimedDelivery[], asked: ReadonlyMap<string, number>, nowMs: number): void {
+  /** Takes in what a claim gave, which asked for these allowances. Returns what is to be given back. */
+  fill(
+    claimed: readonly ClaimedDelivery[],
+    asked: ReadonlyMap<string, number>,
+    nowMs: number,
+  ): ClaimedDelivery[] {
     const got = new Map<string, number>();
+    const back: ClaimedDelivery[] = [];
     for (const delivery of claimed) {
       const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
       got.set(lane.webhookId, (got.get(lane.webhookId) ?? 0) + 1);
-      lane.queue.push(delivery);
+      // Parked while the claim was under way.
+      if (lane.parkedUntil > nowMs && lane.parks > 0) back.push(delivery);
+      else lane.queue.push(delivery);
       this.#enlist(lane);
     }
     for (const lane of this.#lanes.values()) {
       const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
       if (allowance > 0) this.#noteClaim(lane, got.get(lane.webhookId) ?? 0, allowance, nowMs);
     }
+    return back;
   }
 
   /** A lane that empties its window quickly may claim further ahead: few large claims cost less than many small ones. */
@@ -194,6 +202,12 @@ export class Lanes {
       nowMs + Math.min(this.#limits.breakerPauseMs * 2 ** lane.parks, this.#limits.maxBreakerPauseMs);
     lane.parks += 1;
     return this.#empty(lane);
+  }
+
+  /** What was claimed for this webhook and not tried, to be given back. */
+  empty(webhookId: string): ClaimedDelivery[] {
+    const lane = this.#lanes.get(webhookId);
+    return lane ? this.#empty(lane) : [];
   }
 
   #empty(lane: Lane): ClaimedDelivery[] {

@@ -1,6 +1,6 @@
 /** Replays: sending past events to a webhook again. */
 import { Type } from 'typebox';
-import { Problem } from '../../problems.ts';
+import { type Fault, Problem } from '../../problems.ts';
 import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
 import { findWebhook } from '../../store/webhooks.ts';
 import { answerOnce } from '../idempotency.ts';
@@ -40,7 +40,7 @@ export function replayRoutes(app: App, services: Services): void {
   app.post(
     '/webhooks/:id/replay',
     {
-      config: { access: 'key' },
+      config: { access: 'key', findFaults: findNoTime },
       schema: {
         tags,
         summary: 'Send past events again: those in [since, until) that match the webhook as it is now',
@@ -81,4 +81,12 @@ export function replayRoutes(app: App, services: Services): void {
       return replay;
     },
   );
+}
+
+function findNoTime({ since, until }: Record<string, unknown>): Fault[] {
+  const times = [since, until].map((text) => (typeof text === 'string' ? Date.parse(text) : Number.NaN));
+  const [from = Number.NaN, to = Number.NaN] = times;
+  // Of a time that cannot be read, the schema speaks.
+  if (!(to <= from)) return [];
+  return [{ pointer: '/until', code: 'out_of_range', message: '/until must be later than /since.' }];
 }

@@ -10,6 +10,7 @@ import {
   findSealedSecret,
   findWebhook,
   listWebhooks,
+  maxRotationsPerDay,
   rotateSecret,
   updateWebhook,
 } from '../../store/webhooks.ts';
@@ -200,7 +201,7 @@ export function webhookRoutes(app: App, services: Services): void {
       config: { access: 'key' },
       schema: {
         tags,
-        summary: 'Make a new secret; the old one signs along for 24 hours',
+        summary: `Make a new secret, up to ${maxRotationsPerDay} times a day; the old one signs along for 24 hours`,
         params: IdParams,
         response: { 200: SecretAnswer },
       },
@@ -210,10 +211,19 @@ export function webhookRoutes(app: App, services: Services): void {
         const { id } = request.params;
         const secret = makeSecret();
         const sealed = sealer.seal(secret, secretContext(id));
-        if (!(await rotateSecret(sql, request.ownerId, id, sealed))) throw new Problem('not_found');
+        const rotated = await rotateSecret(sql, request.ownerId, id, sealed);
+        if (!rotated) throw new Problem('not_found');
+        if (rotated.waitSeconds !== null) throw tooManyRotations(rotated.waitSeconds);
         return { status: 200, body: { secret } };
       }),
   );
+}
+
+function tooManyRotations(waitSeconds: number): Problem {
+  return new Problem('rate_limited', {
+    detail: `A secret can be rotated ${maxRotationsPerDay} times a day. Wait ${waitSeconds} s.`,
+    headers: { 'retry-after': String(waitSeconds) },
+  });
 }
 
 function refuseOtherOwner(request: FastifyRequest, ownerId: string): void {
