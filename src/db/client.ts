@@ -15,15 +15,13 @@ import { postgres } from './driver.ts';
 export type Sql = postgresTypes.ISql<{}>;
 export type Pool = postgresTypes.Sql;
 
-/** An array type, which PostgreSQL writes as `{a,"b c",NULL}`; every element type reads quoted text. */
-function arrayType(oid: number) {
-  const quote = (value: unknown) =>
-    typeof value === 'number' ? value : `"${String(value).replace(/["\\]/g, '\\$&')}"`;
+/** An array type, which PostgreSQL writes as `{a,"b c",NULL}`. */
+function arrayType(oid: number, write: (value: unknown) => string) {
   return {
     to: oid,
     from: [oid],
     serialize: (values: readonly unknown[]) =>
-      `{${values.map((value) => (value === null ? 'NULL' : quote(value))).join(',')}}`,
+      `{${values.map((value) => (value === null ? 'NULL' : write(value))).join(',')}}`,
     parse: (text: string) =>
       [...text.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|[^,]+/g)].map(([plain, quoted]) =>
         quoted === undefined ? plain : quoted.replace(/\\(.)/g, '$1'),
@@ -31,13 +29,20 @@ function arrayType(oid: number) {
   };
 }
 
+/** Any text between quotes. */
+function quoted(value: unknown): string {
+  const text = String(value);
+  return /["\\]/.test(text) ? `"${text.replace(/["\\]/g, '\\$&')}"` : `"${text}"`;
+}
+
 // Their oids are fixed in PostgreSQL's own catalogue.
 const types = {
-  textArray: arrayType(1009),
-  uuidArray: arrayType(2951),
-  intArray: arrayType(1007),
-  floatArray: arrayType(1022),
-  jsonArray: arrayType(199),
+  textArray: arrayType(1009, quoted),
+  // No character of these means something in an array.
+  uuidArray: arrayType(2951, String),
+  intArray: arrayType(1007, String),
+  floatArray: arrayType(1022, String),
+  jsonArray: arrayType(199, quoted),
 };
 
 export function connect(url: string, options: { max: number; applicationName: string }): Pool {

@@ -20,7 +20,7 @@ export interface LaneLimits {
 export const defaultLimits: LaneLimits = {
   perWebhook: 16,
   perProcess: 1024,
-  maxWindow: 256,
+  maxWindow: 512,
   breakerFailures: 10,
   breakerPauseMs: 1000,
   maxBreakerPauseMs: 60_000,

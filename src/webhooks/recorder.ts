@@ -10,8 +10,8 @@ import type { Verdict } from './decide.ts';
 import type { SigningTarget } from './try.ts';
 
 /** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
-const gatherMs = 8;
-const fullBatch = 128;
+const gatherMs = 25;
+const fullBatch = 512;
 const againMs = 500;
 
 export interface Tried {
