@@ -131,10 +131,8 @@ export const settings = {
     'Whether webhooks may have `http` URLs.',
   ),
   POSTHORN_INSECURE_DEV: setting(bool, false, 'false', 'Allows development mode to listen beyond loopback.'),
-  POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the mail door listens on.', {
-    comesWith: 'mail',
-  }),
-  POSTHORN_SMTP_PORT: setting(port, 2525, '2525', 'Port of the mail door.', { comesWith: 'mail' }),
+  POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the mail door listens on.'),
+  POSTHORN_SMTP_PORT: setting(port, 2525, '2525', 'Port of the mail door.'),
   POSTHORN_MAIL_HOST: setting<string | null>(
     text,
     null,
@@ -149,35 +147,79 @@ export const settings = {
     null,
     'a self-signed one',
     'Certificate file (PEM) of the mail door.',
-    {
-      comesWith: 'mail',
-    },
   ),
-  POSTHORN_TLS_KEY: setting<string | null>(text, null, 'a self-signed one', 'Its private key.', {
-    comesWith: 'mail',
-  }),
+  POSTHORN_TLS_KEY: setting<string | null>(text, null, 'a self-signed one', 'Its private key.'),
   POSTHORN_MAX_MESSAGE_BYTES: setting(
     wholeNumber(1024, 1 << 30),
     26_214_400,
     '26214400',
     'Largest message that is taken.',
-    {
-      comesWith: 'mail',
-    },
+  ),
+  POSTHORN_SMTP_MAX_RECIPIENTS: setting(
+    wholeNumber(1, 10_000),
+    100,
+    '100',
+    'Most recipients of one message; the rest are told to come in another.',
+  ),
+  POSTHORN_SMTP_MAX_LINE_BYTES: setting(
+    wholeNumber(512, 65_536),
+    2048,
+    '2048',
+    'Longest command line. Lines of a message have no bound.',
+  ),
+  POSTHORN_SMTP_MAX_ERRORS: setting(
+    wholeNumber(1, 10_000),
+    20,
+    '20',
+    'Refusals since the last message that was taken, after which a connection is closed.',
+  ),
+  POSTHORN_SMTP_COMMAND_TIMEOUT: setting(
+    wholeNumber(1, 3600),
+    300,
+    '300',
+    'Seconds for a command to come whole.',
+  ),
+  POSTHORN_SMTP_DATA_TIMEOUT: setting(
+    wholeNumber(1, 3600),
+    180,
+    '180',
+    'Seconds between two pieces of a message.',
+  ),
+  POSTHORN_SMTP_MESSAGE_TIMEOUT: setting(
+    wholeNumber(1, 86_400),
+    1800,
+    '1800',
+    'Seconds for a message to come whole.',
+  ),
+  POSTHORN_SMTP_MAX_CONNECTIONS: setting(
+    wholeNumber(1, 100_000),
+    1000,
+    '1000',
+    'SMTP connections at once, in each process.',
+  ),
+  POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: setting(
+    wholeNumber(1, 100_000),
+    50,
+    '50',
+    'The same for one IPv4 address or IPv6 /64.',
+  ),
+  POSTHORN_SMTP_MAX_BYTES_UNDER_WAY: setting(
+    wholeNumber(1024, 2 ** 40),
+    134_217_728,
+    '134217728',
+    'Memory for messages that are being read; beyond it senders are told to try again later.',
   ),
   POSTHORN_INLINE_RAW_BYTES: setting(
-    wholeNumber(0, 1 << 28),
+    wholeNumber(0, 1 << 20),
     1_048_576,
     '1048576',
     'Messages up to this size are in the event itself; larger ones are linked.',
-    { comesWith: 'mail' },
   ),
   POSTHORN_ACCEPT_UNVERIFIED: setting<boolean | null>(
     bool,
     null,
     'false in production, else true',
     'Whether unverified identities receive mail.',
-    { comesWith: 'mail' },
   ),
   POSTHORN_DNS_SERVERS: setting<readonly string[] | null>(
     list(text),
@@ -229,6 +271,9 @@ export function readConfig(environment: Record<string, string | undefined>) {
         'or POSTHORN_INSECURE_DEV=true if you mean it.',
     );
   }
+  if ((values.POSTHORN_TLS_CERT === null) !== (values.POSTHORN_TLS_KEY === null)) {
+    faults.push('POSTHORN_TLS_CERT and POSTHORN_TLS_KEY belong together: set both, or neither.');
+  }
   if (faults.length > 0) {
     throw new OperatorError(
       `The configuration has ${count(faults)}:\n${faults.map((fault) => `  - ${fault}`).join('\n')}`,
@@ -257,6 +302,28 @@ export function readConfig(environment: Record<string, string | undefined>) {
     dnsServers: values.POSTHORN_DNS_SERVERS,
     retrySchedule: values.POSTHORN_RETRY_SCHEDULE,
     retentionDays: values.POSTHORN_RETENTION_DAYS,
+    smtpHost: values.POSTHORN_SMTP_HOST,
+    smtpPort: values.POSTHORN_SMTP_PORT,
+    mailHost: values.POSTHORN_MAIL_HOST ?? 'localhost',
+    tls:
+      values.POSTHORN_TLS_CERT && values.POSTHORN_TLS_KEY
+        ? { certFile: values.POSTHORN_TLS_CERT, keyFile: values.POSTHORN_TLS_KEY }
+        : null,
+    maxMessageBytes: values.POSTHORN_MAX_MESSAGE_BYTES,
+    smtpLimits: {
+      maxMessageBytes: values.POSTHORN_MAX_MESSAGE_BYTES,
+      maxRecipients: values.POSTHORN_SMTP_MAX_RECIPIENTS,
+      maxLineBytes: values.POSTHORN_SMTP_MAX_LINE_BYTES,
+      maxErrors: values.POSTHORN_SMTP_MAX_ERRORS,
+      commandTimeoutMs: values.POSTHORN_SMTP_COMMAND_TIMEOUT * 1000,
+      dataTimeoutMs: values.POSTHORN_SMTP_DATA_TIMEOUT * 1000,
+      messageTimeoutMs: values.POSTHORN_SMTP_MESSAGE_TIMEOUT * 1000,
+      maxConnections: values.POSTHORN_SMTP_MAX_CONNECTIONS,
+      maxConnectionsPerAddress: values.POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS,
+      maxBytesUnderWay: values.POSTHORN_SMTP_MAX_BYTES_UNDER_WAY,
+    },
+    inlineRawBytes: values.POSTHORN_INLINE_RAW_BYTES,
+    acceptUnverified: values.POSTHORN_ACCEPT_UNVERIFIED ?? !production,
     /** Not ours to refuse (Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service of that name), worth a line. */
     unknown: Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings)),
   };

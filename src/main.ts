@@ -12,16 +12,21 @@ import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
 import type { App, Services } from './http/services.ts';
+import { readIdentityValue } from './identities/value.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
 import { makeMetrics } from './lib/metrics.ts';
 import { OperatorError } from './lib/operator-error.ts';
 import { makeSealer, readOrMakeKeyFile, type Sealer } from './lib/secrets.ts';
 import { readVersion } from './lib/version.ts';
+import { makeExaminer } from './mail/examine.ts';
+import { makeLinks } from './mail/links.ts';
+import { completeData } from './mail/payload.ts';
+import { startMailDoor } from './smtp/door.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
-import { purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
+import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { findAnySealedSecret } from './store/webhooks.ts';
@@ -33,6 +38,8 @@ import { secretContext } from './webhooks/secret.ts';
 export interface Service {
   /** Where the API listens; null without the role `api`. */
   url: string | null;
+  /** Where mail is taken; null without the role `smtp`. */
+  smtpPort: number | null;
   /** Made by the first start on an empty database, and to be shown this once. */
   firstUser: (User & { apiKey: string }) | null;
   /** Finishes what is under way and closes everything. Idempotent. */
@@ -66,12 +73,20 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     const { sql } = database;
     await prepareSchema(sql, log, config);
     const egress = makeEgress(config);
+    const secretKeys = loadSecretKeys(config);
+    const examiner = makeExaminer({ ...config, log });
+    closing.push(() => examiner.stop());
+    const { acceptUnverified, inlineRawBytes } = config;
+    let url: string | null = null;
     const parts = {
       config,
       sql,
       log,
       egress,
-      sealer: await openSealer(config, sql),
+      sealer: await openSealer(secretKeys, sql),
+      links: makeLinks(secretKeys, () => baseUrl(config, url)),
+      examiner,
+      mail: { sql, examiner, acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
       metrics: makeMetrics({
         backlog: () => countBacklog(sql),
         oldestPendingSeconds: () => readOldestPending(sql),
@@ -81,10 +96,11 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     };
     closing.push(() => parts.poster.close());
     const wakeDelivery = await startLoops(parts, database, closing);
-    const url = await openDoors({ ...parts, wakeDelivery }, closing);
+    url = await openDoors({ ...parts, wakeDelivery }, closing);
+    const smtpPort = await openMailDoor({ ...parts, wakeDelivery }, closing);
     // Last: its key is shown once, so nothing may fail between making and showing it.
     const firstUser = await makeFirstUser(parts);
-    return { url, firstUser, stop };
+    return { url, smtpPort, firstUser, stop };
   } catch (error) {
     await stop();
     throw error;
@@ -97,8 +113,8 @@ export function loadSecretKeys(config: Config): readonly Buffer[] {
 }
 
 /** A key that does not open what is stored would show only later, as webhooks that are not called. */
-async function openSealer(config: Config, sql: Services['sql']): Promise<Sealer> {
-  const sealer = makeSealer(loadSecretKeys(config));
+async function openSealer(secretKeys: readonly Buffer[], sql: Services['sql']): Promise<Sealer> {
+  const sealer = makeSealer(secretKeys);
   const stored = await findAnySealedSecret(sql);
   try {
     if (stored) sealer.open(stored.secret, secretContext(stored.id));
@@ -129,6 +145,7 @@ async function startLoops(
     const more = [
       await purgeAnswers(sql),
       await purgeDeletedWebhooks(sql),
+      await purgeDeletedIdentities(sql),
       await purgeOld(sql, config.retentionDays),
       await purgeSpent(sql, config.retentionDays),
     ];
@@ -154,6 +171,7 @@ async function startLoops(
     ...parts,
     sql: database.openAnother(deliveryPoolSize),
     poster,
+    tellData: (stored) => completeData(stored, parts.links, Date.now()),
     scheduleSeconds: config.retrySchedule,
   });
   closing.push(() => delivery.stop());
@@ -193,6 +211,24 @@ async function openDoors(services: Services, closing: Closing): Promise<string |
     clearTimeout(cut);
   });
   return listen(app, config.host, config.port, 'PORT');
+}
+
+async function openMailDoor(services: Services, closing: Closing): Promise<number | null> {
+  if (!services.config.roles.includes('smtp')) return null;
+  const door = await startMailDoor(services);
+  closing.push(() => door.stop());
+  return door.port;
+}
+
+/** What links in payloads begin with. */
+function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null): string {
+  return `${publicUrl ?? url ?? `http://${host}:${port}`}${basePath}`;
+}
+
+/** The identity's own way of reading a recipient, handed to mail, which does not know identities. */
+function readAddressOrDomain(text: string) {
+  const read = readIdentityValue(text);
+  return 'fault' in read ? undefined : read;
 }
 
 async function listen(app: App, host: string, port: number, setting: string): Promise<string> {

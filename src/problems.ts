@@ -56,6 +56,11 @@ export const problems = {
     title: 'The operator token is not valid',
     remedy: 'Send the token that the service was started with.',
   },
+  invalid_link: {
+    status: 403,
+    title: 'The link is not valid',
+    remedy: 'It has run out or is not whole. Take a fresh one from `GET /messages/{id}`, or send an API key.',
+  },
   owner_mismatch: {
     status: 403,
     title: 'The owner is not yours to act for',
@@ -105,6 +110,11 @@ export const problems = {
     status: 415,
     title: 'The content type is not supported',
     remedy: 'Send `Content-Type: application/json`.',
+  },
+  range_not_satisfiable: {
+    status: 416,
+    title: 'There are no such bytes',
+    remedy: 'The size is in the `Content-Range` header; ask for bytes below it.',
   },
   rate_limited: {
     status: 429,

@@ -49,6 +49,7 @@ export interface TestWebhook {
 
 export interface TestService {
   url: string;
+  smtpPort: number;
   sql: Pool;
   databaseUrl: string;
   /** Made at start; whom calls are made as, unless they say otherwise. */
@@ -81,6 +82,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
     POSTHORN_SECRET_KEY: randomBytes(32).toString('base64'),
     POSTHORN_RATE_LIMIT: '0',
     PORT: '0',
+    POSTHORN_SMTP_PORT: '0',
     ...settings,
   });
   const service = await startService(config, log);
@@ -130,7 +132,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
     });
   };
   return {
-    ...{ url, sql, databaseUrl: database.url, user, logged },
+    ...{ url, smtpPort: service.smtpPort ?? 0, sql, databaseUrl: database.url, user, logged },
     ...{ makeUser, call, makeWebhook, makeEvent, findDelivery, stop },
   };
 }
@@ -152,6 +154,7 @@ export function startTestDelivery(
     sql,
     sealer: makeSealer([Buffer.from(deliveryKey, 'base64')]),
     poster: makePoster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
+    tellData: ({ data }) => data,
     scheduleSeconds: [],
     userAgent: 'Posthorn/test',
     log: makeLog({ level: 'info', json: true, stream: collectLines(logged) }),

@@ -10,10 +10,12 @@ import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
 import type { App } from '../src/http/services.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
-import { newId } from '../src/lib/ids.ts';
+import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { makeExaminer } from '../src/mail/examine.ts';
+import { makeLinks } from '../src/mail/links.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { makeEgress } from '../src/webhooks/egress.ts';
 import { makePoster } from '../src/webhooks/post.ts';
@@ -91,6 +93,25 @@ const makeEvent = (owner: TestUser) =>
     data: '{}',
   });
 
+const mailWithAttachment = [
+  'From: ada@example.com',
+  'Content-Type: multipart/mixed; boundary=b',
+  '',
+  '--b\r\nContent-Disposition: attachment; filename=a.txt\r\n\r\nhello\r\n--b--\r\n',
+].join('\r\n');
+
+async function makeMessage(owner: TestUser): Promise<string> {
+  const value = `a@${randomBytes(8).toString('hex')}.example`;
+  await post('/identities', owner, { value });
+  const taken = await service.call('POST', `/inbound?recipient=${value}`, {
+    as: owner,
+    body: mailWithAttachment,
+    headers: { 'content-type': 'message/rfc822' },
+  });
+  assert.equal(taken.status, 202, taken.text);
+  return taken.body.messageIds[0];
+}
+
 /** How to make what a path's last id names, by the segment before it. `admin` is the operator's, who has no owner. */
 const makers: Record<string, Maker> = {
   identities: {
@@ -114,6 +135,8 @@ const makers: Record<string, Maker> = {
       return [row?.id ?? ''];
     },
   },
+  messages: { table: 'messages', make: async (owner) => [await makeMessage(owner)] },
+  attachments: { table: 'messages', make: async (owner) => [await makeMessage(owner), '0'] },
   replays: {
     table: 'replays',
     async make(owner) {
@@ -132,7 +155,7 @@ async function make(path: string, owner: TestUser) {
   assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
   const ids = await maker.make(owner);
   const read = async () => {
-    const id = ids.at(-1) ?? '';
+    const id = ids.findLast(isUuid) ?? '';
     const rows =
       await service.sql`select to_jsonb(t) as row from ${service.sql(maker.table)} t where id = ${id}`;
     return rows.map(({ row }) => row);
@@ -157,7 +180,13 @@ async function collectRoutes(): Promise<string[]> {
   const sealer = makeSealer([secretKey]);
   const egress = makeEgress(config);
   const poster = makePoster({ egress });
-  const parts = { config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster };
+  const links = makeLinks([secretKey], () => '');
+  const examiner = makeExaminer({ ...config, log });
+  const mail = { ...config, sql: service.sql, examiner, readValue: () => undefined };
+  const parts = {
+    ...{ config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster },
+    ...{ links, examiner, mail },
+  };
   const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakeDelivery: () => {} });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();

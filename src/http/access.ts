@@ -1,6 +1,7 @@
 /**
  * Who may call a route. Every route declares its access rule in its config; one without does not register.
  *   key       the owner of an API key, who is then `request.ownerId`
+ *   key or link  the same, or the bearer of a signed link to the message in the path, who has no `keyId` then
  *   operator  the bearer of POSTHORN_ADMIN_TOKEN
  *   metrics   the bearer of POSTHORN_METRICS_TOKEN, where one is set
  *   public    anyone
@@ -12,7 +13,7 @@ import { Problem, type ProblemCode } from '../problems.ts';
 import { findActiveKey, touchApiKey } from '../store/api-keys.ts';
 import type { App, Services } from './services.ts';
 
-export type Access = 'key' | 'operator' | 'metrics' | 'public';
+export type Access = 'key' | 'key or link' | 'operator' | 'metrics' | 'public';
 
 /** Stands for the operator wherever an owner is asked for; no user has this id. */
 const operatorId = '00000000-0000-0000-0000-000000000000';
@@ -51,13 +52,17 @@ export function requireAccessRule(app: App): void {
   });
 }
 
-export function makeGate({ sql, config, log }: Services): Gate {
+export function makeGate({ sql, config, log, links }: Services): Gate {
   const cache = new Map<string, Caller & { until: number }>();
 
   function admit(request: FastifyRequest): Caller | Promise<Caller> {
     switch (request.routeOptions.config.access) {
       case 'key':
         return admitKey(readBearer(request, 'missing_api_key', 'invalid_api_key'));
+      case 'key or link':
+        return isLink(request)
+          ? admitLink(request)
+          : admitKey(readBearer(request, 'missing_api_key', 'invalid_api_key'));
       case 'operator':
         return admitToken(request, config.adminToken);
       case 'metrics':
@@ -65,6 +70,14 @@ export function makeGate({ sql, config, log }: Services): Gate {
       default:
         return nobody;
     }
+  }
+
+  function admitLink(request: FastifyRequest): Caller {
+    const { id = '' } = request.params as { id?: string };
+    const { expires = '', signature = '' } = request.query as { expires?: unknown; signature?: unknown };
+    const good = links.isGood(id.toLowerCase(), String(expires), String(signature), Date.now());
+    if (!good) throw new Problem('invalid_link');
+    return nobody;
   }
 
   function admitKey(key: string): Caller | Promise<Caller> {
@@ -96,6 +109,10 @@ export function makeGate({ sql, config, log }: Services): Gate {
   }
 
   return { admit, forget };
+}
+
+function isLink(request: FastifyRequest): boolean {
+  return (request.query as { signature?: unknown }).signature !== undefined;
 }
 
 function admitToken(request: FastifyRequest, token: string | null): Caller {

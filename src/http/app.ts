@@ -20,7 +20,9 @@ import { eventTypeRoutes } from './routes/event-types.ts';
 import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { identityRoutes } from './routes/identities.ts';
+import { inboundRoutes } from './routes/inbound.ts';
 import { meRoutes } from './routes/me.ts';
+import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { webhookTestRoutes } from './routes/webhook-test.ts';
@@ -65,6 +67,8 @@ function addRoutes(api: App, services: Services, gate: Gate): void {
   deliveryRoutes(api, services);
   replayRoutes(api, services);
   eventRoutes(api, services);
+  messageRoutes(api, services);
+  api.register(async (scope) => inboundRoutes(scope as App, services));
   apiKeyRoutes(api, services, gate);
   if (services.config.adminToken) adminRoutes(api, services);
   eventTypeRoutes(api);

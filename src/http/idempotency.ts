@@ -145,7 +145,7 @@ function hashRequest(request: FastifyRequest): Buffer {
   return createHash('sha256')
     .update(request.url)
     .update('\n')
-    .update(JSON.stringify(request.body ?? null))
+    .update(Buffer.isBuffer(request.body) ? request.body : JSON.stringify(request.body ?? null))
     .digest();
 }
 

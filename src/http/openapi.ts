@@ -24,6 +24,7 @@ const ProblemDocument = Type.Object(
 
 const security: Record<Access, Record<string, string[]>[]> = {
   key: [{ apiKey: [] }],
+  'key or link': [{ apiKey: [] }, {}],
   operator: [{ operatorToken: [] }],
   metrics: [{}, { metricsToken: [] }],
   public: [],

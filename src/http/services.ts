@@ -12,6 +12,10 @@ import type { Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import type { AcceptParts } from '../mail/accept.ts';
+import type { Examiner } from '../mail/examine.ts';
+import type { Links } from '../mail/links.ts';
+import type { RouteParts } from '../mail/route.ts';
 import type { Egress } from '../webhooks/egress.ts';
 import type { Poster } from '../webhooks/post.ts';
 
@@ -21,6 +25,10 @@ export interface Services {
   sealer: Sealer;
   log: Log;
   metrics: Metrics;
+  links: Links;
+  examiner: Examiner;
+  /** What taking mail needs. */
+  mail: AcceptParts & RouteParts;
   egress: Egress;
   poster: Poster;
   /** Sent with every POST to a webhook. */

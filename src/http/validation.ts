@@ -109,7 +109,7 @@ export function refuseFaults(
   services: Services,
 ): Promise<void> | undefined {
   const { references, findFaults } = request.routeOptions.config;
-  const body = (request.body ?? {}) as Record<string, unknown>;
+  const body = (Buffer.isBuffer(request.body) ? {} : (request.body ?? {})) as Record<string, unknown>;
   const own = request.routeOptions.schema?.body ? findFaults?.(body) : findSurplus(body);
   const named = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const quiet = own === undefined || (Array.isArray(own) && own.length === 0);

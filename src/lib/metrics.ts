@@ -55,6 +55,28 @@ export function makeMetrics(sources = nothingKnown) {
       help: 'Webhooks whose breaker is open in this process.',
       registers,
     }),
+    smtpConnections: new Gauge({
+      name: 'posthorn_smtp_connections',
+      help: 'SMTP connections open in this process.',
+      registers,
+    }),
+    smtpRefused: new Counter({
+      name: 'posthorn_smtp_connections_refused_total',
+      help: 'SMTP connections refused for their number.',
+      registers,
+    }),
+    smtpRecipients: new Counter({
+      name: 'posthorn_smtp_recipients_total',
+      help: 'Recipients by the status they were answered.',
+      labelNames: ['status'],
+      registers,
+    }),
+    smtpMessages: new Counter({
+      name: 'posthorn_smtp_messages_total',
+      help: 'Messages by the status they were answered.',
+      labelNames: ['status'],
+      registers,
+    }),
     backlog: new Gauge({
       name: 'posthorn_delivery_backlog',
       help: 'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',

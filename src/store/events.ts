@@ -14,8 +14,8 @@ type ListedEvent = Event & { position: string };
 
 function columns(sql: Sql) {
   return sql`
-    id, event, identity_id as "identityId",
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
+    events.id, events.event, events.identity_id as "identityId",
+    to_char(events.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
 }
 
 export interface NewEvent {
@@ -40,16 +40,20 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
         values (${id}, ${given.ownerId}, ${given.event}, ${given.identityId}, ${given.data}::text::json,
           ${Buffer.byteLength(given.data)})
         returning id, owner_id, event, identity_id
-      ), queued as (
-        insert into deliveries (id, owner_id, event_id, webhook_id, event)
-        select delivery_id(happened.id, webhooks.id), happened.owner_id, happened.id, webhooks.id, happened.event
-        from happened join webhooks using (owner_id)
-        where ${listens(sql)}
-        returning 1
-      )
+      ), queued as (${queueDeliveries(sql)})
       select count(*)::int as deliveries from queued`,
   );
   return { id, deliveries };
+}
+
+/** Makes a delivery for every webhook of the owner that listens now; `happened` is the event. */
+export function queueDeliveries(sql: Sql) {
+  return sql`
+    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    select delivery_id(happened.id, webhooks.id), happened.owner_id, happened.id, webhooks.id, happened.event
+    from happened join webhooks using (owner_id)
+    where ${listens(sql)}
+    returning 1`;
 }
 
 /** Which webhooks an event reaches; `happened` is the event. The owner is joined on by whoever asks. */
@@ -86,10 +90,27 @@ export async function findEvent(
   sql: Sql,
   ownerId: string,
   id: string,
-): Promise<(Event & { data: unknown }) | undefined> {
-  const [row] = await sql<(Event & { data: unknown })[]>`
-    select ${columns(sql)}, data from events where owner_id = ${ownerId} and id = ${id}`;
+): Promise<(Event & StoredData) | undefined> {
+  const [row] = await sql<(Event & StoredData)[]>`
+    select ${columns(sql)}, ${dataColumns(sql)} from events ${withRaw(sql)}
+    where events.owner_id = ${ownerId} and events.id = ${id}`;
   return row;
+}
+
+/** What of an event's data is stored with it. That of a message is completed, by its links and raw bytes, when it is told. */
+export interface StoredData {
+  /** JSON text. */
+  data: string;
+  messageId: string | null;
+  raw: Buffer | null;
+}
+
+function dataColumns(sql: Sql) {
+  return sql`events.data::text as data, events.message_id as "messageId", raw_chunks.bytes as raw`;
+}
+
+function withRaw(sql: Sql) {
+  return sql`left join raw_chunks on raw_chunks.raw_id = events.inline_raw_id and raw_chunks.n = 0`;
 }
 
 /**
@@ -100,8 +121,9 @@ export async function readEventData(
   sql: Sql,
   ids: readonly string[],
   maxBytes?: number,
-): Promise<{ id: string; event: string; data: string }[]> {
-  return sql<{ id: string; event: string; data: string }[]>`
-    select id, event, data::text as data from events
-    where id = any (${ids}::uuid[]) ${maxBytes === undefined ? sql`` : sql`and bytes <= ${maxBytes}`}`;
+): Promise<({ id: string; event: string } & StoredData)[]> {
+  return sql<({ id: string; event: string } & StoredData)[]>`
+    select events.id, events.event, ${dataColumns(sql)} from events ${withRaw(sql)}
+    where events.id = any (${ids}::uuid[])
+      ${maxBytes === undefined ? sql`` : sql`and events.bytes <= ${maxBytes}`}`;
 }

@@ -160,7 +160,10 @@ export async function updateIdentity(
   return row;
 }
 
-/** Its mailboxes and their sync state go with it, by the schema's cascades, and the webhooks restricted to it as when deleted. */
+/**
+ * Its mailboxes and their sync state go with it, by the schema's cascades, and the webhooks restricted to it as when deleted.
+ * Its mail goes in the background, however much it is.
+ */
 export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   return transaction(sql, async (sql) => {
     // An address made at this moment must not point to a domain that is on its way out.
@@ -172,7 +175,9 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     await sql`
       update webhooks set deleted_at = now(), enabled = false, identity_id = null
       where owner_id = ${ownerId} and identity_id = ${id}`;
-    const deleted = await sql`delete from identities where owner_id = ${ownerId} and id = ${id}`;
+    const deleted = await sql`
+      with gone as (delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id)
+      insert into identity_purges (identity_id, owner_id) select id, owner_id from gone`;
     return deleted.count > 0;
   });
 }

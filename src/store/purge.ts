@@ -1,6 +1,7 @@
 /**
- * What goes in the background, in small batches and never in one long delete: deliveries of deleted webhooks, and
- * everything past its retention. Ids begin with the event's time, so that what is old is a range of the primary key.
+ * What goes in the background, in small batches and never in one long delete: deliveries of deleted webhooks, mail of deleted
+ * identities, and everything past its retention. Ids begin with the event's time, so that what is old is a range of the
+ * primary key.
  */
 import { only, type Sql } from '../db/client.ts';
 
@@ -53,16 +54,75 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
   );
   if (deliveries > 0) return true;
   // Whatever delivery is left below the bound is pending, and the events from its time on are still needed.
+  const isOld = sql`
+    events.id < coalesce((
+      select first_id_with(id) from deliveries where id < ${bound} order by id limit 1), ${bound})
+    and events.created_at < ${oldest}`;
+  const messages = await removeMessages(
+    sql,
+    sql`
+      select messages.id, messages.event_id, messages.raw_id
+      from events join messages on messages.id = events.message_id
+      where ${isOld} order by events.id limit ${messageBatch}`,
+  );
   const events = await sql`
-    delete from events where id in (
-      select id from events
-      where id < coalesce((
-        select rpad(substr(replace(id::text, '-', ''), 1, 12), 32, '0')::uuid
-        from deliveries where id < ${bound} order by id limit 1), ${bound})
-        and created_at < ${oldest}
-      order by id limit ${batch}
-    )`;
-  return events.count === batch;
+    delete from events where id = any (array(
+      select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
+  return messages === messageBatch || events.count === batch;
+}
+
+/** Fewer than of other things: each may be large. */
+const messageBatch = 100;
+/** For so long a message that was taken in the same moment as its identity was deleted may still turn up. */
+const lateSeconds = 60;
+
+/** A batch of the mail of deleted identities, with all that hangs on it, pending or not; true when there may be more. */
+export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
+  const removed = await removeMessages(
+    sql,
+    sql`
+      select messages.id, messages.event_id, messages.raw_id
+      from identity_purges join messages using (identity_id) limit ${messageBatch}`,
+  );
+  if (removed > 0) return true;
+  await sql`
+    delete from identity_purges
+    where created_at < now() - ${lateSeconds} * interval '1 second'
+      and not exists (select from messages where messages.identity_id = identity_purges.identity_id)`;
+  return false;
+}
+
+/** Messages, chosen by a query for their id, event_id and raw_id, with all that hangs on them. Returns how many. */
+async function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
+  const { removed } = only(
+    await sql<{ removed: number }[]>`
+      with doomed as materialized (${chosen}),
+      queued as materialized (
+        select deliveries.id from doomed join deliveries
+          on deliveries.id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)
+          and deliveries.event_id = doomed.event_id
+      ), tries as (
+        delete from attempts where delivery_id = any (array(select id from queued))
+      ), untold as (
+        delete from deliveries where id = any (array(select id from queued))
+      ), forgotten as (
+        delete from events where id = any (array(select event_id from doomed))
+      ), gone as (
+        delete from messages where id = any (array(select id from doomed)) returning 1
+      ), unread as (
+        -- Bytes go with the last message that has them: the one they are named after, and those that share them.
+        delete from raw_chunks where raw_id = any (array(
+          select raw_id from doomed
+          where not exists (
+            select from messages
+            where (messages.id = doomed.raw_id or messages.raw_id = doomed.raw_id and messages.raw_id <> messages.id)
+              and messages.id <> all (array(select id from doomed))
+          )
+        ))
+      )
+      select count(*)::int as removed from gone`,
+  );
+  return removed;
 }
 
 /** A batch of small things past their time: secrets that sign no more, and replays that ended long ago. */

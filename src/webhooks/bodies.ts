@@ -3,17 +3,21 @@
  * are fetched ahead and kept while there is room, large ones are in memory only while they are sent, a few at a time.
  */
 import type { Sql } from '../db/client.ts';
-import { readEventData } from '../store/events.ts';
-import { Slots } from './slots.ts';
+import { Slots } from '../lib/slots.ts';
+import { readEventData, type StoredData } from '../store/events.ts';
 
 /** `data` is JSON text already; it goes in as it is. */
 export function buildBody(event: string, data: string): Buffer {
   return Buffer.from(`{"event":${JSON.stringify(event)},"data":${data}}`);
 }
 
+const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
 const maxKeptBytes = 64 * 1024;
 const largeAtOnce = { inAll: 8, perKey: 2 };
+
+/** What is told of an event, from what is stored of it. */
+export type TellData = (stored: StoredData) => string;
 
 export interface LentBody {
   body: Buffer;
@@ -27,16 +31,22 @@ export interface LentBody {
  */
 export class Bodies {
   readonly #sql: Sql;
+  readonly #tell: TellData;
   readonly #large = new Slots(largeAtOnce);
   #young = new Map<string, Buffer>();
   #old = new Map<string, Buffer>();
   #youngBytes = 0;
+  #day = 0;
 
-  constructor(sql: Sql) {
-    this.#sql = sql;
+  constructor(parts: { sql: Sql; tellData: TellData }) {
+    this.#sql = parts.sql;
+    this.#tell = parts.tellData;
   }
 
   get(eventId: string): Buffer | undefined {
+    // Links in a body are good for whole days from the day on which it was built.
+    const today = Math.floor(Date.now() / dayMs);
+    if (today !== this.#day) this.#clear(today);
     return this.#young.get(eventId) ?? this.#old.get(eventId);
   }
 
@@ -44,8 +54,8 @@ export class Bodies {
   async prefetch(eventIds: Iterable<string>): Promise<void> {
     const missing = [...new Set(eventIds)].filter((id) => !this.get(id));
     if (missing.length === 0) return;
-    for (const { id, event, data } of await readEventData(this.#sql, missing, maxKeptBytes))
-      this.#keep(id, buildBody(event, data));
+    for (const found of await readEventData(this.#sql, missing, maxKeptBytes))
+      this.#keep(found.id, buildBody(found.event, this.#tell(found)));
   }
 
   /** A body that is not in memory; undefined when its event is gone. */
@@ -58,7 +68,7 @@ export class Bodies {
     };
     try {
       const [found] = await readEventData(this.#sql, [eventId]);
-      const body = found && buildBody(found.event, found.data);
+      const body = found && buildBody(found.event, this.#tell(found));
       if (!body) return undefined;
       if (body.length > maxKeptBytes) return { body, done };
       this.#keep(eventId, body);
@@ -68,6 +78,13 @@ export class Bodies {
       done();
       throw error;
     }
+  }
+
+  #clear(today: number): void {
+    this.#day = today;
+    this.#young = new Map();
+    this.#old = new Map();
+    this.#youngBytes = 0;
   }
 
   #keep(eventId: string, body: Buffer): void {

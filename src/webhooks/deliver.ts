@@ -16,7 +16,7 @@ import {
   promoteDue,
   renewLeases,
 } from '../store/deliveries.ts';
-import { Bodies, type LentBody } from './bodies.ts';
+import { Bodies, type LentBody, type TellData } from './bodies.ts';
 import { decide, type Verdict } from './decide.ts';
 import { KnownTargets } from './known-targets.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
@@ -28,6 +28,7 @@ export interface DeliveryParts {
   sql: Pool;
   sealer: Sealer;
   poster: Poster;
+  tellData: TellData;
   scheduleSeconds: readonly number[];
   userAgent: string;
   log: Log;
@@ -58,7 +59,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const limits = parts.limits ?? defaultLimits;
   const token = randomUUID();
   const lanes = new Lanes(limits);
-  const bodies = new Bodies(sql);
+  const bodies = new Bodies(parts);
   const targets = new KnownTargets(parts);
   /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
   const leases = new Map<string, number>();

@@ -26,7 +26,7 @@ const text = Type.String();
 const mailAddress = Type.Object({ name: nullable('string'), address: text }, closed);
 const verdict = { result: text, domain: nullable('string') };
 
-const message = Type.Object(
+export const messageSchema = Type.Object(
   {
     id: Type.String({ format: 'uuid' }),
     identity: Type.Object(
@@ -114,7 +114,7 @@ const messageReceived = Type.Object(
     data: Type.Object(
       {
         test: Type.Optional(Type.Literal(true, { description: 'Only in test events.' })),
-        message,
+        message: messageSchema,
         rawEmail: nullable('string'),
         rawEmailEncoding: Type.Enum(['utf-8', 'base64']),
         rawEmailSize: Type.Integer(),

@@ -1,5 +1,6 @@
 /** Events: what happened, whether or not a webhook listened. */
 import { Type } from 'typebox';
+import { completeData } from '../../mail/payload.ts';
 import { Problem } from '../../problems.ts';
 import { findEvent, listEvents } from '../../store/events.ts';
 import { eventNames } from '../../webhooks/event-types.ts';
@@ -62,7 +63,9 @@ export function eventRoutes(app: App, services: Services): void {
     async (request) => {
       const event = await findEvent(sql, request.ownerId, request.params.id);
       if (!event) throw new Problem('not_found');
-      return event;
+      const { data, messageId, raw, ...shown } = event;
+      const told = completeData({ data, messageId, raw }, services.links, Date.now());
+      return { ...shown, data: JSON.parse(told) };
     },
   );
 }

@@ -1,0 +1,116 @@
+/** Mail that reaches its owner by other means than our own door, handed in over HTTP. */
+import { Type } from 'typebox';
+import { examineMail, recordMail } from '../../mail/accept.ts';
+import { type Routed, routeRecipient } from '../../mail/route.ts';
+import { Problem } from '../../problems.ts';
+import { actAndAnswerOnce } from '../idempotency.ts';
+import { Uuid } from '../schemas.ts';
+import type { App, Services } from '../services.ts';
+
+const maxRecipients = 100;
+
+const Query = Type.Object(
+  {
+    recipient: Type.Optional(
+      Type.Unsafe<string | string[]>({
+        type: ['string', 'array'],
+        items: { type: 'string' },
+        description:
+          'An address of one of your identities; several times for several. Or in the header `X-Recipient`.',
+      }),
+    ),
+  },
+  { additionalProperties: false },
+);
+
+const Taken = Type.Object({ messageIds: Type.Array(Uuid) });
+
+/** In a scope of its own: here a body is a message, and nothing else. */
+export async function inboundRoutes(app: App, services: Services): Promise<void> {
+  const { config } = services;
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
+    done(null, bytes),
+  );
+  app.addContentTypeParser('*', (_request, _payload, done) =>
+    done(
+      new Problem('unsupported_media_type', {
+        detail: 'Send the message as it is, with `Content-Type: message/rfc822`.',
+      }),
+    ),
+  );
+
+  app.post(
+    '/inbound',
+    {
+      config: { access: 'key' },
+      bodyLimit: config.maxMessageBytes,
+      schema: {
+        tags: ['Messages'],
+        summary: 'Hand in a message (`message/rfc822`) for your own identities',
+        consumes: ['message/rfc822'],
+        querystring: Query,
+        response: { 202: Taken },
+      },
+    },
+    async (request, reply) => {
+      const raw = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0);
+      if (raw.length === 0) {
+        throw new Problem('bad_request', {
+          detail: 'The body is empty. Send the message (RFC 5322) as it is.',
+        });
+      }
+      const recipients = await route(services, request.ownerId, readRecipients(request));
+      const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
+      let deliveries = 0;
+      await actAndAnswerOnce(
+        services,
+        request,
+        reply,
+        () => examineMail(services.mail, { source: 'api', raw, envelope, recipients }),
+        async (sql, messages) => {
+          const recorded = await recordMail(sql, messages, services.mail);
+          if (recorded.messageIds.length === 0)
+            throw unknownRecipients(recipients.map(({ address }) => address));
+          deliveries = recorded.deliveries;
+          return { status: 202, body: { messageIds: recorded.messageIds } };
+        },
+      );
+      if (deliveries > 0) services.wakeDelivery();
+    },
+  );
+}
+
+function readRecipients(request: {
+  query: { recipient?: string | string[] };
+  headers: Record<string, string | string[] | undefined>;
+}): string[] {
+  const header = request.headers['x-recipient'];
+  const named = request.query.recipient ?? (typeof header === 'string' ? header.split(',') : header) ?? [];
+  const recipients = [...new Set([named].flat().map((one) => one.trim()))].filter((one) => one !== '');
+  if (recipients.length > 0 && recipients.length <= maxRecipients) return recipients;
+  const message =
+    recipients.length === 0
+      ? 'Name the recipient: `?recipient=sales@example.com`, or the header `X-Recipient`.'
+      : `At most ${maxRecipients} recipients.`;
+  throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'required', message }] });
+}
+
+async function route({ mail }: Services, ownerId: string, recipients: string[]): Promise<Routed[]> {
+  const routes = await Promise.all(recipients.map((address) => routeRecipient(mail, address, ownerId)));
+  const routed = routes.filter((one): one is Routed => typeof one !== 'string');
+  if (routed.length < recipients.length) {
+    throw unknownRecipients(recipients.filter((_, n) => typeof routes[n] === 'string'));
+  }
+  return routed;
+}
+
+function unknownRecipients(addresses: string[]): Problem {
+  return new Problem('invalid_query', {
+    faults: addresses.map((address) => ({
+      pointer: 'recipient',
+      code: 'unknown_recipient',
+      message: `None of your identities takes mail for "${address}". Add one with POST /identities, or verify it.`,
+    })),
+  });
+}

@@ -1,0 +1,118 @@
+/**
+ * Which parts are the message and which come along with it, by the rules of JMAP (RFC 8621 §4.1.4), and what is
+ * told of an attachment. `text` is made of text/plain parts alone and `html` of text/html parts alone: neither is
+ * ever made from the other. Messages within the message stay whole, as attachments.
+ */
+import { createHash } from 'node:crypto';
+import { decodeLine } from './charset.ts';
+import { stripComments } from './lexical.ts';
+import { readMessageIds } from './message-ids.ts';
+import { type Parameterized, readParameterized } from './parameters.ts';
+import type { Part } from './structure.ts';
+import { decodeTransfer } from './transfer.ts';
+
+export interface ParsedAttachment {
+  /** its place: '0', '1', … */
+  id: string;
+  filename: string | null;
+  contentType: string;
+  size: number;
+  disposition: 'attachment' | 'inline' | null;
+  /** with its angle brackets */
+  contentId: string | null;
+  /** of the decoded content, in hexadecimal */
+  sha256: string;
+}
+
+export interface Bodies {
+  text: Part[];
+  html: Part[];
+  attachments: Part[];
+}
+
+export function sortParts(root: Part): Bodies {
+  const bodies: Bodies = { text: [], html: [], attachments: [] };
+  sortInto(bodies, root);
+  return bodies;
+}
+
+/** As deep as `maxDepth` at most. */
+function sortInto(bodies: Bodies, part: Part): void {
+  if (part.isContainer) for (const child of part.children) sortInto(bodies, child);
+  else if (!isShown(part)) bodies.attachments.push(part);
+  else if (part.contentType.value === 'text/html') bodies.html.push(part);
+  else bodies.text.push(part);
+}
+
+function isShown(part: Part): boolean {
+  if (part.contentType.value !== 'text/plain' && part.contentType.value !== 'text/html') return false;
+  if (readDisposition(part) === 'attachment') return false;
+  if (!part.parent) return true;
+  if (part.parent.contentType.value === 'multipart/related') return part === findRelatedRoot(part.parent);
+  return part === part.parent.children[0] || readFilename(part) === null;
+}
+
+/** RFC 2387 §3.2: the part that `start` names, else the first. */
+function findRelatedRoot(related: Part): Part | undefined {
+  const [start] = readMessageIds(related.contentType.parameters.get('start') ?? '', { isAlone: true });
+  const named = start && related.children.find((child) => readContentId(child) === start);
+  return named || related.children[0];
+}
+
+export function describeAttachment(part: Part, content: Buffer, place: number): ParsedAttachment {
+  return {
+    id: String(place),
+    filename: readFilename(part),
+    contentType: part.contentType.value,
+    size: content.length,
+    disposition: readDisposition(part),
+    contentId: readContentId(part),
+    sha256: createHash('sha256').update(content).digest('hex'),
+  };
+}
+
+/** The content as it was before it was encoded for transfer, line ends included. */
+export function decodeBody(raw: Buffer, part: Part): Buffer {
+  const encoding = stripComments(findValue(part, 'content-transfer-encoding') ?? '');
+  const body = raw.subarray(part.bodyStart, part.bodyEnd);
+  // RFC 2045 §6.4: a multipart is never encoded as a whole.
+  const isMultipart = part.contentType.value.startsWith('multipart/');
+  return isMultipart ? body : decodeTransfer(body, /[\w-]+/.exec(encoding.toLowerCase())?.[0] ?? '');
+}
+
+/** RFC 2183 §2.8: a disposition that nobody knows is an attachment. */
+function readDisposition(part: Part): 'attachment' | 'inline' | null {
+  const disposition = readDispositionField(part)?.value;
+  if (!disposition) return null;
+  return disposition === 'inline' ? 'inline' : 'attachment';
+}
+
+function readDispositionField(part: Part): Parameterized | undefined {
+  const field = findValue(part, 'content-disposition');
+  return field === undefined ? undefined : readParameterized(field);
+}
+
+const maxFilename = 255;
+
+/**
+ * The last component alone, for it might be used as a path, and without control characters. Encoded words are
+ * decoded though RFC 2047 §5 forbids them here: senders use them all the same.
+ */
+function readFilename(part: Part): string | null {
+  const written =
+    readDispositionField(part)?.parameters.get('filename') || part.contentType.parameters.get('name') || '';
+  const name = decodeLine(written.slice(0, 16 * maxFilename))
+    .replace(/^.*[/\\]/s, '')
+    .trim();
+  if (/^\.{0,2}$/.test(name)) return null;
+  return name.slice(0, maxFilename).toWellFormed();
+}
+
+function readContentId(part: Part): string | null {
+  return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true })[0] ?? null;
+}
+
+/** Of the first field of that name. */
+function findValue(part: Part, name: string): string | undefined {
+  return part.fields.find((field) => field.name.toLowerCase() === name)?.value;
+}

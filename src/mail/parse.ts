@@ -1,0 +1,233 @@
+/**
+ * What a message says, in the form that `message.received` tells it. The layout of the message is ours to find
+ * (structure.ts), because postal-mime changes the bytes of attachments, loses parts and has no limits; charsets and
+ * encoded words are postal-mime's (charset.ts).
+ * Guarantee: any bytes give an answer, in time linear in their number and within the limits below; what was left out
+ * is named in `truncated`; every string is well-formed and holds no NUL.
+ */
+import { type Address, readAddresses } from './address-list.ts';
+import { decodeBody, describeAttachment, type ParsedAttachment, sortParts } from './bodies.ts';
+import { decodeCharset, decodeLine } from './charset.ts';
+import { readDate } from './date.ts';
+import { joinFlowed } from './flowed.ts';
+import { type Field, gatherValues } from './headers.ts';
+import { stripComments } from './lexical.ts';
+import { readMessageIds } from './message-ids.ts';
+import { makePreview } from './preview.ts';
+import { type Part, readStructure, type Structure } from './structure.ts';
+
+export type { ParsedAttachment } from './bodies.ts';
+
+export interface ParsedMessage {
+  /** ids keep their angle brackets */
+  messageId: string | null;
+  inReplyTo: string | null;
+  references: string[];
+  /** ISO 8601 in UTC with milliseconds; null when absent or unreadable */
+  date: string | null;
+  from: Address | null;
+  sender: Address | null;
+  replyTo: Address[];
+  to: Address[];
+  cc: Address[];
+  bcc: Address[];
+  subject: string | null;
+  text: string | null;
+  html: string | null;
+  preview: string | null;
+  /** in order, repeats kept, unfolded, not decoded */
+  headers: Field[];
+  /** the keyword of RFC 3834 §5, lower-cased */
+  autoSubmitted: string | null;
+  attachments: ParsedAttachment[];
+  /** names of what was left out, wholly or in part: keys of this object, or "body" */
+  truncated: string[];
+}
+
+const maxHeaders = 1000;
+const maxHeaderValue = 64 * 1024;
+const maxSubject = 16 * 1024;
+const maxAddresses = 1000;
+const maxReferences = 1000;
+const maxTextBytes = 512 * 1024;
+/** Of which so much text can be had at most: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
+const maxSourceBytes = 4 * maxTextBytes;
+
+export async function parseMessage(raw: Uint8Array): Promise<ParsedMessage> {
+  const bytes = asBuffer(raw);
+  const structure = readStructure(bytes);
+  const header = attempt(() => readHeader(structure), noHeader);
+  const body = attempt(() => readBody(bytes, structure), noBody);
+  return { ...header, ...body, truncated: [...header.truncated, ...body.truncated] };
+}
+
+/** Nothing is known to throw here. Should something, the mail must arrive all the same, and say what is missing. */
+function attempt<T>(read: () => T, otherwise: T): T {
+  try {
+    return read();
+  } catch {
+    return otherwise;
+  }
+}
+
+/** The decoded bytes of attachment `n`, counted as in `parseMessage`, or null when there is no such one. */
+export async function extractAttachment(
+  raw: Uint8Array,
+  n: number,
+): Promise<{ meta: ParsedAttachment; content: Uint8Array } | null> {
+  const bytes = asBuffer(raw);
+  const part = sortParts(readStructure(bytes).root).attachments[n];
+  if (!part) return null;
+  const content = decodeBody(bytes, part);
+  return { meta: describeAttachment(part, content, n), content };
+}
+
+function asBuffer(raw: Uint8Array): Buffer {
+  return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength);
+}
+
+const namesRead = [
+  'message-id',
+  'in-reply-to',
+  'references',
+  'date',
+  'from',
+  'sender',
+  'reply-to',
+  'to',
+  'cc',
+  'bcc',
+  'subject',
+  'auto-submitted',
+] as const;
+
+type Body = Pick<ParsedMessage, 'text' | 'html' | 'preview' | 'attachments' | 'truncated'>;
+type Header = Omit<ParsedMessage, Exclude<keyof Body, 'truncated'>>;
+
+const noHeader: Header = {
+  messageId: null,
+  inReplyTo: null,
+  references: [],
+  date: null,
+  from: null,
+  sender: null,
+  replyTo: [],
+  to: [],
+  cc: [],
+  bcc: [],
+  subject: null,
+  headers: [],
+  autoSubmitted: null,
+  truncated: ['headers'],
+};
+const noBody: Body = { text: null, html: null, preview: null, attachments: [], truncated: ['body'] };
+
+function readHeader({ root, hasWholeHeader }: Structure): Header {
+  const truncated: string[] = [];
+  const values = gatherValues(root.fields, namesRead);
+  const all = (name: (typeof namesRead)[number]) => values.get(name) ?? [];
+  // Only one is allowed (RFC 5322 §3.6). Of several the first counts, as for postal-mime and most programs.
+  const first = (name: (typeof namesRead)[number]) => all(name)[0] ?? '';
+  const many = (key: string, name: (typeof namesRead)[number]) => {
+    const { addresses, isCut } = readAddresses(all(name).join(','), maxAddresses);
+    if (isCut) truncated.push(key);
+    return addresses;
+  };
+
+  const references = readMessageIds(first('references'));
+  const subject = all('subject')[0];
+  const headers = listHeaders(root.fields);
+  if (!headers.isComplete || !hasWholeHeader) truncated.push('headers');
+  if (references.length > maxReferences) truncated.push('references');
+  if (subject !== undefined && subject.length > maxSubject) truncated.push('subject');
+  return {
+    messageId: readMessageIds(first('message-id'), { isAlone: true })[0] ?? null,
+    inReplyTo: readMessageIds(first('in-reply-to'))[0] ?? null,
+    references: references.slice(0, maxReferences),
+    date: readDate(first('date')),
+    from: readAddresses(first('from'), 1).addresses[0] ?? null,
+    sender: readAddresses(first('sender'), 1).addresses[0] ?? null,
+    replyTo: many('replyTo', 'reply-to'),
+    to: many('to', 'to'),
+    cc: many('cc', 'cc'),
+    bcc: many('bcc', 'bcc'),
+    subject: subject === undefined ? null : decodeLine(subject.slice(0, maxSubject)),
+    headers: headers.listed,
+    autoSubmitted: readKeyword(first('auto-submitted')),
+    truncated,
+  };
+}
+
+function listHeaders(fields: readonly Field[]) {
+  const listed = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutUnits(value) }));
+  const isWhole = listed.every(({ value }, i) => value.length === fields[i]?.value.length);
+  return { listed, isComplete: isWhole && fields.length <= maxHeaders };
+}
+
+function cutUnits(value: string): string {
+  return value.length <= maxHeaderValue ? value : value.slice(0, maxHeaderValue).toWellFormed();
+}
+
+function readKeyword(value: string): string | null {
+  return /^\s*([a-z0-9-]+)\s*(?:;|$)/i.exec(stripComments(value))?.[1]?.toLowerCase() ?? null;
+}
+
+function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
+  const parts = sortParts(root);
+  const text = joinTexts(raw, parts.text);
+  const html = joinTexts(raw, parts.html);
+  const truncated: string[] = [];
+  if (text.isCut) truncated.push('text');
+  if (html.isCut) truncated.push('html');
+  if (!isComplete) truncated.push('body');
+  return {
+    text: text.joined,
+    html: html.joined,
+    preview: makePreview(text.joined, html.joined),
+    attachments: parts.attachments.map((part, place) =>
+      describeAttachment(part, decodeBody(raw, part), place),
+    ),
+    truncated,
+  };
+}
+
+/** Each part begins on a line of its own. Null when there is none, or none that has a body. */
+function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null; isCut: boolean } {
+  const texts: string[] = [];
+  let size = 0;
+  let isCut = false;
+  for (const part of parts) {
+    if (!part.hasBody) continue;
+    if (size > maxTextBytes) break;
+    const { text, isWhole } = readText(raw, part);
+    const before = texts.at(-1);
+    if (before && text && !before.endsWith('\n')) texts.push('\n');
+    texts.push(text);
+    size += text.length;
+    isCut ||= !isWhole;
+  }
+  if (texts.length === 0) return { joined: null, isCut };
+  const bytes = Buffer.from(texts.join(''));
+  if (bytes.length <= maxTextBytes) return { joined: bytes.toString(), isCut };
+  return { joined: cutUtf8(bytes, maxTextBytes).toString(), isCut: true };
+}
+
+function readText(raw: Buffer, part: Part): { text: string; isWhole: boolean } {
+  const { value, parameters } = part.contentType;
+  const content = decodeBody(raw, part);
+  const isWhole = content.length <= maxSourceBytes;
+  const source = isWhole ? content : cutUtf8(content, maxSourceBytes);
+  const text = decodeCharset(source, parameters.get('charset')).replace(/\r\n?/g, '\n');
+  const isFlowed = value === 'text/plain' && parameters.get('format')?.toLowerCase() === 'flowed';
+  return {
+    text: isFlowed ? joinFlowed(text, parameters.get('delsp')?.toLowerCase() === 'yes') : text,
+    isWhole,
+  };
+}
+
+/** At most `max` bytes that do not end within a character. */
+function cutUtf8(bytes: Buffer, max: number): Buffer {
+  let end = max;
+  while (end > max - 4 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
+  return bytes.subarray(0, end);
+}

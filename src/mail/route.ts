@@ -1,0 +1,77 @@
+/**
+ * Recipient → identity: the exact address, then the address without its `+tag`, then a domain that takes all its mail. One
+ * that is verified wins over any that is not; of several that are not, none gets it.
+ */
+import type { Sql } from '../db/client.ts';
+import { findReceivers, type Receiver } from '../store/receivers.ts';
+
+export interface Routed {
+  /** As the client spelled it. */
+  address: string;
+  tag: string | null;
+  identity: Receiver;
+}
+
+export type Route = Routed | 'unknown' | 'contested';
+
+/** The one form in which identities are stored and compared; undefined for what is no address or domain. */
+type ReadValue = (text: string) => { key: string; domain: string } | undefined;
+
+export interface RouteParts {
+  sql: Sql;
+  readValue: ReadValue;
+  /** Whether identities without proof receive mail. */
+  acceptUnverified: boolean;
+}
+
+/** Of all owners, or of the one who hands in the mail. */
+export async function routeRecipient(parts: RouteParts, address: string, ownerId?: string): Promise<Route> {
+  const keys = listKeys(address, parts.readValue);
+  if (!keys) return 'unknown';
+  const found = await findReceivers(parts.sql, keys, ownerId);
+  const chosen = choose(found, keys, parts.acceptUnverified);
+  return typeof chosen === 'string' ? chosen : { address, tag: readTag(address, chosen), identity: chosen };
+}
+
+interface Keys {
+  /** Of addresses, the most exact first. */
+  addresses: string[];
+  domain: string;
+}
+
+function listKeys(address: string, readValue: ReadValue): Keys | undefined {
+  const at = address.lastIndexOf('@');
+  const domain = readValue(address.slice(at + 1))?.domain;
+  if (at < 1 || !domain) return undefined;
+  const local = address.slice(0, at);
+  const plus = local.indexOf('+');
+  const spellings = plus > 0 ? [local, local.slice(0, plus)] : [local];
+  // A local part that no identity can have may still be the domain's.
+  const keys = spellings.map((spelling) => readValue(`${spelling}@${domain}`)?.key);
+  return { addresses: keys.filter((key) => key !== undefined), domain };
+}
+
+function choose(
+  found: readonly Receiver[],
+  keys: Keys,
+  acceptUnverified: boolean,
+): Receiver | 'unknown' | 'contested' {
+  const levels = [
+    ...keys.addresses.map((key) => found.filter((one) => one.kind === 'email' && one.valueKey === key)),
+    found.filter((one) => one.kind === 'domain'),
+  ];
+  const verified = levels.flat().find(({ verified }) => verified);
+  if (verified) return verified;
+  const claimants = acceptUnverified ? levels.find((level) => level.length > 0) : undefined;
+  const [only] = claimants ?? [];
+  if (!only) return 'unknown';
+  return claimants?.length === 1 ? only : 'contested';
+}
+
+/** What follows the first plus, where the identity is not itself called so. */
+function readTag(address: string, { kind, valueKey }: Receiver): string | null {
+  const local = address.slice(0, address.lastIndexOf('@'));
+  const plus = local.indexOf('+');
+  if (plus < 1 || (kind === 'email' && valueKey.includes('+'))) return null;
+  return local.slice(plus + 1);
+}

@@ -1,0 +1,194 @@
+/**
+ * Where the parts of a message begin and end (RFC 2046 §5.1), and what their headers say. Nothing is decoded.
+ * Guarantee: one pass over any bytes. Parts past the limit are left out, a multipart that lies too deep is kept
+ * whole as a part without children, and `isComplete` says so.
+ */
+import { type Field, readFields } from './headers.ts';
+import { type Parameterized, readParameterized } from './parameters.ts';
+
+export interface Part {
+  parent: Part | null;
+  children: Part[];
+  fields: Field[];
+  contentType: Parameterized;
+  /** a multipart whose delimiter was seen: its children are its content */
+  isContainer: boolean;
+  /** false when the header runs to the end of the part (RFC 5322 §3.5: the body is optional) */
+  hasBody: boolean;
+  bodyStart: number;
+  bodyEnd: number;
+}
+
+export interface Structure {
+  root: Part;
+  isComplete: boolean;
+  hasWholeHeader: boolean;
+}
+
+/** Messages within are not entered, so that real mail stays far below either. */
+const maxParts = 500;
+const maxDepth = 20;
+/** Past these a header is not read: of the message itself (Postfix takes 100 KiB), of each part. */
+const maxHeaderBytes = 512 * 1024;
+const maxPartHeaderBytes = 64 * 1024;
+const maxFields = 20_000;
+
+interface Open {
+  part: Part;
+  boundary: Buffer;
+}
+
+interface Delimiter {
+  part: Part;
+  level: number;
+  isClose: boolean;
+}
+
+const plainText: Parameterized = { value: 'text/plain', parameters: new Map() };
+const lineFeed = 0x0a;
+const carriageReturn = 0x0d;
+const hyphen = 0x2d;
+
+export function readStructure(raw: Buffer): Structure {
+  const root = makePart(null, 0);
+  const open: Open[] = [];
+  const multiparts: Part[] = [];
+  let current: Part | null = root;
+  let isInHeader = true;
+  let count = 1;
+  let isComplete = true;
+
+  const endHeader = (part: Part, headerEnd: number, bodyStart: number, hasBody: boolean): void => {
+    isInHeader = false;
+    readPartHeader(raw, part, headerEnd, bodyStart, hasBody);
+    const boundary = readBoundary(part);
+    if (!boundary) return;
+    if (open.length === maxDepth) isComplete = false;
+    else {
+      open.push({ part, boundary });
+      multiparts.push(part);
+    }
+  };
+
+  for (let line = 0, feed = 0; line < raw.length && (isInHeader || open.length > 0); line = feed + 1) {
+    feed = line;
+    while (feed < raw.length && raw[feed] !== lineFeed) feed++;
+    const lineEnd = feed > line && raw[feed - 1] === carriageReturn ? feed - 1 : feed;
+    const delimiter = findDelimiter(raw, line, lineEnd, open);
+    if (!delimiter) {
+      if (isInHeader && current && line === lineEnd) endHeader(current, line, feed + 1, true);
+      continue;
+    }
+
+    if (isInHeader && current) endHeader(current, line, line, false);
+    const { level, isClose } = delimiter;
+    endParts(open.splice(level + 1), current, endBefore(raw, line));
+    const parent: Part = delimiter.part;
+    parent.isContainer = true;
+    current = null;
+    if (isClose) {
+      endParts(open.splice(level), null, line);
+    } else if (count < maxParts) {
+      current = makePart(parent, feed + 1);
+      parent.children.push(current);
+      isInHeader = true;
+      count++;
+    } else {
+      isComplete = false;
+      break;
+    }
+  }
+
+  if (isInHeader && current) endHeader(current, raw.length, raw.length, false);
+  endParts(open, current, raw.length);
+  // Without one delimiter there are no parts, and what is there is shown as it is.
+  for (const part of multiparts) if (!part.isContainer) part.contentType = plainText;
+  return {
+    root,
+    isComplete,
+    hasWholeHeader: root.bodyStart <= maxHeaderBytes && root.fields.length < maxFields,
+  };
+}
+
+function makePart(parent: Part | null, start: number): Part {
+  return {
+    parent,
+    children: [],
+    fields: [],
+    contentType: plainText,
+    isContainer: false,
+    hasBody: false,
+    bodyStart: start,
+    bodyEnd: start,
+  };
+}
+
+/** A block in which no line is a field is no header: the empty line was forgotten, and all of it is body. */
+function readPartHeader(
+  raw: Buffer,
+  part: Part,
+  headerEnd: number,
+  bodyStart: number,
+  hasBody: boolean,
+): void {
+  const start = part.bodyStart;
+  const maxBytes = part.parent ? maxPartHeaderBytes : maxHeaderBytes;
+  part.fields = readFields(cutAtLine(raw.subarray(start, headerEnd), maxBytes), maxFields);
+  const isAllBody = part.fields.length === 0 && headerEnd > start;
+  part.hasBody = hasBody || isAllBody;
+  part.bodyStart = isAllBody ? start : bodyStart;
+  part.bodyEnd = Math.max(part.bodyStart, part.bodyEnd);
+  part.contentType = readContentType(part);
+}
+
+function cutAtLine(block: Buffer, maxBytes: number): Buffer {
+  return block.length <= maxBytes ? block : block.subarray(0, block.lastIndexOf(lineFeed, maxBytes) + 1);
+}
+
+/** The first one counts. RFC 2045 §5.2: none, or one that cannot be read, is plain text. */
+function readContentType(part: Part): Parameterized {
+  const field = part.fields.find(({ name }) => name.toLowerCase() === 'content-type');
+  if (!field) {
+    // RFC 2046 §5.1.5
+    const isInDigest = part.parent?.contentType.value === 'multipart/digest';
+    return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
+  }
+  const contentType = readParameterized(field.value);
+  const { value, parameters } = contentType;
+  if (!/^[\w!#$&^.+-]+\/[\w!#$&^.+-]+$/.test(value)) return { value: plainText.value, parameters };
+  return value.startsWith('multipart/') && !parameters.get('boundary') ? plainText : contentType;
+}
+
+function readBoundary(part: Part): Buffer | undefined {
+  const { value, parameters } = part.contentType;
+  const boundary = parameters.get('boundary')?.trimEnd();
+  return value.startsWith('multipart/') && boundary ? Buffer.from(boundary) : undefined;
+}
+
+/** The open multipart that this line belongs to, if any. The innermost is asked first; an outer one ends all within. */
+function findDelimiter(raw: Buffer, line: number, lineEnd: number, open: readonly Open[]): Delimiter | null {
+  if (raw[line] !== hyphen || raw[line + 1] !== hyphen) return null;
+  // RFC 2046 §5.1.1: blanks after the delimiter are padding.
+  let end = lineEnd;
+  while (end > line && (raw[end - 1] === 0x20 || raw[end - 1] === 0x09)) end--;
+  const length = end - line - 2;
+  for (let level = open.length - 1; level >= 0; level--) {
+    const { part, boundary } = open[level] as Open;
+    const isClose = length === boundary.length + 2 && raw[end - 1] === hyphen && raw[end - 2] === hyphen;
+    if (!isClose && length !== boundary.length) continue;
+    if (raw[line + 2] !== boundary[0]) continue;
+    if (boundary.compare(raw, line + 2, line + 2 + boundary.length) === 0) return { part, level, isClose };
+  }
+  return null;
+}
+
+/** RFC 2046 §5.1.1: the line break before a delimiter belongs to it, not to the part. */
+function endBefore(raw: Buffer, line: number): number {
+  const isCrLf = raw[line - 2] === carriageReturn;
+  return line === 0 ? 0 : line - (isCrLf ? 2 : 1);
+}
+
+function endParts(open: readonly Open[], current: Part | null, end: number): void {
+  for (const { part } of open) part.bodyEnd = Math.max(part.bodyStart, end);
+  if (current) current.bodyEnd = Math.max(current.bodyStart, end);
+}

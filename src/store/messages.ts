@@ -1,0 +1,200 @@
+/**
+ * Messages: mail as it arrived. A message, its event and the event's deliveries are born in one statement; the raw bytes are
+ * kept once for each owner, in rows of up to 1 MiB.
+ */
+import { only, type Sql } from '../db/client.ts';
+import { queueDeliveries } from './events.ts';
+import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+
+export const chunkBytes = 1024 * 1024;
+
+export interface NewMessage {
+  id: string;
+  ownerId: string;
+  identityId: string;
+  eventId: string;
+  threadId: string;
+  /** The id of the first message of this owner with these bytes. */
+  rawId: string;
+  raw: Buffer;
+  sha256: Buffer;
+  /** JSON texts: as lists show it, and the data of its event. */
+  summary: string;
+  data: string;
+  /** Whether the raw bytes are part of what is POSTed. */
+  inline: boolean;
+  messageKey: string | null;
+  repeatKey: string | null;
+}
+
+export interface Recorded {
+  /** Of a message that came already, that one's; null when the identity is gone. */
+  id: string | null;
+  deliveries: number;
+}
+
+/**
+ * Records a message with its event and deliveries, inside the caller's transaction. A message that came already within 24
+ * hours is not recorded again; neither is one whose identity was deleted, or lost its proof, a moment ago.
+ */
+export async function recordMessage(
+  sql: Sql,
+  given: NewMessage,
+  options: { acceptUnverified: boolean },
+): Promise<Recorded> {
+  const { id, ownerId, identityId, rawId, raw } = given;
+  const bytes = Buffer.byteLength(given.data) + (given.inline ? raw.length : 0);
+  const row = only(
+    await sql<{ known: boolean; stored: boolean; deliveries: number }[]>`
+      with identity as materialized (
+        select from identities
+        where owner_id = ${ownerId} and id = ${identityId} and (status = 'verified' or ${options.acceptUnverified})
+      ), made as (
+        insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
+          repeat_key)
+        select ${id}::uuid, ${ownerId}::uuid, ${identityId}::uuid, ${given.eventId}::uuid, ${rawId}::uuid,
+          ${raw.length}::int, ${given.sha256}::bytea, ${given.threadId}::uuid, ${given.summary}::text::json,
+          ${given.messageKey}::uuid, ${given.repeatKey}::uuid
+        from identity
+        where not exists (
+          select from messages
+          where identity_id = ${identityId} and repeat_key = ${given.repeatKey}
+            and received_on >= (now() at time zone 'utc')::date - 1 and created_at > now() - interval '24 hours'
+        )
+        on conflict (identity_id, repeat_key, received_on) where repeat_key is not null do nothing
+        returning id
+      ), kept as (
+        insert into raw_chunks (raw_id, n, owner_id, bytes)
+        select ${rawId}::uuid, 0, ${ownerId}::uuid, ${raw.subarray(0, chunkBytes)}::bytea from made
+        on conflict (raw_id, n) do nothing
+      ), happened as (
+        insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id)
+        select ${given.eventId}::uuid, ${ownerId}::uuid, 'message.received', ${identityId}::uuid,
+          ${given.data}::text::json, ${bytes}::int, made.id, ${given.inline ? rawId : null}::uuid
+        from made
+        returning id, owner_id, event, identity_id
+      ), queued as (${queueDeliveries(sql)})
+      select exists (select from identity) as known, exists (select from made) as stored,
+        (select count(*)::int from queued) as deliveries`,
+  );
+  if (row.stored) await recordFurtherChunks(sql, given);
+  const known = row.stored ? id : row.known ? await findEarlier(sql, given) : null;
+  return { id: known, deliveries: row.deliveries };
+}
+
+async function findEarlier(sql: Sql, { ownerId, identityId, repeatKey }: NewMessage): Promise<string> {
+  const { id } = only(
+    await sql<{ id: string }[]>`
+      select id from messages
+      where owner_id = ${ownerId} and identity_id = ${identityId} and repeat_key = ${repeatKey}
+      order by created_at desc limit 1`,
+  );
+  return id;
+}
+
+async function recordFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage): Promise<void> {
+  for (let n = 1; n * chunkBytes < raw.length; n += 1) {
+    await sql`
+      insert into raw_chunks (raw_id, n, owner_id, bytes)
+      values (${rawId}, ${n}, ${ownerId}, ${raw.subarray(n * chunkBytes, (n + 1) * chunkBytes)})
+      on conflict (raw_id, n) do nothing`;
+  }
+}
+
+/** The thread of whichever of these messages the identity has, the newest first. */
+export async function findThread(
+  sql: Sql,
+  ownerId: string,
+  identityId: string,
+  messageKeys: readonly string[],
+): Promise<string | undefined> {
+  const [row] = await sql<{ threadId: string }[]>`
+    select thread_id as "threadId" from messages
+    where owner_id = ${ownerId} and identity_id = ${identityId} and message_key = any (${messageKeys}::uuid[])
+    order by created_at desc limit 1`;
+  return row?.threadId;
+}
+
+export interface MessageFilter {
+  identityId?: string | undefined;
+  since?: string | undefined;
+}
+
+interface ListedMessage {
+  id: string;
+  position: string;
+  summary: Record<string, unknown>;
+}
+
+/** Those of an identity that was deleted are gone with it, though their rows may wait for the purge. */
+function isThere(sql: Sql) {
+  return sql`
+    exists (
+      select from identities
+      where identities.owner_id = messages.owner_id and identities.id = messages.identity_id
+    )`;
+}
+
+export async function listMessages(
+  sql: Sql,
+  ownerId: string,
+  filter: MessageFilter,
+  page: PageRequest,
+): Promise<Page<ListedMessage>> {
+  const rows = await sql<ListedMessage[]>`
+    select id, summary, ${position(sql)}
+    from messages
+    where owner_id = ${ownerId} and ${isThere(sql)}
+      ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
+      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
+      ${pageOf(sql, page)}`;
+  return toPage(rows, page);
+}
+
+/** The message as it was announced, links left out. */
+export async function findMessage(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<Record<string, unknown> | undefined> {
+  const [row] = await sql<{ message: Record<string, unknown> }[]>`
+    select events.data -> 'message' as message
+    from messages join events on events.owner_id = messages.owner_id and events.id = messages.event_id
+    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${isThere(sql)}`;
+  return row?.message;
+}
+
+export interface StoredRaw {
+  rawId: string;
+  size: number;
+  sha256: Buffer;
+}
+
+/** Of a signed link the owner is not known: the link itself says that its bearer may see this message. */
+export async function findRaw(sql: Sql, ownerId: string | null, id: string): Promise<StoredRaw | undefined> {
+  const [row] = await sql<StoredRaw[]>`
+    select raw_id as "rawId", size, sha256 from messages
+    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${isThere(sql)}`;
+  return row;
+}
+
+/** The bytes from `start` up to and without `end`, a row at a time. */
+export async function* readRaw(
+  sql: Sql,
+  rawId: string,
+  start: number,
+  end: number,
+): AsyncGenerator<Buffer, void, undefined> {
+  for (let at = start; at < end; ) {
+    const n = Math.floor(at / chunkBytes);
+    const from = at - n * chunkBytes;
+    const length = Math.min(chunkBytes - from, end - at);
+    const { bytes } = only(
+      await sql<{ bytes: Buffer }[]>`
+        select substring(bytes from ${from + 1}::int for ${length}::int) as bytes
+        from raw_chunks where raw_id = ${rawId} and n = ${n}`,
+    );
+    yield bytes;
+    at += length;
+  }
+}

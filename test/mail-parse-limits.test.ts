@@ -1,0 +1,228 @@
+/** What is left out of messages made to be too much, that it is named, and that they take no time to speak of. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { extractAttachment, parseMessage } from '../src/mail/parse.ts';
+
+const kib = 1024;
+const largest = 25 * 1024 * kib;
+
+function parse(...pieces: (string | Buffer)[]) {
+  return parseMessage(Buffer.concat(pieces.map((piece) => Buffer.from(piece))));
+}
+
+function many(count: number, line: (i: number) => string): string {
+  return Array.from({ length: count }, (_, i) => line(i)).join('');
+}
+
+describe('what is cut is named', () => {
+  test('text and html at 512 KiB of UTF-8, between characters', async () => {
+    const part = (type: string, unit: string) =>
+      `--b\r\nContent-Type: ${type}; charset=utf-8\r\n\r\n${unit.repeat(200 * kib)}\r\n`;
+    const parsed = await parse(
+      'Content-Type: multipart/alternative; boundary=b\r\n\r\n',
+      part('text/plain', '€'),
+      part('text/html', 'xyz'),
+      '--b--',
+    );
+    assert.deepEqual(parsed.truncated, ['text', 'html']);
+    assert.equal(parsed.text, '€'.repeat(Math.floor((512 * kib) / 3)));
+    assert.equal(parsed.html?.length, 512 * kib);
+  });
+
+  test('text of exactly 512 KiB is whole', async () => {
+    const parsed = await parse('\r\n', 'a'.repeat(512 * kib));
+    assert.equal(parsed.text?.length, 512 * kib);
+    assert.deepEqual(parsed.truncated, []);
+  });
+
+  test('text in several parts, together', async () => {
+    const part = `--b\r\n\r\n${'a'.repeat(300 * kib)}\r\n`;
+    const parsed = await parse('Content-Type: multipart/mixed; boundary=b\r\n\r\n', part.repeat(5));
+    assert.equal(parsed.text?.length, 512 * kib);
+    assert.deepEqual(parsed.truncated, ['text']);
+  });
+
+  test('a megabyte of UTF-16 is half of one as UTF-8, and one more is cut', async () => {
+    const header = 'Content-Type: text/plain; charset=utf-16le\r\nContent-Transfer-Encoding: base64\r\n\r\n';
+    const encode = (length: number) => Buffer.from('a'.repeat(length), 'utf16le').toString('base64');
+    assert.deepEqual((await parse(header, encode(512 * kib))).truncated, []);
+    assert.deepEqual((await parse(header, encode(512 * kib + 1))).truncated, ['text']);
+  });
+
+  test('more than 1,000 header fields; those that mean something are found all the same', async () => {
+    const parsed = await parse(
+      many(10_000, (i) => `X-${i}: v\r\n`),
+      'Subject: late\r\n\r\nbody',
+    );
+    assert.equal(parsed.headers.length, 1000);
+    assert.equal(parsed.subject, 'late');
+    assert.equal(parsed.text, 'body');
+    assert.deepEqual(parsed.truncated, ['headers']);
+  });
+
+  test('a header value of more than 64 KiB', async () => {
+    const parsed = await parse(`X-Long: ${'v'.repeat(64 * kib + 1)}\r\nX-Short: v\r\n\r\n`);
+    assert.deepEqual(
+      parsed.headers.map(({ value }) => value.length),
+      [64 * kib, 1],
+    );
+    assert.deepEqual(parsed.truncated, ['headers']);
+  });
+
+  test('a header of more than 512 KiB', async () => {
+    const parsed = await parse(
+      'Subject: early\r\n',
+      many(20, () => `X: ${'v'.repeat(32 * kib)}\r\n`),
+      '\r\nbody',
+    );
+    assert.equal(parsed.subject, 'early');
+    assert.equal(parsed.text, 'body');
+    assert.deepEqual(parsed.truncated, ['headers']);
+  });
+
+  test('a subject of more than 16 KiB', async () => {
+    const parsed = await parse(`Subject: ${'s'.repeat(17 * kib)}\r\n\r\n`);
+    assert.equal(parsed.subject?.length, 16 * kib);
+    assert.deepEqual(parsed.truncated, ['subject']);
+  });
+
+  test('more than 1,000 addresses or references, each list by its name', async () => {
+    const list = (count: number) => many(count, (i) => `u${i}@x.test,\r\n `);
+    const parsed = await parse(
+      `To: ${list(1000)}\r\nCc: ${list(1001)}\r\nReply-To: ${list(1001)}\r\n`,
+      `References: ${many(1001, (i) => `<${i}@x.test>\r\n `)}\r\n\r\n`,
+    );
+    assert.deepEqual(
+      [parsed.to.length, parsed.cc.length, parsed.replyTo.length, parsed.references.length],
+      [1000, 1000, 1000, 1000],
+    );
+    assert.equal(parsed.to[999]?.address, 'u999@x.test');
+    assert.deepEqual(parsed.truncated.sort(), ['cc', 'references', 'replyTo']);
+  });
+
+  test('more than 500 parts: the first are told, the rest is "body"', async () => {
+    const raw = Buffer.from(
+      `Content-Type: multipart/mixed; boundary=b\r\n\r\n${many(600, (i) => `--b\r\nContent-Type: a/b\r\n\r\n${i}\r\n`)}--b--`,
+    );
+    const parsed = await parseMessage(raw);
+    assert.equal(parsed.attachments.length, 499);
+    assert.deepEqual(parsed.truncated, ['body']);
+    assert.equal(Buffer.from((await extractAttachment(raw, 498))?.content ?? '').toString(), '498');
+    assert.equal(await extractAttachment(raw, 499), null);
+  });
+
+  test('multiparts within multiparts, deeper than 20: the one that is too deep is kept whole', async () => {
+    const open = (i: number) => `Content-Type: multipart/mixed; boundary=b${i}\r\n\r\n--b${i}\r\n`;
+    const inner = many(30, open);
+    const shallow = await parse(many(20, open), '\r\ninnermost');
+    assert.equal(shallow.text, 'innermost');
+    assert.deepEqual(shallow.truncated, []);
+    const parsed = await parse(inner, '\r\ninnermost');
+    assert.equal(parsed.text, null);
+    assert.deepEqual(
+      parsed.attachments.map(({ contentType }) => contentType),
+      ['multipart/mixed'],
+    );
+    assert.deepEqual(parsed.truncated, ['body']);
+  });
+
+  test('a filename of more than 255 characters is cut', async () => {
+    const parsed = await parse(`Content-Type: a/b; name="${'n'.repeat(300)}.txt"\r\n\r\n`);
+    assert.equal(parsed.attachments[0]?.filename, 'n'.repeat(255));
+  });
+});
+
+/** Each takes well under a second on an idle core; the bound leaves room for a busy machine, not for a square. */
+describe('the largest message of the worst kind', () => {
+  const fill = (unit: string, size = largest) => Buffer.alloc(size, unit, 'latin1');
+  const mixed = 'Content-Type: multipart/mixed; boundary=ab\r\n\r\n--ab\r\n\r\n';
+  const prefix = 'x'.repeat(68);
+  const kinds: [string, ...(string | Buffer)[]][] = [
+    ['line feeds', fill('\n')],
+    ['carriage returns', fill('\r')],
+    ['NULs', fill('\0')],
+    ['header fields', fill('A:\n')],
+    ['100,000 header fields', many(100_000, (i) => `X-${i}: v\r\n`), '\r\nbody'],
+    ['continuations', 'A: b\n', fill(' \n')],
+    ['delimiters', mixed, fill('--ab\n')],
+    ['lines that nearly are delimiters', mixed, fill('--ac\n')],
+    ['10,000 levels', many(10_000, (i) => `Content-Type: multipart/mixed; boundary=b${i}\n\n--b${i}\n`)],
+    [
+      'long boundaries that begin alike',
+      many(20, (i) => `Content-Type: multipart/mixed; boundary=${prefix}${10 + i}\n\n--${prefix}${10 + i}\n`),
+      '\n',
+      fill(`--${prefix}zz\n`),
+    ],
+    ['escapes', 'Content-Transfer-Encoding: quoted-printable\n\n', fill('=41')],
+    ['soft breaks', 'Content-Transfer-Encoding: quoted-printable\n\n', fill('=\n')],
+    ['padding', 'Content-Type: a/b\nContent-Transfer-Encoding: base64\n\n', fill('/w==\n')],
+    ['a charset of many bytes', 'Content-Type: text/html; charset=gb18030\n\n', fill('\xff\xfe<')],
+    ['tags that never close', 'Content-Type: text/html\n\n', fill('<!-- <a <style ')],
+  ];
+  for (const [name, ...pieces] of kinds) {
+    test(name, async () => {
+      const started = process.cpuUsage();
+      await parse(...pieces);
+      const { user } = process.cpuUsage(started);
+      assert.ok(user < 4_000_000, `${user / 1000} ms`);
+    });
+  }
+});
+
+describe('a header field of half a megabyte of one thing', () => {
+  const fields = [
+    'To: ',
+    'Subject: ',
+    'References: ',
+    'Date: ',
+    'Auto-Submitted: ',
+    'Content-Transfer-Encoding: ',
+    'Content-Type: multipart/mixed; ',
+    'Content-Disposition: attachment; filename=',
+  ];
+  const units = [
+    '(',
+    '"',
+    '<',
+    '<@',
+    '>',
+    '[',
+    '\\',
+    ',',
+    ';',
+    ':',
+    '.',
+    '@',
+    '=',
+    '=?',
+    "''",
+    '%41',
+    ' ',
+    'a ',
+  ];
+  units.push(
+    'a@b ',
+    '"a".',
+    '"a b"',
+    '[a]',
+    '\r\n ',
+    'a@b,',
+    '(a)',
+    '"a"',
+    '<a@b> ',
+    'a*1=b;',
+    '=?a?b?AAAA?= ',
+  );
+  for (const field of fields) {
+    test(field, async () => {
+      const started = process.cpuUsage();
+      for (const unit of units) {
+        const value = unit.repeat((500 * kib) / unit.length);
+        const parsed = await parse(field, value, '\r\n\r\nbody');
+        assert.ok(parsed.headers.length <= 1);
+      }
+      const { user } = process.cpuUsage(started);
+      assert.ok(user < units.length * 1_000_000, `${user / 1000} ms`);
+    });
+  }
+});

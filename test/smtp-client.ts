@@ -1,0 +1,267 @@
+/**
+ * A raw SMTP client: sends exactly the bytes it is given and gives the replies one by one. Beside it the MX door alone,
+ * with a `route` and an `accept` that a test can change while it runs.
+ */
+import { once } from 'node:events';
+import net, { type Socket } from 'node:net';
+import { after } from 'node:test';
+import tls from 'node:tls';
+import { makeLog } from '../src/lib/log.ts';
+import { defaultSmtpLimits, type SmtpLimits } from '../src/smtp/limits.ts';
+import { type SmtpParts, startSmtp } from '../src/smtp/server.ts';
+
+export interface SmtpReply {
+  status: number;
+  /** Such as 5.1.1; null if there is none. */
+  enhanced: string | null;
+  /** Without status and enhanced code, a line for each line. */
+  lines: string[];
+  /** As it came, without the last line end. */
+  full: string;
+}
+
+const deadlineMs = 20_000;
+const wholeReply = /^(?:\d{3}-[^\r\n]*\r\n)*\d{3} [^\r\n]*\r\n/;
+
+export class SmtpClient {
+  #socket: Socket;
+  #received = '';
+  #changed = () => {};
+  #isOver = false;
+  /** Why the connection ended, if not in order. */
+  error: Error | null = null;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+    this.#listen();
+  }
+
+  get socket(): Socket {
+    return this.#socket;
+  }
+
+  /** Nothing more will come from the server. */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  /** What has come and was not taken as a reply yet. */
+  get unread(): string {
+    return this.#received;
+  }
+
+  /** Exactly these bytes; a string goes as UTF-8. Waits until they are in the kernel's hands. */
+  send(bytes: string | Buffer): Promise<void> {
+    return new Promise((resolve) => {
+      this.#socket.write(bytes, () => resolve());
+    });
+  }
+
+  async reply(): Promise<SmtpReply> {
+    await this.#until(() => wholeReply.test(this.#received), 'a reply');
+    const [full = ''] = wholeReply.exec(this.#received) ?? [];
+    this.#received = this.#received.slice(full.length);
+    return readReply(full);
+  }
+
+  async replies(count: number): Promise<SmtpReply[]> {
+    const all: SmtpReply[] = [];
+    while (all.length < count) all.push(await this.reply());
+    return all;
+  }
+
+  /** A line, and the reply to it. */
+  async command(line: string): Promise<SmtpReply> {
+    void this.send(`${line}\r\n`);
+    return this.reply();
+  }
+
+  /** EHLO, MAIL and RCPT, in one go; gives the last reply. */
+  async envelope(from: string, ...to: string[]): Promise<SmtpReply> {
+    const recipients = to.map((address) => `RCPT TO:<${address}>\r\n`).join('');
+    void this.send(`EHLO client.example\r\nMAIL FROM:<${from}>\r\n${recipients}`);
+    return (await this.replies(2 + to.length)).at(-1) as SmtpReply;
+  }
+
+  /** DATA and a message as it is to travel, its end included. */
+  async data(wire: string | Buffer): Promise<SmtpReply> {
+    const goAhead = await this.command('DATA');
+    if (goAhead.status !== 354) return goAhead;
+    void this.send(wire);
+    return this.reply();
+  }
+
+  /** STARTTLS with its reply, and the handshake. */
+  async startTls(options: tls.ConnectionOptions = {}): Promise<tls.TLSSocket> {
+    const goAhead = await this.command('STARTTLS');
+    if (goAhead.status !== 220) throw new Error(goAhead.full);
+    return this.secure(options);
+  }
+
+  /** The handshake alone. */
+  async secure(options: tls.ConnectionOptions = {}): Promise<tls.TLSSocket> {
+    this.#socket.removeAllListeners();
+    const secured = tls.connect({ socket: this.#socket, rejectUnauthorized: false, ...options });
+    this.#socket = secured;
+    this.#listen();
+    await once(secured, 'secureConnect');
+    return secured;
+  }
+
+  /** The server has closed its side, or the connection is broken. */
+  ended(): Promise<void> {
+    return this.#until(() => this.#isOver, 'the end of the connection');
+  }
+
+  close(): void {
+    this.#socket.destroy();
+  }
+
+  #listen(): void {
+    const over = () => {
+      this.#isOver = true;
+      this.#changed();
+    };
+    this.#socket.on('data', (chunk: Buffer) => {
+      this.#received += chunk.toString();
+      this.#changed();
+    });
+    this.#socket.on('end', over).on('close', over);
+    this.#socket.on('error', (error) => {
+      this.error = error;
+    });
+  }
+
+  #until(isSo: () => boolean, what: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(
+        () => reject(new Error(`No ${what} in time; got ${this.#tell()}`)),
+        deadlineMs,
+      );
+      this.#changed = () => {
+        if (isSo()) resolve();
+        else if (this.#isOver) reject(new Error(`The connection ended before ${what}; got ${this.#tell()}`));
+        else return;
+        clearTimeout(timer);
+        this.#changed = () => {};
+      };
+      this.#changed();
+    });
+  }
+
+  #tell(): string {
+    return `${JSON.stringify(this.#received)} ${this.error?.message ?? ''}`;
+  }
+}
+
+function readReply(full: string): SmtpReply {
+  const lines = full.trimEnd().split('\r\n');
+  const status = Number(lines[0]?.slice(0, 3));
+  const [enhanced = null] = /^[245]\.\d{1,3}\.\d{1,3}(?= )/.exec(lines[0]?.slice(4) ?? '') ?? [];
+  const skip = 4 + (enhanced ? enhanced.length + 1 : 0);
+  return { status, enhanced, lines: lines.map((line) => line.slice(skip)), full: full.trimEnd() };
+}
+
+/** Connects and reads the greeting. */
+export async function connectSmtp(
+  port: number,
+  options: Partial<net.TcpNetConnectOpts> = {},
+): Promise<SmtpClient> {
+  const client = await openSmtp(port, options);
+  const greeting = await client.reply();
+  if (greeting.status !== 220) throw new Error(greeting.full);
+  return client;
+}
+
+/** Connects, and leaves the greeting to the test. */
+export async function openSmtp(
+  port: number,
+  options: Partial<net.TcpNetConnectOpts> = {},
+): Promise<SmtpClient> {
+  const socket = net.connect({ host: '127.0.0.1', port, noDelay: true, ...options });
+  const client = new SmtpClient(socket);
+  await once(socket, 'connect');
+  after(() => socket.destroy());
+  return client;
+}
+
+/** A message as it travels: dots at the start of a line doubled, and the end (RFC 5321 §4.5.2). */
+export function toWire(raw: Buffer | string): Buffer {
+  // Latin-1 is bytes as characters.
+  const text = typeof raw === 'string' ? raw : raw.toString('latin1');
+  const stuffed = text.replace(/(^|\r\n)\./g, '$1..');
+  return Buffer.from(`${stuffed}${text === '' || text.endsWith('\r\n') ? '' : '\r\n'}.\r\n`, 'latin1');
+}
+
+type Received = Parameters<SmtpParts<string>['accept']>[0];
+
+export interface TestDoor {
+  port: number;
+  /** In the order in which they came, accepted or not. */
+  mails: Received[];
+  /** Lines of the log, parsed. */
+  logged: { level: number; msg: string; [key: string]: unknown }[];
+  route: SmtpParts<string>['route'];
+  accept: SmtpParts<string>['accept'];
+  counts: { open: number; refused: number; recipients: number[]; messages: number[] };
+  stop(): Promise<void>;
+}
+
+/** The MX door of `mx.example`: everyone at `here.example` is known, everything is accepted, until told otherwise. */
+export async function startTestDoor(
+  options: Partial<Omit<SmtpParts, 'limits'>> & { limits?: Partial<SmtpLimits> } = {},
+): Promise<TestDoor> {
+  const { limits, ...parts } = options;
+  const logged: TestDoor['logged'] = [];
+  const stream = {
+    write: (line: string) => logged.push(JSON.parse(line)),
+  } as unknown as NodeJS.WritableStream;
+  const door: TestDoor = {
+    port: 0,
+    mails: [],
+    logged,
+    counts: { open: 0, refused: 0, recipients: [], messages: [] },
+    async route(address) {
+      if (/@(here|mx)\.example$/i.test(address)) return { accept: true, route: `to ${address}` };
+      return { accept: false, status: 550, enhanced: '5.1.1', text: `There is no ${address} here` };
+    },
+    async accept() {
+      return { ok: true, id: `msg_${door.mails.length}` };
+    },
+    stop: async () => {},
+  };
+  const running = await startSmtp<string>({
+    host: '127.0.0.1',
+    port: 0,
+    mailHost: 'mx.example',
+    tls: null,
+    log: makeLog({ level: 'debug', json: true, stream }),
+    stopWithinMs: 500,
+    metrics: {
+      connections: (open) => {
+        door.counts.open = open;
+      },
+      connectionRefused: () => {
+        door.counts.refused += 1;
+      },
+      recipientAnswered: (status) => door.counts.recipients.push(status),
+      messageAnswered: (status) => door.counts.messages.push(status),
+    },
+    ...(parts as Partial<SmtpParts<string>>),
+    limits: { ...defaultSmtpLimits, ...limits },
+    route: (address) => door.route(address),
+    accept(mail) {
+      door.mails.push(mail);
+      return door.accept(mail);
+    },
+  });
+  door.port = running.port;
+  door.stop = () => running.stop();
+  after(() => running.stop());
+  return door;
+}
+
+/** The error and fatal lines of the log; there are none unless something of ours is broken. */
+export function faultsOf(door: TestDoor): string[] {
+  return door.logged.filter(({ level }) => level >= 50).map(({ msg }) => msg);
+}

@@ -1,0 +1,240 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import fc from 'fast-check';
+import { Budget, DataReader } from '../src/smtp/data.ts';
+import { connectSmtp, faultsOf, startTestDoor, toWire } from './smtp-client.ts';
+
+/** Bytes in which what matters is frequent. */
+const telling = fc.constantFrom('\r', '\n', '.', '\r\n', '\r\n.', '\r\n.\r\n', '\n.\n', 'a', '\0', '\xff');
+const content = fc.oneof(
+  fc.array(telling, { maxLength: 30 }).map((parts) => Buffer.from(parts.join(''), 'latin1')),
+  fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes)),
+);
+const cuts = fc.array(fc.nat(40), { maxLength: 60 });
+
+/** In pieces of these lengths, over and over. */
+function split(bytes: Buffer, lengths: number[]): Buffer[] {
+  const pieces: Buffer[] = [];
+  let at = 0;
+  for (let n = 0; at < bytes.length; n += 1) {
+    const length = Math.max(1, lengths[n % lengths.length] ?? bytes.length);
+    pieces.push(bytes.subarray(at, at + length));
+    at += length;
+  }
+  return pieces;
+}
+
+function read(pieces: Buffer[], maxBytes = 1_000_000) {
+  const budget = new Budget(10_000_000);
+  const reader = new DataReader(maxBytes, budget);
+  for (const [index, piece] of pieces.entries()) {
+    const rest = reader.push(piece);
+    if (rest === null) continue;
+    const after = Buffer.concat([rest, ...pieces.slice(index + 1)]);
+    return { raw: Buffer.from(reader.message()), after, reader, budget };
+  }
+  return { raw: null, after: null, reader, budget };
+}
+
+/** What a message becomes on the wire ends in a line end, so one without gets it. */
+function withLineEnd(raw: Buffer): Buffer {
+  return raw.length === 0 || raw.toString('latin1').endsWith('\r\n')
+    ? raw
+    : Buffer.concat([raw, Buffer.from('\r\n')]);
+}
+
+describe('reading a message', () => {
+  test('any bytes in any pieces come out as they were, and what follows is left alone', () => {
+    fc.assert(
+      fc.property(content, content, cuts, (raw, following, lengths) => {
+        const wire = Buffer.concat([toWire(raw), following]);
+        const { raw: got, after } = read(split(wire, lengths));
+        assert.deepEqual(got, withLineEnd(raw));
+        assert.deepEqual(after, following);
+      }),
+      { numRuns: 3000 },
+    );
+  });
+
+  test('any bytes at all mean the same in whatever pieces they come', () => {
+    fc.assert(
+      fc.property(content, cuts, (wire, lengths) => {
+        const whole = read([wire]);
+        const pieces = read(split(wire, lengths));
+        assert.deepEqual(pieces.raw, whole.raw);
+        assert.deepEqual(pieces.after, whole.after);
+        const expected = /^(?:[\s\S]*?\r\n)??\.\r\n/.exec(wire.toString('latin1'));
+        assert.equal(whole.raw === null, expected === null);
+        if (expected) assert.equal(whole.after?.length, wire.length - expected[0].length);
+      }),
+      { numRuns: 3000 },
+    );
+  });
+
+  test('the end is seen when it is cut at each of its places', () => {
+    const wire = Buffer.from('a\r\n..b\r\n.\r\nMAIL');
+    for (let one = 1; one < wire.length; one += 1) {
+      for (let two = one; two < wire.length; two += 1) {
+        const pieces = [wire.subarray(0, one), wire.subarray(one, two), wire.subarray(two)];
+        const { raw, after } = read(pieces.filter(({ length }) => length > 0));
+        assert.equal(raw?.toString(), 'a\r\n.b\r\n');
+        assert.equal(after?.toString(), 'MAIL');
+      }
+    }
+  });
+
+  test('a dot that begins a line goes, unless it is alone, whatever follows it (RFC 5321 §4.5.2)', () => {
+    const cases: [string, string][] = [
+      ['.\r\n', ''],
+      ['..\r\n.\r\n', '.\r\n'],
+      ['.a\r\n.\r\n', 'a\r\n'],
+      ['a\n..b\r\n.\r\n', 'a\n..b\r\n'],
+      ['a\r..b\r\n.\r\n', 'a\r..b\r\n'],
+      ['\r\n.\r\n', '\r\n'],
+      ['a\r\n.\r\r\n.\r\n', 'a\r\n\r\r\n'],
+      ['a\r\r\n.\r\n', 'a\r\r\n'],
+    ];
+    for (const [wire, raw] of cases) assert.equal(read([Buffer.from(wire)]).raw?.toString(), raw);
+  });
+
+  test('a message of just the limit is kept, one byte more is not, and the memory is given back', () => {
+    const raw = Buffer.alloc(50_000, 'x');
+    raw.write('\r\n', 49_998);
+    const kept = read(split(toWire(raw), [1000]), 50_000);
+    assert.deepEqual(kept.raw, raw);
+    assert.equal(kept.reader.isRefused, false);
+    assert.ok(kept.budget.used >= 50_000);
+    // A worker may be given the memory itself.
+    const { buffer } = kept.reader.message();
+    structuredClone(buffer, { transfer: [buffer as ArrayBuffer] });
+    kept.reader.release();
+    assert.equal(kept.budget.used, 0);
+
+    const refused = read(split(toWire(raw), [1000]), 49_999);
+    assert.equal(refused.reader.isRefused, true);
+    assert.equal(refused.reader.size, 50_000);
+    assert.equal(refused.budget.used, 0);
+  });
+
+  test('25 MiB of nothing but dots take bounded time, and byte by byte is no worse', () => {
+    const dots = Buffer.from('\r\n..'.repeat(6_553_600));
+    const reader = new DataReader(26_214_400, new Budget(60_000_000));
+    const startedAt = performance.now();
+    for (const piece of split(dots, [65_536])) reader.push(piece);
+    assert.ok(reader.push(Buffer.from('\r\n.\r\n')));
+    assert.equal(reader.message().length, 3 * 6_553_600 + 2);
+    assert.ok(performance.now() - startedAt < 20_000);
+    assert.equal(read(split(dots.subarray(0, 1_000_000), [1])).reader.size, 750_000);
+  });
+});
+
+describe('over a socket', () => {
+  test('the bytes are the bytes: 8-bit, NUL, lone dots, bare LF and CR, no headers at all', async () => {
+    const door = await startTestDoor();
+    const client = await connectSmtp(door.port);
+    const raws = [
+      'Subject: x\r\n\r\nHello\r\n',
+      '.\r\n..\r\n...\r\n.a\r\n',
+      'bare\nlf\n.\nand\rcr\r.\r\r\n',
+      '\xff\xfe\0\x01 8 bit\r\n',
+      '',
+      '\r\n',
+      '\n',
+    ];
+    for (const raw of raws) {
+      await client.envelope('a@there.example', 'b@here.example');
+      assert.equal((await client.data(toWire(Buffer.from(raw, 'latin1')))).status, 250);
+      assert.deepEqual(door.mails.at(-1)?.raw, withLineEnd(Buffer.from(raw, 'latin1')));
+    }
+    assert.equal(door.mails.length, raws.length);
+  });
+
+  test('25 MiB in lines without end', async () => {
+    const door = await startTestDoor();
+    const client = await connectSmtp(door.port);
+    const raw = Buffer.alloc(26_214_400, 'long line ');
+    raw.write('\r\n', raw.length - 2);
+    await client.envelope('a@there.example', 'b@here.example');
+    assert.equal((await client.data(toWire(raw))).status, 250);
+    assert.ok(door.mails[0]?.raw.equals(raw));
+  });
+
+  test('pipelined messages, in one packet and byte by byte', async () => {
+    const door = await startTestDoor();
+    const one = 'MAIL FROM:<a@there.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n';
+    const dialogue = `EHLO x\r\n${one}one\r\n.\r\n${one}..\r\n.\r\n${one}.\r\nNOOP\r\nQUIT\r\n`;
+    const expected = [250, 250, 250, 354, 250, 250, 250, 354, 250, 250, 250, 354, 250, 250, 221];
+    for (const length of [dialogue.length, 1, 3, 7]) {
+      door.mails.length = 0;
+      const client = await connectSmtp(door.port);
+      for (const piece of split(Buffer.from(dialogue), [length])) await client.send(piece);
+      const statuses = (await client.replies(expected.length)).map(({ status }) => status);
+      assert.deepEqual(statuses, expected);
+      await client.ended();
+      assert.deepEqual(
+        door.mails.map(({ raw }) => raw.toString()),
+        ['one\r\n', '.\r\n', ''],
+      );
+    }
+  });
+
+  describe('smuggling: an end of data that only resembles one is data', () => {
+    const smuggled =
+      'MAIL FROM:<evil@there.example>\r\nRCPT TO:<victim@here.example>\r\nDATA\r\nSubject: smuggled\r\n\r\n';
+    const ends = [
+      '\n.\n',
+      '\n.\r\n',
+      '\r.\r',
+      '\r\n.\n',
+      '\r\n.\r',
+      '\n.\r',
+      '\r.\r\n',
+      '\r.\n',
+      '\r\n\0.\r\n',
+      '\r\r\n.\r\r\n',
+    ];
+    for (const end of ends) {
+      test(JSON.stringify(end), async () => {
+        const door = await startTestDoor();
+        for (const length of [10_000, 1]) {
+          door.mails.length = 0;
+          const client = await connectSmtp(door.port);
+          await client.envelope('a@there.example', 'b@here.example');
+          await client.command('DATA');
+          const wire = `Subject: seen\r\n\r\nx${end}${smuggled}y\r\n.\r\n`;
+          for (const piece of split(Buffer.from(wire), [length])) await client.send(piece);
+          assert.equal((await client.reply()).status, 250);
+          assert.equal((await client.command('NOOP')).status, 250);
+          assert.equal(client.unread, '');
+          assert.equal(door.mails.length, 1);
+          // After CR LF a dot is dot-stuffing; all else stays.
+          const asRead = end.replace('\r\n.', '\r\n');
+          assert.equal(door.mails[0]?.raw.toString(), `Subject: seen\r\n\r\nx${asRead}${smuggled}y\r\n`);
+        }
+      });
+    }
+  });
+
+  test('1,000 messages on one connection leave nothing behind', async () => {
+    const door = await startTestDoor();
+    const client = await connectSmtp(door.port);
+    await client.command('EHLO x');
+    const wire = toWire(`Subject: x\r\n\r\n${'x'.repeat(20_000)}\r\n`);
+    const send = async () => {
+      await client.send('MAIL FROM:<a@there.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n');
+      await client.replies(3);
+      await client.send(wire);
+      assert.equal((await client.reply()).status, 250);
+      door.mails.length = 0;
+      door.counts.messages.length = 0;
+      door.counts.recipients.length = 0;
+    };
+    for (let n = 0; n < 100; n += 1) await send();
+    const before = process.memoryUsage();
+    for (let n = 0; n < 1000; n += 1) await send();
+    const after = process.memoryUsage();
+    assert.ok(after.heapUsed - before.heapUsed < 30_000_000, `${after.heapUsed - before.heapUsed}`);
+    assert.ok(after.rss - before.rss < 100_000_000, `${after.rss - before.rss}`);
+    assert.deepEqual(faultsOf(door), []);
+  });
+});

@@ -1,0 +1,397 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import net from 'node:net';
+import { describe, test } from 'node:test';
+import { OperatorError } from '../src/lib/operator-error.ts';
+import { clientOf } from '../src/smtp/server.ts';
+import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
+
+const message = toWire('Subject: x\r\n\r\nHello\r\n');
+
+/** Sends a piece over and over until so many bytes are sent or the server has had enough. */
+async function flood(client: SmtpClient, piece: Buffer, bytes: number): Promise<number> {
+  let sent = 0;
+  while (sent < bytes && !client.isOver && client.error === null) {
+    sent += piece.length;
+    if (client.socket.write(piece)) continue;
+    const over = new AbortController();
+    const { signal } = over;
+    const changes = ['drain', 'close'].map((event) => once(client.socket, event, { signal }));
+    await Promise.race(changes).catch(() => {});
+    over.abort();
+    await Promise.allSettled(changes);
+  }
+  return sent;
+}
+
+function makeMemoryWatch(): { growth(): number; stop(): void } {
+  const before = process.memoryUsage().rss;
+  let most = before;
+  const timer = setInterval(() => {
+    most = Math.max(most, process.memoryUsage().rss);
+  }, 10);
+  return { growth: () => most - before, stop: () => clearInterval(timer) };
+}
+
+describe('size', () => {
+  const limits = { maxMessageBytes: 100_000 };
+  const oversized = (bytes: number) => toWire(`${'x'.repeat(bytes - 2)}\r\n`);
+
+  test('a message over the limit is read to its end, refused, and the next is welcome', async () => {
+    const door = await startTestDoor({ limits });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    assert.match((await client.data(oversized(100_001))).full, /^552 5\.3\.4 .*100000 bytes/);
+    await client.envelope('a@there.example', 'b@here.example');
+    assert.equal((await client.data(oversized(100_000))).status, 250);
+    assert.equal(door.mails.length, 1);
+    assert.equal(door.mails[0]?.raw.length, 100_000);
+    assert.deepEqual(door.counts.messages, [552, 250]);
+  });
+
+  test('past twice the limit the client is told and cut', async () => {
+    const door = await startTestDoor({ limits });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.command('DATA');
+    await client.send(Buffer.alloc(200_010, 'x'));
+    assert.match((await client.reply()).full, /^552 5\.3\.4 /);
+    await client.ended();
+    assert.equal(door.mails.length, 0);
+  });
+
+  test('100 MB in one line, as a command and as data: cut early, memory flat', async () => {
+    const door = await startTestDoor({ limits: { maxMessageBytes: 5_000_000 } });
+    const piece = Buffer.alloc(65_536, 'x');
+    const watch = makeMemoryWatch();
+    const talker = await connectSmtp(door.port);
+    assert.ok((await flood(talker, piece, 100_000_000)) < 100_000_000);
+    const sender = await connectSmtp(door.port);
+    await sender.envelope('a@there.example', 'b@here.example');
+    await sender.command('DATA');
+    assert.ok((await flood(sender, piece, 100_000_000)) < 100_000_000);
+    watch.stop();
+    assert.ok(watch.growth() < 80_000_000, `${watch.growth()}`);
+    assert.equal(door.mails.length, 0);
+  });
+
+  test('all messages together: one too many is told to come later, and there is room again afterwards', async () => {
+    const door = await startTestDoor({ limits: { maxMessageBytes: 100_000, maxBytesUnderWay: 250_000 } });
+    const filler = Buffer.alloc(90_000, 'x');
+    const clients = await Promise.all([1, 2, 3].map(() => connectSmtp(door.port)));
+    for (const client of clients) await client.envelope('a@there.example', 'b@here.example');
+    for (const client of clients) {
+      await client.command('DATA');
+      await client.send(filler);
+      // Its bytes are read when the next client's reply is there.
+      await (await connectSmtp(door.port)).command('NOOP');
+    }
+    const answers = [];
+    for (const client of clients) {
+      await client.send('\r\n.\r\n');
+      answers.push((await client.reply()).full);
+    }
+    assert.equal(answers.filter((answer) => answer.startsWith('250 ')).length, 2);
+    assert.equal(answers.filter((answer) => answer.startsWith('452 4.3.1 ')).length, 1);
+    const [client] = clients as [SmtpClient];
+    for (let n = 0; n < 5; n += 1) {
+      await client.envelope('a@there.example', 'b@here.example');
+      assert.equal((await client.data(oversized(99_000))).status, 250);
+    }
+  });
+});
+
+test('recipients over the limit: 452, and the message goes to those before', async () => {
+  const door = await startTestDoor({ limits: { maxRecipients: 2 } });
+  const client = await connectSmtp(door.port);
+  const last = await client.envelope('a@there.example', 'b@here.example', 'c@here.example', 'd@here.example');
+  assert.match(last.full, /^452 4\.5\.3 /);
+  assert.equal((await client.command('RCPT TO:<b@here.example>')).status, 250);
+  assert.equal((await client.data(message)).status, 250);
+  assert.equal(door.mails[0]?.recipients.length, 2);
+});
+
+describe('lines', () => {
+  const limits = { maxLineBytes: 100 };
+
+  test('a command line of the limit is read, a longer one refused, in whatever pieces', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits })).port);
+    assert.equal((await client.command(`NOOP ${'x'.repeat(93)}`)).status, 250);
+    assert.match((await client.command(`NOOP ${'x'.repeat(94)}`)).full, /^500 5\.5\.2 /);
+    for (let n = 0; n < 30; n += 1) await client.send('x'.repeat(20));
+    await client.send('\r\n');
+    assert.match((await client.reply()).full, /^500 5\.5\.2 /);
+    assert.equal((await client.command('NOOP')).status, 250);
+  });
+
+  test('one that has no end is cut', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits })).port);
+    await client.send('x'.repeat(3201));
+    assert.match((await client.reply()).full, /^500 5\.5\.2 /);
+    await client.ended();
+  });
+});
+
+describe('errors', () => {
+  test('so many refusals, and it is 421 and the end', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+    await client.send('WIZ\r\nWIZ\r\nWIZ\r\nNOOP\r\n');
+    const replies = await client.replies(3);
+    assert.match(replies[2]?.full ?? '', /^421 4\.7\.0 mx\.example /);
+    await client.ended();
+    assert.equal(client.unread, '');
+  });
+
+  test('unknown recipients count, an accepted message starts the count anew', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+    for (let n = 0; n < 3; n += 1) {
+      await client.envelope(
+        'a@there.example',
+        'x@elsewhere.example',
+        'y@elsewhere.example',
+        'b@here.example',
+      );
+      assert.equal((await client.data(message)).status, 250);
+    }
+    const all = ['x', 'y', 'z'].map((name) => `${name}@elsewhere.example`);
+    assert.equal((await client.envelope('a@there.example', ...all)).status, 421);
+    await client.ended();
+  });
+
+  test('commands without mail count after the first hundred', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+    client.socket.write('NOOP\r\n'.repeat(100_000));
+    const replies = await client.replies(103);
+    assert.deepEqual(
+      replies.slice(99).map(({ status }) => status),
+      [250, 503, 503, 421],
+    );
+    await client.ended();
+  });
+});
+
+describe('time', () => {
+  test('a client that says nothing is told and cut', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits: { commandTimeoutMs: 50 } })).port);
+    assert.match((await client.reply()).full, /^421 4\.4\.2 mx\.example /);
+    await client.ended();
+  });
+
+  test('a byte now and then does not prolong it', async () => {
+    const client = await connectSmtp((await startTestDoor({ limits: { commandTimeoutMs: 100 } })).port);
+    const drip = setInterval(() => client.socket.write('x'), 10);
+    assert.match((await client.reply()).full, /^421 4\.4\.2 /);
+    clearInterval(drip);
+    await client.ended();
+  });
+
+  test('a message that stalls is told and cut', async () => {
+    const door = await startTestDoor({ limits: { dataTimeoutMs: 50 } });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.command('DATA');
+    await client.send('Subject: half');
+    assert.match((await client.reply()).full, /^421 4\.4\.2 /);
+    await client.ended();
+    assert.equal(door.mails.length, 0);
+  });
+
+  test('a message that drips may go on past the stall, and ends with its whole time', async () => {
+    const door = await startTestDoor({ limits: { dataTimeoutMs: 200, messageTimeoutMs: 600 } });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.command('DATA');
+    const startedAt = performance.now();
+    const drip = setInterval(() => client.socket.write('x'), 20);
+    assert.match((await client.reply()).full, /^421 4\.4\.2 /);
+    clearInterval(drip);
+    const tookMs = performance.now() - startedAt;
+    assert.ok(tookMs > 550 && tookMs < 5000, `${tookMs}`);
+  });
+
+  test('our own slowness is not held against the client', async () => {
+    const door = await startTestDoor({ limits: { commandTimeoutMs: 50, dataTimeoutMs: 50 } });
+    door.accept = () =>
+      new Promise((resolve) => setTimeout(() => resolve({ ok: true, id: 'msg_slow' }), 200));
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    assert.equal((await client.data(message)).full, '250 2.0.0 Accepted as msg_slow');
+    assert.match((await client.reply()).full, /^421 4\.4\.2 /);
+  });
+
+  test('a client that never reads is not listened to for long, and memory stays flat', async () => {
+    const door = await startTestDoor({ limits: { commandTimeoutMs: 300, maxRecipients: 1 } });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    client.socket.pause();
+    const watch = makeMemoryWatch();
+    await flood(client, Buffer.from('RCPT TO:<c@here.example>\r\n'.repeat(1000)), 50_000_000);
+    watch.stop();
+    assert.ok(watch.growth() < 80_000_000, `${watch.growth()}`);
+    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
+  });
+});
+
+test('commands that wait for their answer are left in the network, however many there are', async () => {
+  const door = await startTestDoor();
+  const later = { accept: false, status: 451, enhanced: '4.3.0', text: 'Later' } as const;
+  let asked = 0;
+  let hangs = () => {};
+  const hanging = new Promise<void>((resolve) => {
+    hangs = resolve;
+  });
+  door.route = () => {
+    asked += 1;
+    // Each in a turn of its own, in which more could be read.
+    if (asked <= 2000) return new Promise((resolve) => setImmediate(() => resolve(later)));
+    hangs();
+    return new Promise(() => {});
+  };
+  const client = await connectSmtp(door.port);
+  await client.command('EHLO x');
+  await client.command('MAIL FROM:<a@there.example>');
+  const flooding = flood(client, Buffer.from('RCPT TO:<b@here.example>\r\n'.repeat(2000)), 60_000_000);
+  await hanging;
+  // Were they all read, this many turns would let them in.
+  for (let n = 0; n < 2000; n += 1) await new Promise((resolve) => setImmediate(resolve));
+  const taken = client.socket.bytesWritten - client.socket.writableLength;
+  assert.ok(taken < 20_000_000, `${taken}`);
+  client.close();
+  await flooding;
+});
+
+describe('connections', () => {
+  test('over the limit of all: 421 and closed, and there is room again when one leaves', async () => {
+    const door = await startTestDoor({ limits: { maxConnections: 2 } });
+    const first = await connectSmtp(door.port);
+    await connectSmtp(door.port);
+    const third = await openSmtp(door.port);
+    assert.match((await third.reply()).full, /^421 mx\.example Too many connections/);
+    await third.ended();
+    assert.equal(door.counts.refused, 1);
+    assert.equal(door.counts.open, 2);
+    await first.command('QUIT');
+    await first.ended();
+    await seen(() => door.counts.open === 1);
+    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
+  });
+
+  test('over the limit of one address: 421', async () => {
+    const door = await startTestDoor({ limits: { maxConnectionsPerAddress: 2 } });
+    await connectSmtp(door.port);
+    await connectSmtp(door.port);
+    assert.equal((await (await openSmtp(door.port)).reply()).status, 421);
+  });
+
+  test('a dual-stack listener tells IPv4 clients by their IPv4 address, and counts each family apart', async (t) => {
+    const door = await startTestDoor({ host: '::', limits: { maxConnectionsPerAddress: 1 } }).catch(
+      () => null,
+    );
+    if (!door) return t.skip('no IPv6 here');
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.data(message);
+    assert.equal(door.mails[0]?.remoteIp, '127.0.0.1');
+    await connectSmtp(door.port, { host: '::1' });
+    assert.equal((await (await openSmtp(door.port, { host: '::1' })).reply()).status, 421);
+  });
+
+  test('an IPv6 network is one client', () => {
+    assert.equal(clientOf('192.0.2.1'), '192.0.2.1');
+    assert.equal(clientOf('2001:db8:1:2::1'), clientOf('2001:db8:1:2:3:4:5:6'));
+    assert.notEqual(clientOf('2001:db8:1:2::1'), clientOf('2001:db8:1:3::1'));
+    assert.equal(clientOf('2001:db8::1'), '2001:db8:0:0');
+    assert.equal(clientOf('fe80::1%eth0'), 'fe80:0:0:0');
+    assert.equal(clientOf('::1'), '0:0:0:0');
+  });
+
+  test('a flood of them leaves nothing behind', async () => {
+    const door = await startTestDoor({ limits: { maxConnections: 20 } });
+    await Promise.all(
+      Array.from({ length: 300 }, async (_, n) => {
+        const client = await openSmtp(door.port);
+        if (n % 3 === 0) client.socket.resetAndDestroy();
+        else if (n % 3 === 1) client.close();
+        else client.socket.end('EHLO x\r\n');
+        await client.ended();
+      }),
+    );
+    await seen(() => door.counts.open === 0);
+    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
+    assert.deepEqual(faultsOf(door), []);
+  });
+});
+
+describe('stop', () => {
+  test('idle clients are told, new ones find nobody', async () => {
+    const door = await startTestDoor();
+    const client = await connectSmtp(door.port);
+    await client.command('EHLO x');
+    const stopped = door.stop();
+    assert.match((await client.reply()).full, /^421 4\.3\.2 mx\.example Shutting down/);
+    await client.ended();
+    await stopped;
+    await assert.rejects(openSmtp(door.port), /ECONNREFUSED/);
+    assert.equal(door.counts.open, 0);
+  });
+
+  test('a message that is being sent, and one that is being accepted, get their 250 first', async () => {
+    const door = await startTestDoor({ stopWithinMs: 10_000 });
+    let commit = () => {};
+    const asked = new Promise<void>((tellAsked) => {
+      door.accept = () =>
+        new Promise((resolve) => {
+          commit = () => resolve({ ok: true, id: 'msg_last' });
+          tellAsked();
+        });
+    });
+    const client = await connectSmtp(door.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.command('DATA');
+    await client.send('Subject: x\r\n');
+    const stopped = door.stop();
+    await client.send('\r\nHello\r\n.\r\nMAIL FROM:<a@there.example>\r\n');
+    await asked;
+    commit();
+    assert.equal((await client.reply()).full, '250 2.0.0 Accepted as msg_last');
+    assert.match((await client.reply()).full, /^421 4\.3\.2 /);
+    await client.ended();
+    await stopped;
+  });
+
+  test('what does not end in time is cut', async () => {
+    const door = await startTestDoor({ stopWithinMs: 100 });
+    door.accept = () => new Promise(() => {});
+    const accepting = await connectSmtp(door.port);
+    await accepting.envelope('a@there.example', 'b@here.example');
+    await accepting.command('DATA');
+    await accepting.send(message);
+    const sending = await connectSmtp(door.port);
+    await sending.envelope('a@there.example', 'b@here.example');
+    await sending.command('DATA');
+    const shaking = await connectSmtp(door.port);
+    await shaking.command('STARTTLS');
+    const startedAt = performance.now();
+    await door.stop();
+    assert.ok(performance.now() - startedAt < 2000);
+    await Promise.all([accepting, sending, shaking].map((client) => client.ended()));
+    await door.stop();
+  });
+});
+
+test('a port that is taken is told with what to do', async () => {
+  const other = net.createServer().listen(0, '127.0.0.1');
+  await once(other, 'listening');
+  const { port } = other.address() as net.AddressInfo;
+  await assert.rejects(startTestDoor({ port }), (error: Error) => {
+    assert.ok(error instanceof OperatorError);
+    assert.match(error.message, new RegExp(`port ${port}.*EADDRINUSE`));
+    return true;
+  });
+  other.close();
+});
+
+/** Waits until it is so; the server's side of a connection ends a little after the client's. */
+async function seen(isSo: () => boolean): Promise<void> {
+  while (!isSo()) await new Promise((resolve) => setImmediate(resolve));
+}
