@@ -154,6 +154,7 @@ async function startLoops(
   const purging = startLoop({
     name: 'purging',
     pollMs: purgePollMs,
+    rest: 4,
     log,
     isPassing: isUnavailable,
     work: purge,

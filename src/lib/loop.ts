@@ -17,6 +17,8 @@ export function startLoop(options: {
   log: Log;
   /** One piece of work; true when there may be more of it. */
   work: () => Promise<boolean>;
+  /** How many times as long as it worked it rests before the next piece: work that can wait must not slow what cannot. */
+  rest?: number;
   /** Failures that pass by themselves, such as a database that is away: told in a line, without a stack. */
   isPassing?: (error: unknown) => boolean;
 }): Loop {
@@ -27,8 +29,10 @@ export function startLoop(options: {
   async function run(): Promise<void> {
     while (!stopped) {
       woken = false;
-      if (await workOnce()) continue;
-      if (!stopped && !woken) await sleep();
+      const startedAt = performance.now();
+      const more = await workOnce();
+      const restMs = more ? (performance.now() - startedAt) * (options.rest ?? 0) : options.pollMs;
+      if (!stopped && restMs > 0 && (more || !woken)) await sleep(restMs);
     }
   }
 
@@ -43,9 +47,9 @@ export function startLoop(options: {
     }
   }
 
-  function sleep(): Promise<void> {
+  function sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, options.pollMs);
+      const timer = setTimeout(resolve, ms);
       rouse = () => {
         clearTimeout(timer);
         resolve();
