@@ -185,6 +185,7 @@ async function serve(): Promise<void> {
       ? `Posthorn ${readVersion()} is ready: ${config.roles.join(', ')}`
       : `Posthorn ${readVersion()} is ready: ${url} (docs: ${url}/docs)`,
   );
+  if (service.smtpPort !== null) log.info(`mail is taken on port ${service.smtpPort} of ${config.smtpHost}`);
   await stopped;
   log.info('stopping');
   await service.stop();

@@ -134,7 +134,7 @@ export const settings = {
   POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the mail door listens on.'),
   POSTHORN_SMTP_PORT: setting(port, 2525, '2525', 'Port of the mail door.'),
   POSTHORN_MAIL_HOST: setting<string | null>(
-    text,
+    hostName,
     null,
     'none; required in production',
     'The MX name that users are told.',
@@ -222,7 +222,7 @@ export const settings = {
     'Whether unverified identities receive mail.',
   ),
   POSTHORN_DNS_SERVERS: setting<readonly string[] | null>(
-    list(text),
+    list(dnsServer),
     null,
     "the machine's",
     'Resolvers, `ip:port` with commas; they then answer everything the service asks of DNS.',
@@ -434,6 +434,19 @@ function publicUrl(given: string): string {
     return url.href.replace(/\/+$/, '');
   }
   throw new Fault('write an absolute URL such as https://mail.example.com.');
+}
+
+function hostName(given: string): string {
+  if (/^(?=.{1,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/i.test(given))
+    return given.toLowerCase();
+  throw new Fault('write a host name such as mx.example.com.');
+}
+
+function dnsServer(given: string): string {
+  const [, host = given, port = '53'] = /^\[?([^\]]*?)\]?(?::(\d{1,5}))?$/.exec(given) ?? [];
+  const address = isIP(given) ? given : host;
+  if (isIP(address) !== 0 && Number(port) > 0 && Number(port) <= 65_535) return given;
+  throw new Fault('write addresses such as 9.9.9.9, 127.0.0.1:5353 or [2620:fe::fe]:53.');
 }
 
 function addressRange(given: string): string {

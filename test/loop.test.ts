@@ -7,13 +7,14 @@ import { waitFor } from './harness.ts';
 /** Longer than any test may take: what happens in spite of it was not the poll. */
 const neverMs = 3_600_000;
 
-function start(t: TestContext, pollMs: number, work: () => Promise<boolean>) {
+function start(t: TestContext, pollMs: number, work: () => Promise<boolean>, rest = 0) {
   const lines: string[] = [];
   const stream = { write: (line: string) => lines.push(line) } as unknown as NodeJS.WritableStream;
   const loop = startLoop({
     name: 'sweep',
     pollMs,
     work,
+    rest,
     log: makeLog({ level: 'debug', json: true, stream }),
   });
   t.after(() => loop.stop());
@@ -143,4 +144,14 @@ test('stop ends the sleep, and can be called again', async (t) => {
   loop.wake();
   for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
   assert.equal(rounds, 1);
+});
+
+test('work that can wait rests before the next piece, and a wake ends the rest', async (t) => {
+  const gate = makeGate();
+  const { loop } = start(t, neverMs, gate.work, 1e12);
+  await gate.finish(true);
+  for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(gate.waiting.length, 0, 'it rests although there is more');
+  loop.wake();
+  await gate.finish(false);
 });

@@ -73,7 +73,7 @@ export function run(
 }
 
 export function startNpm(settings: Environment): Program {
-  return run('npm', ['start'], { PORT: '0', ...settings });
+  return run('npm', ['start'], { PORT: '0', POSTHORN_SMTP_PORT: '0', ...settings });
 }
 
 /** Runs a CLI command to its end. */

@@ -31,7 +31,8 @@ export function startLoop(options: {
       woken = false;
       const startedAt = performance.now();
       const more = await workOnce();
-      const restMs = more ? (performance.now() - startedAt) * (options.rest ?? 0) : options.pollMs;
+      const workedMs = performance.now() - startedAt;
+      const restMs = more ? Math.min(workedMs * (options.rest ?? 0), options.pollMs) : options.pollMs;
       if (!stopped && restMs > 0 && (more || !woken)) await sleep(restMs);
     }
   }

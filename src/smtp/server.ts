@@ -124,7 +124,9 @@ export async function startSmtp<Route>(parts: SmtpParts<Route>): Promise<SmtpDoo
 function listen(server: net.Server, { host, port }: { host: string; port: number }): Promise<void> {
   return new Promise((resolve, reject) => {
     server.once('error', (cause) => {
-      const message = `SMTP cannot listen on ${host} port ${port}: ${cause.message}. Free the port, or choose another.`;
+      const message =
+        `Mail cannot be taken on port ${port} of ${host}: ${cause.message}.\n` +
+        'Stop the program that has it, or set POSTHORN_SMTP_PORT (POSTHORN_SMTP_HOST) to another.';
       reject(new OperatorError(message, { cause }));
     });
     server.listen({ host, port, backlog: 511 }, () => {
