@@ -2,7 +2,7 @@
  * Puts the service together: configuration → database → loops → doors, and takes it apart in the opposite order, the
  * database last.
  */
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, isIPv6 } from 'node:net';
 import path from 'node:path';
 import type { Config } from './config.ts';
 import { isUnavailable } from './db/client.ts';
@@ -46,7 +46,6 @@ export interface Service {
   stop(): Promise<void>;
 }
 
-/** Started last, closed first. */
 type Closing = (() => Promise<void>)[];
 
 const poolSize = 10;
@@ -63,10 +62,19 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     max: poolSize,
     ...(signal ? { signal } : {}),
   });
-  const closing: Closing = [() => database.close()];
+  /** What is closed together; within each, the last opened first. */
+  const ground: Closing = [() => database.close()];
+  const loops: Closing = [];
+  const doors: Closing = [];
+  const closeAll = async (closing: Closing) => {
+    for (const close of closing.reverse())
+      await close().catch((err) => log.error({ err }, 'a part of the service did not close in order'));
+  };
   const stop = once(async () => {
     await database.announceStop();
-    for (const close of closing.reverse()) await close();
+    // At once, since both have seconds to finish what is under way, and who stops us may not wait for their sum.
+    await Promise.all([closeAll(doors), closeAll(loops)]);
+    await closeAll(ground);
   });
 
   try {
@@ -75,7 +83,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     const egress = makeEgress(config);
     const secretKeys = loadSecretKeys(config);
     const examiner = makeExaminer({ ...config, log });
-    closing.push(() => examiner.stop());
+    ground.push(() => examiner.stop());
     const { acceptUnverified, inlineRawBytes } = config;
     let url: string | null = null;
     const parts = {
@@ -94,10 +102,10 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       poster: makePoster({ egress }),
       userAgent: `Posthorn/${readVersion()}`,
     };
-    closing.push(() => parts.poster.close());
-    const wakeDelivery = await startLoops(parts, database, closing);
-    url = await openDoors({ ...parts, wakeDelivery }, closing);
-    const smtpPort = await openMailDoor({ ...parts, wakeDelivery }, closing);
+    ground.push(() => parts.poster.close());
+    const wakeDelivery = await startLoops(parts, database, loops);
+    url = await openDoors({ ...parts, wakeDelivery }, doors);
+    const smtpPort = await openMailDoor({ ...parts, wakeDelivery }, doors);
     // Last: its key is shown once, so nothing may fail between making and showing it.
     const firstUser = await makeFirstUser(parts);
     return { url, smtpPort, firstUser, stop };
@@ -221,9 +229,12 @@ async function openMailDoor(services: Services, closing: Closing): Promise<numbe
   return door.port;
 }
 
-/** What links in payloads begin with. */
+/** What links in payloads begin with: the same in every process, except on a port that was left to chance. */
 function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null): string {
-  return `${publicUrl ?? url ?? `http://${host}:${port}`}${basePath}`;
+  const everywhere = ['0.0.0.0', '::'].includes(host) ? 'localhost' : host;
+  const name = isIPv6(everywhere) ? `[${everywhere}]` : everywhere;
+  const own = port === 0 && url ? url : `http://${name}:${port}`;
+  return `${publicUrl ?? own}${basePath}`;
 }
 
 /** The identity's own way of reading a recipient, handed to mail, which does not know identities. */

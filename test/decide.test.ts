@@ -77,7 +77,8 @@ describe('Retry-After', () => {
     ['more than a day in seconds', String(day + 1), day],
     ['more than a day as a date', inSeconds(40 * day), day],
     ['the most digits', '9999999999', day],
-    ['more digits than a number has', '9'.repeat(400), 5],
+    ['more digits than a number has', '9'.repeat(400), day],
+    ['what a lenient parser takes for a date', '2030-1', 5],
   ];
   for (const status of [429, 503]) {
     for (const [name, value, wait] of cases) {

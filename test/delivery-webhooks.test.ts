@@ -1,6 +1,7 @@
 /** What becomes of deliveries when their webhook is switched off, changed, deleted, or only fails. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { newId } from '../src/lib/ids.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { disableGone, noteFailures } from '../src/store/targets.ts';
 import { startTestService, type TestWebhook, waitFor } from './harness.ts';
@@ -254,6 +255,29 @@ describe('a receiver that fails', () => {
     assert.equal((await read(webhook)).enabled, true);
   });
 
+  test('a success and a failure recorded together are not "nothing but failure"', async () => {
+    // Both tries end at the same moment, so they are recorded in one batch.
+    const held: ((status: number) => void)[] = [];
+    receiver.behaveAt('/mixed', (_request, response) => {
+      held.push((status) => response.writeHead(status).end());
+    });
+    const webhook = await makeWebhook(receiver.url('/mixed'));
+    await sql`
+      update webhooks set first_failure_at = now() - interval '6 days', failed_tries = 20 where id = ${webhook.id}`;
+    const events = [await makeEvent(), await makeEvent()];
+    await waitFor('both tries', () => held.length === 2);
+    held[0]?.(204);
+    held[1]?.(500);
+    await waitFor('both outcomes', async () => {
+      const rows = await sql`
+        select from deliveries where webhook_id = ${webhook.id} and attempt_count > 0 and lease_token is null`;
+      return rows.count === events.length;
+    });
+    receiver.behaveAt('/mixed', answer(204));
+    await findDelivery(await makeEvent(), webhook);
+    assert.equal((await read(webhook)).enabled, true);
+  });
+
   test('one that was switched off by hand meanwhile keeps its lack of a reason', async () => {
     const webhook = await makeWebhook(receiver.url('/by-hand'));
     await patch(webhook, { enabled: false });
@@ -274,4 +298,17 @@ test('a webhook whose secret no longer opens waits, and holds up no other', asyn
   assert.equal((await findDelivery(eventId, broken, () => true)).status, 'pending');
   assert.equal(receiver.requests.filter(at('/sealed')).length, 0);
   assert.ok(service.logged.some(({ webhookId, level }) => webhookId === broken.id && level === 50));
+});
+
+test('a delivery whose event is gone ends as cancelled, instead of being claimed for ever', async () => {
+  const webhook = await makeWebhook(receiver.url('/no-event'), { enabled: false });
+  await sql`update webhooks set enabled = true where id = ${webhook.id}`;
+  const { userId } = service.user;
+  const eventId = newId();
+  await sql`
+    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    values (delivery_id(${eventId}, ${webhook.id}), ${userId}, ${eventId}, ${webhook.id}, 'message.received')`;
+  await sql.notify('posthorn_ready', '');
+  assert.equal((await findDelivery(eventId, webhook)).status, 'cancelled');
+  assert.equal(receiver.requests.filter(at('/no-event')).length, 0);
 });

@@ -154,8 +154,7 @@ describe('every try', () => {
     };
     const recorded = await recordTries(
       sql,
-      token,
-      ids.map((id, index) => ({ ...tried, id, responseBody: index === 0 ? 'nul: \0' : 'fine' })),
+      ids.map((id, index) => ({ ...tried, id, token, responseBody: index === 0 ? 'nul: \0' : 'fine' })),
     );
     assert.deepEqual([...recorded].sort(), [...ids].sort());
     for (const [index, id] of ids.entries()) {

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
+import { purgeDeletedWebhooks } from '../src/store/purge.ts';
 import { createReplay, replaySelections, workReplay } from '../src/store/replays.ts';
 import { assertProblem, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 import { answer, startReceiver } from './receiver.ts';
@@ -326,5 +327,12 @@ describe('side by side', () => {
     const [row] = await idle.sql`select completed_at, queued from replays where id = ${ids[0] ?? null}`;
     assert.ok(row?.completed_at);
     assert.equal(row?.queued, 0);
+  });
+
+  test('one whose webhook is purged goes with it', async () => {
+    const { owner, webhooks, ids } = await prepare(1);
+    await idle.call('DELETE', `/webhooks/${webhooks[0]?.id}`, { as: owner });
+    while (await purgeDeletedWebhooks(idle.sql));
+    assert.equal((await idle.sql`select from replays where id = ${ids[0] ?? null}`).count, 0);
   });
 });

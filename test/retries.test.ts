@@ -24,7 +24,17 @@ async function claim(token: string, more: Partial<Parameters<typeof claimDeliver
   return [...(await claimDeliveries(sql, { token, ...options, ...more }))];
 }
 
-function tried(id: string, more: Partial<TriedDelivery> = {}): TriedDelivery {
+type Untold = Omit<TriedDelivery, 'token'>;
+const record = (token: string, tries: Untold[]) =>
+  recordTries(
+    sql,
+    tries.map((one) => ({ ...one, token })),
+  );
+const hold = (token: string, ids: readonly string[]) => ids.map((id) => ({ id, token }));
+const renew = (token: string, ids: readonly string[]) => renewLeases(sql, hold(token, ids));
+const release = (token: string, ids: readonly string[]) => releaseLeases(sql, hold(token, ids));
+
+function tried(id: string, more: Partial<Untold> = {}): Untold {
   return {
     ...{ id, status: 'delivered', waitSeconds: null, durationMs: 5, responseStatus: 200 },
     ...{ responseHeaders: '{}', responseBody: 'ok', error: null, tries: 0, startedAt: performance.now() },
@@ -89,14 +99,14 @@ describe('a lease', () => {
     await claim(mine);
     await expire(id);
     await claim(other);
-    assert.deepEqual(await recordTries(sql, mine, [tried(id)]), []);
+    assert.deepEqual(await record(mine, [tried(id)]), []);
     const under = await read(id, { as: owner });
     assert.deepEqual([under.status, under.attemptCount, under.attempts], ['pending', 0, []]);
-    assert.deepEqual(await recordTries(sql, other, [failed(id, 60)]), [id]);
+    assert.deepEqual(await record(other, [failed(id, 60)]), [id]);
     const { attempts, attemptCount } = await read(id, { as: owner });
     assert.equal(attemptCount, 1);
     assert.equal(attempts[0].error, 'http_error');
-    assert.deepEqual(await recordTries(sql, other, [tried(id)]), [], 'nor is one twice');
+    assert.deepEqual(await record(other, [tried(id)]), [], 'nor is one twice');
   });
 
   test('that has run out and that nobody took is still ours to record under', async (t) => {
@@ -104,7 +114,7 @@ describe('a lease', () => {
     const mine = randomUUID();
     await claim(mine);
     await expire(id);
-    assert.deepEqual(await recordTries(sql, mine, [tried(id)]), [id]);
+    assert.deepEqual(await record(mine, [tried(id)]), [id]);
   });
 
   test('that is renewed stays, and only its holder can renew it', async (t) => {
@@ -112,11 +122,11 @@ describe('a lease', () => {
     const [mine, other] = [randomUUID(), randomUUID()];
     await claim(mine);
     await expire(id);
-    await renewLeases(sql, other, [id]);
-    await renewLeases(sql, mine, [id]);
+    await renew(other, [id]);
+    await renew(mine, [id]);
     assert.deepEqual(await claim(other), []);
     await expire(id);
-    await renewLeases(sql, other, [id]);
+    await renew(other, [id]);
     assert.equal((await claim(other)).length, 1);
   });
 
@@ -124,9 +134,9 @@ describe('a lease', () => {
     const { id } = await prepare(t);
     const [mine, other] = [randomUUID(), randomUUID()];
     await claim(mine);
-    await releaseLeases(sql, other, [id]);
+    await release(other, [id]);
     assert.deepEqual(await claim(other), []);
-    await releaseLeases(sql, mine, [id]);
+    await release(mine, [id]);
     assert.deepEqual(
       (await claim(other)).map((one) => one.id),
       [id],
@@ -139,7 +149,7 @@ describe('a lease', () => {
     await claim(mine);
     assert.equal((await call('POST', `/deliveries/${id}/redeliver`, { as: owner })).status, 202);
     assert.deepEqual(await claim(other), []);
-    assert.deepEqual(await recordTries(sql, mine, [tried(id)]), [id]);
+    assert.deepEqual(await record(mine, [tried(id)]), [id]);
     assert.equal((await read(id, { as: owner })).status, 'delivered');
   });
 });
@@ -177,11 +187,19 @@ describe('a claim', () => {
     const { id, webhook } = await prepare(t);
     const [claimed] = await claim(randomUUID());
     assert.ok(claimed);
-    assert.deepEqual(Object.keys(claimed), ['id', 'eventId', 'webhookId', 'tries', 'waited']);
+    assert.deepEqual(Object.keys(claimed), [
+      'id',
+      'token',
+      'eventId',
+      'webhookId',
+      'tries',
+      'isNew',
+      'waitedSeconds',
+    ]);
     assert.equal(claimed.id, id);
     assert.equal(claimed.webhookId, webhook.id);
     assert.equal(claimed.tries, 0);
-    assert.ok(claimed.waited >= 0);
+    assert.ok(claimed.waitedSeconds >= 0);
   });
 
   const switches: [string, (webhook: TestWebhook) => Promise<unknown>][] = [
@@ -204,7 +222,7 @@ describe('a retry', () => {
     const { id, owner } = await prepare(t);
     const mine = randomUUID();
     await claim(mine);
-    await recordTries(sql, mine, [failed(id, 300)]);
+    await record(mine, [failed(id, 300)]);
     const [row] = await sql`
       select next_attempt_at between now() + interval '290 seconds' and now() + interval '300 seconds' as fits,
         lease_token, lease_until, tries, completed_at
@@ -223,13 +241,13 @@ describe('a retry', () => {
     for (const tries of [1, 2]) {
       const mine = randomUUID();
       await claim(mine);
-      await recordTries(sql, mine, [failed(id, 300)]);
+      await record(mine, [failed(id, 300)]);
       await sql`update deliveries set next_attempt_at = now() where id = ${id}`;
       assert.equal(await promoteDue(sql), 1);
       const token = randomUUID();
       const [claimed] = await claim(token);
       assert.equal(claimed?.tries, tries);
-      await releaseLeases(sql, token, [id]);
+      await release(token, [id]);
     }
   });
 
@@ -237,8 +255,7 @@ describe('a retry', () => {
     const { ids } = await prepare(t, 3);
     const mine = randomUUID();
     await claim(mine);
-    await recordTries(
-      sql,
+    await record(
       mine,
       ids.map((id) => failed(id, 0)),
     );
@@ -255,7 +272,7 @@ describe('a retry', () => {
     const { id, owner } = await prepare(t);
     const mine = randomUUID();
     await claim(mine);
-    await recordTries(sql, mine, [tried(id, { status: 'failed', error: 'http_error', responseStatus: 500 })]);
+    await record(mine, [tried(id, { status: 'failed', error: 'http_error', responseStatus: 500 })]);
     assert.equal(await promoteDue(sql), 0);
     assert.deepEqual(await claim(randomUUID()), []);
     const over = await read(id, { as: owner });
@@ -268,7 +285,7 @@ test('what another owner holds is recorded under its own', async (t) => {
   const [one, two] = [await prepare(t), await prepare(t)];
   const mine = randomUUID();
   await claim(mine);
-  const recorded = await recordTries(sql, mine, [tried(one.id), tried(two.id), tried(newId())]);
+  const recorded = await record(mine, [tried(one.id), tried(two.id), tried(newId())]);
   assert.deepEqual([...recorded].sort(), [one.id, two.id].sort());
   assert.equal((await call('GET', `/deliveries/${one.id}`, { as: two.owner })).status, 404);
   assert.equal((await read(one.id, { as: one.owner })).attempts.length, 1);
@@ -283,9 +300,20 @@ test('a redelivery asked for during the last try outlives that try', async (t) =
   const [claimed] = (await claim(token)).filter((one) => one.id === id);
   assert.equal(claimed?.tries, 9);
   assert.equal((await call('POST', `/deliveries/${id}/redeliver`, { as: owner })).status, 202);
-  await recordTries(sql, token, [tried(id, { status: 'failed', error: 'http_error', tries: 9 })]);
+  await record(token, [tried(id, { status: 'failed', error: 'http_error', tries: 9 })]);
   const { body } = await call('GET', `/deliveries/${id}`, { as: owner });
   assert.equal(body.status, 'pending');
+  assert.equal((await claim(newId())).filter((one) => one.id === id).length, 1, 'it can be tried at once');
+});
+
+test('a redelivery asked for during a late try starts the schedule anew, whatever that try was to wait', async (t) => {
+  const { ids, owner } = await prepare(t);
+  const [id = ''] = ids;
+  await sql`update deliveries set tries = 3 where id = ${id}`;
+  const token = newId();
+  await claim(token);
+  assert.equal((await call('POST', `/deliveries/${id}/redeliver`, { as: owner })).status, 202);
+  await record(token, [{ ...failed(id, 7725), tries: 3 }]);
   assert.equal((await claim(newId())).filter((one) => one.id === id).length, 1, 'it can be tried at once');
 });
 

@@ -129,7 +129,8 @@ function send(reply: FastifyReply, { status, location, text, replayed }: Kept): 
 function readScope(request: FastifyRequest): IdempotencyScope | undefined {
   const key = readKey(request);
   const [path = ''] = request.url.split('?', 1);
-  return key === undefined ? undefined : { ownerId: request.ownerId, path, key };
+  // Ids have one spelling, as everywhere.
+  return key === undefined ? undefined : { ownerId: request.ownerId, path: path.toLowerCase(), key };
 }
 
 function readKey(request: FastifyRequest): string | undefined {

@@ -30,21 +30,23 @@ export function startLoop(options: {
     while (!stopped) {
       woken = false;
       const startedAt = performance.now();
-      const more = await workOnce();
+      const outcome = await workOnce();
+      const more = outcome === 'more';
       const workedMs = performance.now() - startedAt;
       const restMs = more ? Math.min(workedMs * (options.rest ?? 0), options.pollMs) : options.pollMs;
-      if (!stopped && restMs > 0 && (more || !woken)) await sleep(restMs);
+      const rests = outcome === 'done' ? !woken : restMs > 0;
+      if (!stopped && rests) await sleep(restMs);
     }
   }
 
-  async function workOnce(): Promise<boolean> {
+  async function workOnce(): Promise<'more' | 'done' | 'failed'> {
     try {
-      return await options.work();
+      return (await options.work()) ? 'more' : 'done';
     } catch (err) {
       const what = `${options.name} failed; trying again in ${options.pollMs} ms`;
       if (options.isPassing?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
       else options.log.error({ err }, what);
-      return false;
+      return 'failed';
     }
   }
 

@@ -3,6 +3,7 @@ import { only, type Sql } from '../db/client.ts';
 import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { isoTime } from './time.ts';
 
 export interface ApiKey {
   id: string;
@@ -19,9 +20,9 @@ type ListedApiKey = ApiKey & { position: string };
 function columns(sql: Sql) {
   return sql`
     id, name, prefix, suffix,
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
-    to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "expiresAt",
-    to_char(last_used_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "lastUsedAt"`;
+    ${isoTime(sql, 'created_at')} as "createdAt",
+    ${isoTime(sql, 'expires_at')} as "expiresAt",
+    ${isoTime(sql, 'last_used_at')} as "lastUsedAt"`;
 }
 
 export async function createApiKey(
@@ -101,6 +102,6 @@ export async function listAllApiKeys(
 ): Promise<(ApiKey & { revokedAt: string | null })[]> {
   return sql<(ApiKey & { revokedAt: string | null })[]>`
     select ${columns(sql)},
-      to_char(revoked_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "revokedAt"
+      ${isoTime(sql, 'revoked_at')} as "revokedAt"
     from api_keys where owner_id = ${ownerId} order by created_at desc, id desc`;
 }

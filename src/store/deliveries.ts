@@ -5,21 +5,28 @@
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { isoTime } from './time.ts';
 
 export const leaseSeconds = 20;
 
-export interface ClaimedDelivery {
+/** One that was claimed: whose it is for now. Each claim has a token of its own, so that a lease is never mistaken for a later one. */
+export interface Lease {
   id: string;
+  token: string;
+}
+
+export interface ClaimedDelivery extends Lease {
   eventId: string;
   webhookId: string;
   /** Tries since the schedule last began. */
   tries: number;
-  /** Seconds since the delivery became due. */
-  waited: number;
+  /** Never tried before. */
+  isNew: boolean;
+  /** How long it had been due when it was claimed. */
+  waitedSeconds: number;
 }
 
 export interface ClaimOptions {
-  /** Whose lease it will be. */
   token: string;
   /** Webhooks are walked round-robin, beginning after this one. */
   after: string;
@@ -73,8 +80,8 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
     update deliveries
     set lease_token = ${options.token}, lease_until = now() + ${leaseSeconds} * interval '1 second'
     where id = any (array(select id from picked))
-    returning id, event_id as "eventId", webhook_id as "webhookId", tries,
-      extract(epoch from now() - next_attempt_at)::float8 as waited`;
+    returning id, lease_token as token, event_id as "eventId", webhook_id as "webhookId", tries,
+      attempt_count = 0 as "isNew", extract(epoch from now() - next_attempt_at)::float8 as "waitedSeconds"`;
 }
 
 /** What a try came to. */
@@ -90,8 +97,7 @@ export interface TryResult {
   error: string | null;
 }
 
-export interface TriedDelivery extends TryResult {
-  id: string;
+export interface TriedDelivery extends TryResult, Lease {
   /** As claimed: tries since the schedule last began, before this one. */
   tries: number;
   /** When it began, by `performance.now()`: told to PostgreSQL as an age, since the clocks may differ. */
@@ -102,28 +108,24 @@ export interface TriedDelivery extends TryResult {
  * Records tries whose lease is still ours, and returns the ids of those; the others were taken over meanwhile. An answer
  * that PostgreSQL will not store must not hold up the rest: then each is recorded alone, and that one without its answer.
  */
-export async function recordTries(
-  sql: Sql,
-  token: string,
-  tries: readonly TriedDelivery[],
-): Promise<string[]> {
+export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
   try {
-    return await recordBatch(sql, token, tries);
+    return await recordBatch(sql, tries);
   } catch (error) {
     if (!errorCode(error)?.startsWith('22')) throw error;
     const [first] = tries;
     if (first && tries.length === 1) {
-      return recordBatch(sql, token, [{ ...first, responseHeaders: null, responseBody: null }]);
+      return recordBatch(sql, [{ ...first, responseHeaders: null, responseBody: null }]);
     }
     const alone: string[] = [];
-    for (const tried of tries) alone.push(...(await recordTries(sql, token, [tried])));
+    for (const tried of tries) alone.push(...(await recordTries(sql, [tried])));
     return alone;
   }
 }
 
-async function recordBatch(sql: Sql, token: string, tries: readonly TriedDelivery[]): Promise<string[]> {
-  // It was asked for again while its last try was under way: that try's end is not the delivery's.
-  const renewed = sql`(tried.status = 'failed' and deliveries.tries < tried.tries)`;
+async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
+  // It was asked for again while a late try was under way: the schedule has begun anew, and this is not its end.
+  const renewed = sql`(tried.status <> 'delivered' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
   const nowMs = performance.now();
   const ages = tries.map(({ startedAt }) => nowMs - startedAt);
@@ -132,9 +134,10 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
       select * from unnest(
         ${column('id')}::uuid[], ${tries.map(newId)}::uuid[], ${column('status')}::text[], ${column('waitSeconds')}::float8[],
         ${column('durationMs')}::int[], ${column('responseStatus')}::int[], ${column('responseHeaders')}::json[],
-        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[], ${ages}::float8[]
+        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[], ${ages}::float8[],
+        ${column('token')}::uuid[]
       ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error,
-        tries, age_ms)
+        tries, age_ms, token)
     ), done as (
       update deliveries
       set status = case when ${renewed} then 'pending' else tried.status end, ready = ${renewed},
@@ -142,7 +145,7 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
         next_attempt_at = case when ${renewed} then now() else now() + tried.wait_seconds * interval '1 second' end,
         completed_at = case when tried.status <> 'pending' and not ${renewed} then now() end,
         lease_token = null, lease_until = null
-      from tried where deliveries.id = tried.id and lease_token = ${token}
+      from tried where deliveries.id = tried.id and lease_token = tried.token
       returning deliveries.id, owner_id
     )
     insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_headers,
@@ -154,23 +157,36 @@ async function recordBatch(sql: Sql, token: string, tries: readonly TriedDeliver
   return recorded.map((row) => row.id);
 }
 
+/** Those of these leases that are still held; `held` is what they are called in the query. */
+function stillHeld(sql: Sql, leases: readonly Lease[]) {
+  return sql`
+    from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as held (id, token)
+    where deliveries.id = held.id and deliveries.lease_token = held.token`;
+}
+
 /** Returns the ids of those that were still ours. */
-export async function renewLeases(sql: Sql, token: string, ids: readonly string[]): Promise<Set<string>> {
+export async function renewLeases(sql: Sql, leases: readonly Lease[]): Promise<Set<string>> {
   const renewed = await sql<{ id: string }[]>`
     update deliveries set lease_until = now() + ${leaseSeconds} * interval '1 second'
-    where id = any (${ids}::uuid[]) and lease_token = ${token}
-    returning id`;
+    ${stillHeld(sql, leases)} returning deliveries.id`;
   return new Set(renewed.map(({ id }) => id));
 }
 
 /** Gives back what was claimed and not tried. */
-export async function releaseLeases(sql: Sql, token: string, ids: readonly string[]): Promise<void> {
-  await sql`
-    update deliveries set lease_token = null, lease_until = null
-    where id = any (${ids}::uuid[]) and lease_token = ${token}`;
+export async function releaseLeases(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  await sql`update deliveries set lease_token = null, lease_until = null ${stillHeld(sql, leases)}`;
 }
 
-/** Makes retries ready whose time has come; true when there may be more of them. */
+/** Ends deliveries that cannot be made, because their event is gone. */
+export async function cancelDeliveries(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  await sql`
+    update deliveries
+    set status = 'cancelled', ready = false, completed_at = now(), next_attempt_at = null, lease_token = null,
+      lease_until = null
+    ${stillHeld(sql, leases)}`;
+}
+
+/** Makes retries ready whose time has come; returns how many. */
 export async function promoteDue(sql: Sql, batch = 1000): Promise<number> {
   const promoted = await sql`
     update deliveries set ready = true
@@ -202,10 +218,10 @@ type ListedDelivery = Delivery & { position: string };
 function columns(sql: Sql) {
   return sql`
     id, event_id as "eventId", webhook_id as "webhookId", event, status, attempt_count as "attemptCount",
-    case when status = 'pending' then to_char(next_attempt_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') end
+    case when status = 'pending' then ${isoTime(sql, 'next_attempt_at')} end
       as "nextAttemptAt",
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
-    to_char(completed_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "completedAt"`;
+    ${isoTime(sql, 'created_at')} as "createdAt",
+    ${isoTime(sql, 'completed_at')} as "completedAt"`;
 }
 
 export interface DeliveryFilter {
@@ -256,7 +272,7 @@ export interface Attempt {
 
 export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string): Promise<Attempt[]> {
   return sql<Attempt[]>`
-    select id, to_char(started_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "startedAt",
+    select id, ${isoTime(sql, 'started_at')} as "startedAt",
       duration_ms as "durationMs", response_status as "responseStatus", response_headers as "responseHeaders",
       response_body as "responseBody", error
     from attempts where owner_id = ${ownerId} and delivery_id = ${deliveryId} order by started_at, id`;

@@ -2,6 +2,7 @@
 import { only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { isoTime } from './time.ts';
 
 export interface Event {
   id: string;
@@ -15,7 +16,7 @@ type ListedEvent = Event & { position: string };
 function columns(sql: Sql) {
   return sql`
     events.id, events.event, events.identity_id as "identityId",
-    to_char(events.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
+    ${isoTime(sql, 'events.created_at')} as "createdAt"`;
 }
 
 export interface NewEvent {
@@ -126,4 +127,10 @@ export async function readEventData(
     select events.id, events.event, ${dataColumns(sql)} from events ${withRaw(sql)}
     where events.id = any (${ids}::uuid[])
       ${maxBytes === undefined ? sql`` : sql`and events.bytes <= ${maxBytes}`}`;
+}
+
+/** About how much memory its body takes; undefined when there is no such event. */
+export async function readEventSize(sql: Sql, id: string): Promise<number | undefined> {
+  const [row] = await sql<{ bytes: number }[]>`select bytes from events where id = ${id}`;
+  return row?.bytes;
 }

@@ -21,8 +21,12 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   );
   if (purged > 0) return true;
   await sql`
-    delete from webhooks
-    where deleted_at is not null and not exists (select from deliveries where webhook_id = webhooks.id)`;
+    with gone as (
+      delete from webhooks
+      where deleted_at is not null and not exists (select from deliveries where webhook_id = webhooks.id)
+      returning owner_id, id
+    )
+    delete from replays using gone where replays.owner_id = gone.owner_id and replays.webhook_id = gone.id`;
   return false;
 }
 
@@ -44,20 +48,22 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
       with doomed as (
         select id from deliveries
         where id < ${bound} and created_at < ${oldest} and status <> 'pending' order by id limit ${batch}
-      ), tries as (
-        delete from attempts where delivery_id = any (array(select id from doomed))
       ), gone as (
         -- Again: a redelivery may have been acknowledged since the look above.
-        delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning 1
+        delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning id
+      ), tries as (
+        delete from attempts where delivery_id = any (array(select id from gone))
       )
       select count(*)::int as deliveries from gone`,
   );
   if (deliveries > 0) return true;
-  // Whatever delivery is left below the bound is pending, and the events from its time on are still needed.
+  // An event is needed while a delivery of it is left: one that is pending, or that a replay made of late.
   const isOld = sql`
-    events.id < coalesce((
-      select first_id_with(id) from deliveries where id < ${bound} order by id limit 1), ${bound})
-    and events.created_at < ${oldest}`;
+    events.id < ${bound} and events.created_at < ${oldest} and not exists (
+      select from deliveries
+      where deliveries.id between first_id_with(events.id) and last_id_with(events.id)
+        and deliveries.event_id = events.id
+    )`;
   const messages = await removeMessages(
     sql,
     sql`

@@ -2,6 +2,7 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { listens } from './events.ts';
+import { isoTime } from './time.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
 type ReplaySelection = (typeof replaySelections)[number];
@@ -24,11 +25,11 @@ export interface Replay {
 function columns(sql: Sql) {
   return sql`
     id, webhook_id as "webhookId",
-    to_char(since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as since,
-    to_char(until at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as until,
+    ${isoTime(sql, 'since')} as since,
+    ${isoTime(sql, 'until')} as until,
     selection as status, examined, queued,
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
-    to_char(completed_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "completedAt"`;
+    ${isoTime(sql, 'created_at')} as "createdAt",
+    ${isoTime(sql, 'completed_at')} as "completedAt"`;
 }
 
 export interface NewReplay {

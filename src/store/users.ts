@@ -1,6 +1,7 @@
 /** Users: who owns everything. */
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
+import { isoTime } from './time.ts';
 
 export interface User {
   userId: string;
@@ -11,7 +12,7 @@ export interface User {
 function columns(sql: Sql) {
   return sql`
     id as "userId", email,
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt"`;
+    ${isoTime(sql, 'created_at')} as "createdAt"`;
 }
 
 /** The user of that address, made if there is none yet. */

@@ -1,6 +1,7 @@
 /** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { isoTime } from './time.ts';
 
 export interface Webhook {
   id: string;
@@ -21,8 +22,8 @@ function columns(sql: Sql) {
   return sql`
     id, owner_id as "ownerId", identity_id as "identityId", url, events, enabled, description,
     disabled_reason as "disabledReason",
-    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "createdAt",
-    to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "updatedAt"`;
+    ${isoTime(sql, 'created_at')} as "createdAt",
+    ${isoTime(sql, 'updated_at')} as "updatedAt"`;
 }
 
 export interface NewWebhook {

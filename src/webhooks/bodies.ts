@@ -4,7 +4,7 @@
  */
 import type { Sql } from '../db/client.ts';
 import { Slots } from '../lib/slots.ts';
-import { readEventData, type StoredData } from '../store/events.ts';
+import { readEventData, readEventSize, type StoredData } from '../store/events.ts';
 
 /** `data` is JSON text already; it goes in as it is. */
 export function buildBody(event: string, data: string): Buffer {
@@ -13,8 +13,12 @@ export function buildBody(event: string, data: string): Buffer {
 
 const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
-const maxKeptBytes = 64 * 1024;
-const largeAtOnce = { inAll: 8, perKey: 2 };
+const maxSmallBytes = 64 * 1024;
+/** So many small ones are read at a time, and so many bytes ahead: what is fetched must still be there when it is tried. */
+const prefetchAtOnce = 256;
+const maxPrefetchBytes = generationBytes;
+/** Of those that are being sent and not kept: in all, and for one webhook. */
+const largeBytes = { inAll: 64 * 1024 * 1024, perKey: 8 * 1024 * 1024 };
 
 /** What is told of an event, from what is stored of it. */
 export type TellData = (stored: StoredData) => string;
@@ -32,7 +36,7 @@ export interface LentBody {
 export class Bodies {
   readonly #sql: Sql;
   readonly #tell: TellData;
-  readonly #large = new Slots(largeAtOnce);
+  readonly #large = new Slots(largeBytes);
   #young = new Map<string, Buffer>();
   #old = new Map<string, Buffer>();
   #youngBytes = 0;
@@ -53,27 +57,33 @@ export class Bodies {
   /** Fetches the small ones among these, all at once. */
   async prefetch(eventIds: Iterable<string>): Promise<void> {
     const missing = [...new Set(eventIds)].filter((id) => !this.get(id));
-    if (missing.length === 0) return;
-    for (const found of await readEventData(this.#sql, missing, maxKeptBytes))
-      this.#keep(found.id, buildBody(found.event, this.#tell(found)));
+    let bytes = 0;
+    for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchAtOnce) {
+      const some = missing.slice(at, at + prefetchAtOnce);
+      for (const found of await readEventData(this.#sql, some, maxSmallBytes)) {
+        const body = buildBody(found.event, this.#tell(found));
+        this.#keep(found.id, body);
+        bytes += body.length;
+      }
+    }
   }
 
   /** A body that is not in memory; undefined when its event is gone. */
   async load(eventId: string, webhookId: string): Promise<LentBody | undefined> {
-    await this.#large.take(webhookId);
-    let released = false;
+    const bytes = await readEventSize(this.#sql, eventId);
+    if (bytes === undefined) return undefined;
+    await this.#large.take(webhookId, bytes);
+    let held = true;
     const done = () => {
-      if (!released) this.#large.release(webhookId);
-      released = true;
+      if (held) this.#large.release(webhookId, bytes);
+      held = false;
     };
     try {
       const [found] = await readEventData(this.#sql, [eventId]);
       const body = found && buildBody(found.event, this.#tell(found));
-      if (!body) return undefined;
-      if (body.length > maxKeptBytes) return { body, done };
-      this.#keep(eventId, body);
-      done();
-      return { body, done };
+      if (body && bytes <= maxSmallBytes) this.#keep(eventId, body);
+      if (!body || bytes <= maxSmallBytes) done();
+      return body && { body, done };
     } catch (error) {
       done();
       throw error;

@@ -50,6 +50,9 @@ function errorOf(status: number): TryError | null {
 /** Seconds or a date (RFC 9110 §10.2.3), up to a day; 0 when it says nothing of use. */
 function readRetryAfter(text: string | null, now: Date): number {
   if (text === null) return 0;
-  const seconds = /^\d{1,10}$/.test(text.trim()) ? Number(text) : (Date.parse(text) - now.getTime()) / 1000;
+  const given = text.trim();
+  // A date has the name of its month; what Date.parse makes of other things is nobody's meaning.
+  const date = /[a-z]{3}/i.test(given) ? Date.parse(given) : Number.NaN;
+  const seconds = /^\d+$/.test(given) ? Number(given) : (date - now.getTime()) / 1000;
   return Number.isNaN(seconds) ? 0 : Math.min(Math.max(seconds, 0), maxRetryAfterSeconds);
 }

@@ -12,6 +12,7 @@ import type { Sealer } from '../lib/secrets.ts';
 import {
   type ClaimedDelivery,
   claimDeliveries,
+  type Lease,
   leaseSeconds,
   promoteDue,
   renewLeases,
@@ -20,7 +21,7 @@ import { Bodies, type LentBody, type TellData } from './bodies.ts';
 import { decide, type Verdict } from './decide.ts';
 import { KnownTargets } from './known-targets.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
-import type { Poster, PostOutcome } from './post.ts';
+import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
 import { Recorder } from './recorder.ts';
 import { postSigned, type SigningTarget, toResult } from './try.ts';
 
@@ -45,9 +46,9 @@ export interface DeliveryLoop {
 
 const claimPollMs = 1000;
 const promotePollMs = 500;
-const renewMs = 5000;
-/** No try begins under a lease older than this. */
-const safeLeaseMs = leaseSeconds * 1000 - renewMs;
+const renewMs = 1500;
+/** No try begins under a lease that could end before the try does, should it not be renewed. */
+const safeLeaseMs = leaseSeconds * 1000 - maxTryMs;
 const drainMs = 10_000;
 /** Beyond so many that wait to be recorded, nothing more is claimed: what is lost here would be sent again. */
 const maxUnrecorded = 5000;
@@ -57,13 +58,12 @@ const firstUuid = '00000000-0000-0000-0000-000000000000';
 export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const { sql, poster, log, metrics } = parts;
   const limits = parts.limits ?? defaultLimits;
-  const token = randomUUID();
   const lanes = new Lanes(limits);
   const bodies = new Bodies(parts);
   const targets = new KnownTargets(parts);
   /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
-  const leases = new Map<string, number>();
-  const recorder = new Recorder({ sql, token, log, onRecorded: forget });
+  const leases = new Map<string, Lease & { leasedAt: number }>();
+  const recorder = new Recorder({ sql, log, onRecorded: forget });
   let after = firstUuid;
   /** The last walk over the webhooks ended for want of room. */
   let unfinished = false;
@@ -79,7 +79,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     const allowances = lanes.allowances(askedAt);
     for (const id of targets.passedOver(askedAt)) allowances.set(id, 0);
     const claimed = await claimDeliveries(sql, {
-      token,
+      token: randomUUID(),
       after,
       allowances,
       allowance: limits.perWebhook,
@@ -87,13 +87,17 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     });
     // Our own lease ran out while its try is still under way: it goes on.
     const fresh = claimed.filter(({ id }) => !leases.has(id));
-    for (const { id } of fresh) leases.set(id, askedAt);
+    for (const { id, token } of fresh) leases.set(id, { id, token, leasedAt: askedAt });
     const webhookIds = [...new Set(fresh.map(({ webhookId }) => webhookId))].sort();
     // The end of the walk: begin again with the first webhook.
     const wrapped = fresh.length === 0 && after !== firstUuid;
     after = webhookIds.at(-1) ?? firstUuid;
     if (fresh.length === 0) return wrapped;
     await fetchAhead(fresh, webhookIds, askedAt);
+    if (stopping) {
+      await giveBack(fresh);
+      return false;
+    }
     giveBack(lanes.fill(fresh, allowances, performance.now()));
     tryNext();
     unfinished = !lanes.hasRoom();
@@ -121,30 +125,42 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   function attempt(delivery: ClaimedDelivery): void {
     const target = targets.recent(delivery.webhookId, performance.now());
     const body = bodies.get(delivery.eventId);
-    if (target && body) send(delivery, target, body);
-    else void fetchAndSend(delivery);
+    const trying = target && body ? send(delivery, target, body) : fetchAndSend(delivery);
+    trying.catch((err) => log.error({ err, deliveryId: delivery.id }, 'a try broke off; its lease runs out'));
   }
 
   async function fetchAndSend(delivery: ClaimedDelivery): Promise<void> {
+    const fetched = await fetchFor(delivery);
+    if (fetched === 'wait') letWait(delivery);
+    else if (fetched === 'gone') cancel(delivery);
+    else await send(delivery, fetched.target, fetched.body).finally(fetched.done);
+    tryNext();
+  }
+
+  /** Target and body, or why there is no try: the webhook is not to be called now, or the event is gone. */
+  async function fetchFor(
+    delivery: ClaimedDelivery,
+  ): Promise<{ target: SigningTarget; body: Buffer; done(): void } | 'wait' | 'gone'> {
     const { webhookId, eventId } = delivery;
     let lent: LentBody | undefined;
     try {
-      const body = bodies.get(eventId);
-      lent = body ? undefined : await bodies.load(eventId, webhookId);
-      // Last, because a large body may have been waited for.
-      const recent = targets.recent(webhookId, performance.now());
-      const target = recent === null ? await targets.read(webhookId) : recent;
-      const ready = body ?? lent?.body;
-      if (!target) letWait(delivery);
-      else if (ready) await send(delivery, target, ready);
-      else drop(delivery);
+      if (!(await readTarget(webhookId))) return 'wait';
+      const kept = bodies.get(eventId);
+      lent = kept ? { body: kept, done: () => {} } : await bodies.load(eventId, webhookId);
+      if (!lent) return 'gone';
+      // Again: a large body may have been waited for.
+      const target = await readTarget(webhookId);
+      if (target && !lanes.isParked(webhookId, performance.now())) return { target, ...lent };
     } catch (err) {
       log.warn({ err, deliveryId: delivery.id }, 'what a try needs could not be read; it is given back');
-      letWait(delivery);
-    } finally {
-      lent?.done();
     }
-    tryNext();
+    lent?.done();
+    return 'wait';
+  }
+
+  async function readTarget(webhookId: string): Promise<SigningTarget | undefined> {
+    const recent = targets.recent(webhookId, performance.now());
+    return recent === null ? targets.read(webhookId) : recent;
   }
 
   /** Its webhook was turned off or deleted, or cannot be read: what was claimed for it goes back untried. */
@@ -153,18 +169,23 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     giveBack([delivery, ...lanes.empty(delivery.webhookId)]);
   }
 
-  /** Not to be tried under this lease, which is left to run out: its event is gone, or another process may have it. */
-  function drop(delivery: ClaimedDelivery): void {
-    leases.delete(delivery.id);
+  function cancel(delivery: ClaimedDelivery): void {
+    log.warn({ deliveryId: delivery.id, eventId: delivery.eventId }, 'delivery cancelled: its event is gone');
     lanes.skip(delivery.webhookId);
+    leases.delete(delivery.id);
+    void recorder.cancel(delivery);
   }
 
   async function send(delivery: ClaimedDelivery, target: SigningTarget, body: Buffer): Promise<void> {
-    const leasedAt = leases.get(delivery.id) ?? Number.NEGATIVE_INFINITY;
-    // Not renewed for too long: the database was away, or we were.
-    if (leasedAt < performance.now() - safeLeaseMs) return drop(delivery);
-    if (delivery.tries === 0) metrics.firstTrySeconds.observe(delivery.waited);
     const startedAt = performance.now();
+    const leasedAt = leases.get(delivery.id)?.leasedAt ?? Number.NEGATIVE_INFINITY;
+    if (leasedAt < startedAt - safeLeaseMs) {
+      // Not renewed for too long: the database was away, or we were, and another process may have it by now.
+      lanes.skip(delivery.webhookId);
+      return giveBack([delivery]);
+    }
+    if (delivery.isNew)
+      metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - leasedAt) / 1000);
     const outcome = await postSigned(parts, target, { id: delivery.eventId, body });
     // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
     if (!cut) settle(delivery, target, outcome, startedAt);
@@ -176,12 +197,12 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     outcome: PostOutcome,
     startedAt: number,
   ): void {
-    const { id, tries, webhookId } = delivery;
+    const { id, token, tries, webhookId } = delivery;
     const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
     metrics.tries.inc({ outcome: verdict.error ?? 'delivered' });
     metrics.trySeconds.observe(outcome.durationMs / 1000);
     if (verdict.error) tell(delivery, outcome, verdict);
-    recorder.add({ record: { id, tries, startedAt, ...toResult(outcome, verdict) }, target, verdict });
+    recorder.add({ record: { id, token, tries, startedAt, ...toResult(outcome, verdict) }, target, verdict });
     giveBack(lanes.settle(webhookId, verdict.error === null, performance.now()));
     tryNext();
     const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(webhookId, performance.now());
@@ -202,22 +223,20 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   }
 
   function giveBack(deliveries: readonly ClaimedDelivery[]): Promise<void> {
-    const ids = deliveries.map(({ id }) => id);
-    forget(ids);
-    return recorder.giveBack(ids);
+    forget(deliveries.map(({ id }) => id));
+    return recorder.release(deliveries);
   }
 
   async function renew(): Promise<boolean> {
     const now = performance.now();
-    const due = [...leases].filter(([, leasedAt]) => now - leasedAt >= renewMs).map(([id]) => id);
+    const due = [...leases.values()].filter(({ leasedAt }) => now - leasedAt >= renewMs);
     if (due.length === 0) return false;
-    const ours = await renewLeases(sql, token, due);
-    for (const id of due) {
-      // Recorded or given back while we asked: not to be remembered again.
-      if (!leases.has(id)) continue;
-      if (ours.has(id)) leases.set(id, now);
-      // Another process has it now. What waits here is not tried; a try under way ends, and is not recorded.
-      else leases.delete(id);
+    const ours = await renewLeases(sql, due);
+    for (const lease of due) {
+      if (ours.has(lease.id)) lease.leasedAt = now;
+      // Another process has it now, or it has just been recorded. What waits here is not tried; a try under way ends, and
+      // is not recorded.
+      else if (leases.get(lease.id) === lease) leases.delete(lease.id);
     }
     return false;
   }
@@ -256,7 +275,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     await poster.close();
     await recorder.drained();
     await renewing.stop();
-    await recorder.giveBack([...leases.keys()]);
+    await recorder.release([...leases.values()]);
   }
 
   return { wake: () => claiming.wake(), stop };

@@ -106,7 +106,7 @@ export class Lanes {
       const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
       got.set(lane.webhookId, (got.get(lane.webhookId) ?? 0) + 1);
       // Parked while the claim was under way.
-      if (lane.parkedUntil > nowMs && lane.parks > 0) back.push(delivery);
+      if (this.isParked(lane.webhookId, nowMs)) back.push(delivery);
       else lane.queue.push(delivery);
       this.#enlist(lane);
     }
@@ -117,12 +117,16 @@ export class Lanes {
     return back;
   }
 
-  /** A lane that empties its window quickly may claim further ahead: few large claims cost less than many small ones. */
+  /** A lane that empties its window quickly may claim further ahead, since few large claims cost less than many small ones. */
   #noteClaim(lane: Lane, got: number, allowance: number, nowMs: number): void {
     lane.more = got >= allowance;
     if (got === 0) return;
-    const quick = lane.more && nowMs - lane.filledAt < quickMs;
-    if (quick) lane.window = Math.min(lane.window * 2, this.#limits.maxWindow);
+    if (lane.more) {
+      lane.window =
+        nowMs - lane.filledAt < quickMs
+          ? Math.min(lane.window * 2, this.#limits.maxWindow)
+          : Math.max(Math.floor(lane.window / 2), this.#limits.perWebhook);
+    }
     lane.filledAt = nowMs;
   }
 
@@ -172,7 +176,11 @@ export class Lanes {
     if (!lane) return [];
     lane.running -= 1;
     this.#running -= 1;
-    const back = ok ? this.#recover(lane) : this.#fail(lane, nowMs);
+    if (ok) {
+      lane.failures = 0;
+      lane.parks = 0;
+    }
+    const back = ok ? [] : this.#fail(lane, nowMs);
     this.#enlist(lane);
     return back;
   }
@@ -186,12 +194,6 @@ export class Lanes {
     this.#enlist(lane);
   }
 
-  #recover(lane: Lane): ClaimedDelivery[] {
-    lane.failures = 0;
-    lane.parks = 0;
-    return [];
-  }
-
   #fail(lane: Lane, nowMs: number): ClaimedDelivery[] {
     lane.failures += 1;
     lane.failedAt = nowMs;
@@ -202,6 +204,12 @@ export class Lanes {
       nowMs + Math.min(this.#limits.breakerPauseMs * 2 ** lane.parks, this.#limits.maxBreakerPauseMs);
     lane.parks += 1;
     return this.#empty(lane);
+  }
+
+  /** Whether its breaker is open: nothing is to be tried but the probe. */
+  isParked(webhookId: string, nowMs: number): boolean {
+    const lane = this.#lanes.get(webhookId);
+    return lane !== undefined && lane.parks > 0 && lane.parkedUntil > nowMs;
   }
 
   /** What was claimed for this webhook and not tried, to be given back. */

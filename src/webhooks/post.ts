@@ -48,6 +48,9 @@ export interface Poster {
   close(): Promise<void>;
 }
 
+/** From connect to the end of the answer. */
+export const maxTryMs = 15_000;
+
 const maxDetailLength = 500;
 const maxKnownUrls = 10_000;
 
@@ -64,7 +67,7 @@ export function makePoster(options: {
   /** Certificate authorities (PEM) instead of the well-known ones. */
   ca?: string;
 }): Poster {
-  const { egress, timeoutMs = 15_000, maxIdleConnections = 1000 } = options;
+  const { egress, timeoutMs = maxTryMs, maxIdleConnections = 1000 } = options;
   const open = new Set<Connection>();
   /** In the order in which they became idle. */
   const idle = new Set<Connection>();

@@ -4,7 +4,13 @@
  */
 import { isUnavailable, type Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import { recordTries, releaseLeases, type TriedDelivery } from '../store/deliveries.ts';
+import {
+  cancelDeliveries,
+  type Lease,
+  recordTries,
+  releaseLeases,
+  type TriedDelivery,
+} from '../store/deliveries.ts';
 import { disableGone, noteFailures, noteRecoveries } from '../store/targets.ts';
 import type { Verdict } from './decide.ts';
 import type { SigningTarget } from './try.ts';
@@ -13,6 +19,7 @@ import type { SigningTarget } from './try.ts';
 const gatherMs = 25;
 const fullBatch = 512;
 const againMs = 500;
+const maxFailing = 10_000;
 
 export interface Tried {
   record: TriedDelivery;
@@ -22,8 +29,6 @@ export interface Tried {
 
 interface RecorderParts {
   sql: Sql;
-  /** Whose leases they are. */
-  token: string;
   log: Log;
   /** These are no longer ours to care for. */
   onRecorded(ids: readonly string[]): void;
@@ -32,7 +37,7 @@ interface RecorderParts {
 export class Recorder {
   readonly #parts: RecorderParts;
   readonly #tried: Tried[] = [];
-  /** Webhooks that failed here since they last did well. */
+  /** Webhooks that failed here since they last did well: what was read of them may be a moment older than that. */
   readonly #failing = new Set<string>();
   #recording: Promise<void> | undefined;
   #giveUpAt = Number.POSITIVE_INFINITY;
@@ -62,10 +67,13 @@ export class Recorder {
     await this.#recording;
   }
 
-  async giveBack(ids: readonly string[]): Promise<void> {
-    if (ids.length === 0) return;
-    const { sql, token } = this.#parts;
-    await this.#untilDone('giving back deliveries', () => releaseLeases(sql, token, ids));
+  async release(leases: readonly Lease[]): Promise<void> {
+    if (leases.length === 0) return;
+    await this.#untilDone('giving back deliveries', () => releaseLeases(this.#parts.sql, leases));
+  }
+
+  async cancel(lease: Lease): Promise<void> {
+    await this.#untilDone('ending a delivery', () => cancelDeliveries(this.#parts.sql, [lease]));
   }
 
   /** All there is at a time: while one batch is written, the next one gathers. */
@@ -77,7 +85,7 @@ export class Recorder {
       const records = batch.map(({ record }) => record);
       const recorded = new Set<string>();
       const done = await this.#untilDone('recording tries', async () => {
-        for (const id of await recordTries(this.#parts.sql, this.#parts.token, records)) recorded.add(id);
+        for (const id of await recordTries(this.#parts.sql, records)) recorded.add(id);
       });
       this.#parts.onRecorded(records.map(({ id }) => id));
       if (!done) continue;
@@ -95,22 +103,26 @@ export class Recorder {
   /** Keeps count of webhooks that only fail. One that does well costs no write. */
   async #noteHealth(batch: Tried[]): Promise<void> {
     const { sql } = this.#parts;
-    const failed = batch.filter(({ verdict }) => verdict.error !== null).map(({ target }) => target.id);
-    if (failed.length > 0) {
-      await this.#untilDone('noting failures', () => noteFailures(sql, failed));
-      for (const id of failed) this.#failing.add(id);
-    }
-    const gone = batch.filter(({ verdict }) => verdict.gone).map(({ target }) => target);
-    if (gone.length > 0) await this.#untilDone('disabling webhooks', () => disableGone(sql, gone));
+    // First: of a batch with both, a success is what "nothing but failure" must not overlook.
     const recovered = batch
-      .filter(
-        ({ verdict, target }) => verdict.error === null && (target.failing || this.#failing.has(target.id)),
-      )
+      .filter(({ verdict, target }) => verdict.error === null && this.#isFailing(target))
       .map(({ target }) => target.id);
     if (recovered.length > 0) {
       await this.#untilDone('noting recoveries', () => noteRecoveries(sql, recovered));
       for (const id of recovered) this.#failing.delete(id);
     }
+    const failed = batch.filter(({ verdict }) => verdict.error !== null).map(({ target }) => target.id);
+    if (failed.length > 0) {
+      await this.#untilDone('noting failures', () => noteFailures(sql, failed));
+      if (this.#failing.size > maxFailing) this.#failing.clear();
+      for (const id of failed) this.#failing.add(id);
+    }
+    const gone = batch.filter(({ verdict }) => verdict.gone).map(({ target }) => target);
+    if (gone.length > 0) await this.#untilDone('disabling webhooks', () => disableGone(sql, gone));
+  }
+
+  #isFailing(target: SigningTarget): boolean {
+    return target.failing || this.#failing.has(target.id);
   }
 
   async #untilDone(what: string, work: () => Promise<unknown>): Promise<boolean> {
