@@ -32,7 +32,8 @@ create table messages (
 ) with (toast_tuple_target = 8160);
 create index messages_by_owner on messages (owner_id, created_at desc, id desc);
 create index messages_by_identity on messages (identity_id, created_at desc, id desc);
-create index messages_by_message_key on messages (identity_id, message_key) where message_key is not null;
+create index messages_by_message_key on messages (identity_id, message_key, created_at desc)
+  where message_key is not null;
 -- A day's worth, so that two of the same at the same moment meet; beyond midnight a look does.
 create unique index messages_once_a_day on messages (identity_id, repeat_key, received_on) where repeat_key is not null;
 create index messages_sharing_raw on messages (raw_id) where raw_id <> id;

@@ -136,11 +136,8 @@ export const settings = {
   POSTHORN_MAIL_HOST: setting<string | null>(
     hostName,
     null,
-    'none; required in production',
-    'The MX name that users are told.',
-    {
-      comesWith: 'verification',
-    },
+    'localhost; required in production',
+    'What the mail door calls itself, and the MX name that users are told.',
   ),
   POSTHORN_TLS_CERT: setting<string | null>(
     text,
@@ -243,7 +240,7 @@ export const settings = {
     wholeNumber(1, 36_500),
     30,
     '30',
-    'How long events and deliveries are kept.',
+    'How long messages, events and deliveries are kept.',
   ),
 };
 

@@ -6,8 +6,9 @@ import { once } from 'node:events';
 import net, { type Socket } from 'node:net';
 import { after } from 'node:test';
 import tls from 'node:tls';
+import { readConfig } from '../src/config.ts';
 import { makeLog } from '../src/lib/log.ts';
-import { defaultSmtpLimits, type SmtpLimits } from '../src/smtp/limits.ts';
+import type { SmtpLimits } from '../src/smtp/limits.ts';
 import { type SmtpParts, startSmtp } from '../src/smtp/server.ts';
 
 export interface SmtpReply {
@@ -248,7 +249,7 @@ export async function startTestDoor(
       messageAnswered: (status) => door.counts.messages.push(status),
     },
     ...(parts as Partial<SmtpParts<string>>),
-    limits: { ...defaultSmtpLimits, ...limits },
+    limits: { ...readConfig({}).smtpLimits, ...limits },
     route: (address) => door.route(address),
     accept(mail) {
       door.mails.push(mail);

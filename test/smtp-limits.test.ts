@@ -101,6 +101,17 @@ describe('size', () => {
   });
 });
 
+test('recipients asked for without end: 421, also where each is told to come later', async () => {
+  const door = await startTestDoor({ limits: { maxRecipients: 2 } });
+  door.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Later' });
+  const client = await connectSmtp(door.port);
+  await client.envelope('a@there.example', 'b@here.example');
+  for (let n = 1; n < 20; n += 1)
+    assert.equal((await client.command('RCPT TO:<b@here.example>')).status, 450);
+  assert.equal((await client.command('RCPT TO:<b@here.example>')).status, 421);
+  await client.ended();
+});
+
 test('recipients over the limit: 452, and the message goes to those before', async () => {
   const door = await startTestDoor({ limits: { maxRecipients: 2 } });
   const client = await connectSmtp(door.port);
@@ -233,7 +244,7 @@ describe('time', () => {
 });
 
 test('commands that wait for their answer are left in the network, however many there are', async () => {
-  const door = await startTestDoor();
+  const door = await startTestDoor({ limits: { maxRecipients: 1000 } });
   const later = { accept: false, status: 451, enhanced: '4.3.0', text: 'Later' } as const;
   let asked = 0;
   let hangs = () => {};

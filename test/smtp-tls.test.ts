@@ -15,11 +15,11 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
 import type tls from 'node:tls';
+import { readConfig } from '../src/config.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { Connection } from '../src/smtp/connection.ts';
 import { Budget } from '../src/smtp/data.ts';
-import { defaultSmtpLimits } from '../src/smtp/limits.ts';
 import { makeSelfSigned } from '../src/smtp/self-signed.ts';
 import { connectSmtp, faultsOf, SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
 
@@ -154,7 +154,7 @@ describe('STARTTLS', () => {
     const log = makeLog({ level: 'silent', json: true });
     const parts = {
       mailHost: 'mx.example',
-      limits: defaultSmtpLimits,
+      limits: readConfig({}).smtpLimits,
       certificate: { context: () => Promise.reject(new Error('none')) },
       budget: new Budget(1000),
       route: () => Promise.reject(new Error('not asked')),

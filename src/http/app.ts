@@ -41,7 +41,7 @@ export async function buildApp(services: Services): Promise<App> {
     frameworkErrors: sendProblem,
     forceCloseConnections: 'idle',
     // A client that never ends its request must not hold its socket, or our own end, for ever.
-    requestTimeout: 30_000,
+    requestTimeout: 120_000,
     routerOptions: { maxParamLength: 200 },
   }).withTypeProvider<TypeBoxTypeProvider>() as App;
 

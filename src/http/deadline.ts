@@ -19,7 +19,9 @@ export function answerBeforeDeadline(app: App): void {
     for (const [reply, cameAt] of underWay) {
       if (cameAt > latest) break;
       underWay.delete(reply);
-      if (!reply.sent) reply.send(new Problem('timed_out', { headers: { 'retry-after': '5' } }));
+      // One whose answer is under way, a long download say, has been answered.
+      if (!reply.sent && !reply.raw.headersSent)
+        reply.send(new Problem('timed_out', { headers: { 'retry-after': '5' } }));
     }
   }, lookEveryMs);
   timer.unref();

@@ -15,7 +15,7 @@ type SendProblem = (error: unknown, request: FastifyRequest, reply: FastifyReply
 
 export function makeProblemSender(log: Log): SendProblem {
   return (error, request, reply) => {
-    const problem = toProblem(error);
+    const problem = toProblem(error, request.routeOptions.bodyLimit);
     const { status } = problems[problem.code];
     if (status >= 500) {
       const level = problem.code === 'internal_error' ? 'error' : 'warn';
@@ -31,7 +31,7 @@ export function makeProblemSender(log: Log): SendProblem {
   };
 }
 
-function toProblem(error: unknown): Problem {
+function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
   if (error instanceof Problem) return error;
   if (isUnavailable(error)) {
     return new Problem('database_unavailable', { headers: { 'retry-after': '2' }, cause: error });
@@ -40,7 +40,9 @@ function toProblem(error: unknown): Problem {
   const { code, statusCode } = error as Partial<FastifyError>;
   switch (code) {
     case 'FST_ERR_CTP_BODY_TOO_LARGE':
-      return new Problem('body_too_large', { detail: 'The body may have up to 64 KiB here.' });
+      return new Problem('body_too_large', {
+        detail: `The body may have up to ${tellSize(bodyLimit)} here.`,
+      });
     case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
       return new Problem('unsupported_media_type');
     // The path holds what no id could be.
@@ -53,6 +55,11 @@ function toProblem(error: unknown): Problem {
   if (statusCode !== undefined && statusCode >= 400 && statusCode < 500)
     return new Problem('bad_request', { cause: error });
   return new Problem('internal_error', { cause: error });
+}
+
+function tellSize(bytes = 0): string {
+  if (bytes % 1024 !== 0) return `${bytes} bytes`;
+  return bytes % (1024 * 1024) === 0 ? `${bytes / 1024 / 1024} MiB` : `${bytes / 1024} KiB`;
 }
 
 /** A request so broken that there is no request: it never reached a route, and the socket is closed after it. */

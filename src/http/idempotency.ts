@@ -143,11 +143,16 @@ function readKey(request: FastifyRequest): string | undefined {
 }
 
 function hashRequest(request: FastifyRequest): Buffer {
-  return createHash('sha256')
-    .update(request.url)
-    .update('\n')
-    .update(Buffer.isBuffer(request.body) ? request.body : JSON.stringify(request.body ?? null))
-    .digest();
+  return (
+    createHash('sha256')
+      .update(request.url)
+      .update('\n')
+      // The one header that says what a request is about: to whom a message goes.
+      .update(String(request.headers['x-recipient'] ?? ''))
+      .update('\n')
+      .update(Buffer.isBuffer(request.body) ? request.body : JSON.stringify(request.body ?? null))
+      .digest()
+  );
 }
 
 function contextOf({ ownerId, path, key }: IdempotencyScope): string {

@@ -33,6 +33,8 @@ export async function routeRecipient(parts: RouteParts, address: string, ownerId
   return typeof chosen === 'string' ? chosen : { address, tag: readTag(address, chosen), identity: chosen };
 }
 
+const maxAddressLength = 320;
+
 interface Keys {
   /** Of addresses, the most exact first. */
   addresses: string[];
@@ -40,6 +42,8 @@ interface Keys {
 }
 
 function listKeys(address: string, readValue: ReadValue): Keys | undefined {
+  // A catch-all takes any local part; no line break or NUL may come in by it.
+  if (address.length > maxAddressLength || /\p{Cc}|\p{Zl}|\p{Zp}/u.test(address)) return undefined;
   const at = address.lastIndexOf('@');
   const domain = readValue(address.slice(at + 1))?.domain;
   if (at < 1 || !domain) return undefined;

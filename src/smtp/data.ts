@@ -4,13 +4,19 @@
  * were cut into chunks; and of a message that is too big nothing is kept.
  */
 
-/** Memory that all connections share. */
+/** Memory that connections share: those of one client a part, and all of them the whole. */
 export class Budget {
   readonly #limit: number;
+  readonly #whole: Budget | null;
   #used = 0;
 
-  constructor(limit: number) {
+  constructor(limit: number, whole: Budget | null = null) {
     this.#limit = limit;
+    this.#whole = whole;
+  }
+
+  get limit(): number {
+    return this.#limit;
   }
 
   get used(): number {
@@ -18,13 +24,14 @@ export class Budget {
   }
 
   take(bytes: number): boolean {
-    if (this.#used + bytes > this.#limit) return false;
+    if (this.#used + bytes > this.#limit || this.#whole?.take(bytes) === false) return false;
     this.#used += bytes;
     return true;
   }
 
   giveBack(bytes: number): void {
     this.#used -= bytes;
+    this.#whole?.giveBack(bytes);
   }
 }
 

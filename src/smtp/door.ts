@@ -3,7 +3,7 @@ import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
-import { type AcceptParts, examineMail, recordMail } from '../mail/accept.ts';
+import { type AcceptParts, examineMail, type IncomingMail, recordMail } from '../mail/accept.ts';
 import { type Route, type Routed, type RouteParts, routeRecipient } from '../mail/route.ts';
 import type { Acceptance, ReceivedMail } from './connection.ts';
 import { type SmtpDoor, startSmtp } from './server.ts';
@@ -18,6 +18,7 @@ interface DoorParts {
 }
 
 const diskFull = '53100';
+const deadlineMs = 60_000;
 
 const unknownRecipient: Refusal = {
   status: 550,
@@ -46,7 +47,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
 
   async function answerRecipient(address: string): Promise<RcptVerdict<Routed>> {
     try {
-      const found = await route(address);
+      const found = await withDeadline(route(address));
       if (typeof found !== 'string') return { accept: true, route: { ...found, address } };
       if (found === 'unknown') return { accept: false, ...unknownRecipient };
       log.warn(
@@ -59,14 +60,19 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     }
   }
 
+  async function take(incoming: IncomingMail): Promise<string[]> {
+    const { messageIds, deliveries } = await recordMail(mail.sql, await examineMail(mail, incoming), mail);
+    if (deliveries > 0) parts.wakeDelivery();
+    return messageIds;
+  }
+
   async function accept(received: ReceivedMail<Routed>): Promise<Acceptance> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
     const recipients = received.recipients.map(({ route }) => route);
     try {
       const envelope = { mailFrom, remoteIp, helo, tls };
-      const messages = await examineMail(mail, { source: 'smtp', raw, envelope, recipients });
-      const { messageIds, deliveries } = await recordMail(mail.sql, messages, mail);
-      if (deliveries > 0) parts.wakeDelivery();
+      const incoming = { source: 'smtp', raw, envelope, recipients } as const;
+      const messageIds = await withDeadline(take(incoming));
       const [id] = messageIds;
       return id === undefined ? { ok: false, ...unknownRecipient } : { ok: true, id };
     } catch (error) {
@@ -94,6 +100,19 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
   });
 }
 
+/**
+ * The driver can lose a query when a connection breaks, and the client must still be answered. Should the commit come after
+ * all, the message that is sent again is known for the same.
+ */
+function withDeadline<T>(work: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const late = () =>
+      reject(Object.assign(new Error('The database did not answer in time'), { code: 'ETIMEDOUT' }));
+    const timer = setTimeout(late, deadlineMs);
+    work.then(resolve, reject).finally(() => clearTimeout(timer));
+  });
+}
+
 /** What the database being away or full is called in SMTP; anything else is ours to log, and is thrown on. */
 function explain(error: unknown): Refusal {
   if (errorCode(error) === diskFull) return full;
@@ -105,8 +124,8 @@ const rememberMs = 1000;
 const maxRemembered = 10_000;
 
 /**
- * Who gets an address is asked once a second at most. Only a yes is remembered, and what is recorded is held against the
- * identities of that moment, so one that was deleted stops at once.
+ * Who gets an address is asked once a second at most, unless nobody does. What is recorded is held against the identities of
+ * that moment, so one that was deleted stops at once.
  */
 function rememberRoutes(route: (address: string) => Promise<Route>) {
   const known = new Map<string, { found: Route; until: number }>();
@@ -115,7 +134,7 @@ function rememberRoutes(route: (address: string) => Promise<Route>) {
     if (remembered && remembered.until > performance.now()) return remembered.found;
     const found = await route(address);
     if (known.size >= maxRemembered) known.clear();
-    if (typeof found !== 'string') known.set(address, { found, until: performance.now() + rememberMs });
+    if (found !== 'unknown') known.set(address, { found, until: performance.now() + rememberMs });
     return found;
   };
 }

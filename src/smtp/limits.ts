@@ -19,16 +19,3 @@ export interface SmtpLimits {
   /** Memory for the messages of all connections that are being read or accepted; beyond it: try again later. */
   maxBytesUnderWay: number;
 }
-
-export const defaultSmtpLimits: SmtpLimits = {
-  maxMessageBytes: 26_214_400,
-  maxRecipients: 100,
-  maxLineBytes: 2048,
-  maxErrors: 20,
-  commandTimeoutMs: 300_000,
-  dataTimeoutMs: 180_000,
-  messageTimeoutMs: 1_800_000,
-  maxConnections: 1000,
-  maxConnectionsPerAddress: 50,
-  maxBytesUnderWay: 134_217_728,
-};

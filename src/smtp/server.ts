@@ -55,29 +55,31 @@ export async function startSmtp<Route>(parts: SmtpParts<Route>): Promise<SmtpDoo
   // One message of any allowed size must fit.
   const budget = new Budget(Math.max(limits.maxBytesUnderWay, 2 * limits.maxMessageBytes));
   const { route, accept } = parts;
-  const connectionParts = { mailHost, limits, certificate, budget, route, accept, log, metrics };
+  // For one client a part, though two messages at least: one who sends slowly on purpose must not keep the others out.
+  const share = Math.max(budget.limit / 4, 2 * (limits.maxMessageBytes + 2));
+  const connectionParts = { mailHost, limits, certificate, route, accept, log, metrics };
   const connections = new Set<Connection<Route>>();
-  const countByClient = new Map<string, number>();
+  const clients = new Map<string, { count: number; budget: Budget }>();
   let nothingLeft = () => {};
 
   function onConnection(socket: Socket): void {
     const remoteIp = (socket.remoteAddress ?? '').replace(/^::ffff:(?=\d+\.)/i, '');
     const client = clientOf(remoteIp);
-    const siblings = countByClient.get(client) ?? 0;
+    const known = clients.get(client) ?? { count: 0, budget: new Budget(share, budget) };
     if (
       remoteIp === '' ||
-      siblings >= limits.maxConnectionsPerAddress ||
+      known.count >= limits.maxConnectionsPerAddress ||
       connections.size >= limits.maxConnections
     ) {
       refuse(socket);
       return;
     }
-    countByClient.set(client, siblings + 1);
-    const connection = new Connection(socket, remoteIp, connectionParts, () => {
+    known.count += 1;
+    clients.set(client, known);
+    const connection = new Connection(socket, remoteIp, { ...connectionParts, budget: known.budget }, () => {
       connections.delete(connection);
-      const left = (countByClient.get(client) ?? 1) - 1;
-      if (left > 0) countByClient.set(client, left);
-      else countByClient.delete(client);
+      known.count -= 1;
+      if (known.count === 0) clients.delete(client);
       metrics?.connections(connections.size);
       if (connections.size === 0) nothingLeft();
     });

@@ -54,6 +54,8 @@ const badParameters = reply(501, '5.5.4', 'A parameter is malformed or given twi
 
 /** Commands that carry no mail are free up to here for each message; then they count as errors. */
 const maxIdleCommands = 100;
+/** Times as many recipients as a message may have can be asked for without one: each costs a look. */
+const maxAskedFor = 10;
 
 export class Session<Route> {
   readonly #parts: SessionParts<Route>;
@@ -64,6 +66,8 @@ export class Session<Route> {
   #known = new Set<string>();
   #errors = 0;
   #idleCommands = 0;
+  /** Asked for since the last accepted message, whatever they were answered. */
+  #recipientsAsked = 0;
 
   constructor(parts: SessionParts<Route>) {
     this.#parts = parts;
@@ -105,6 +109,7 @@ export class Session<Route> {
   messageAccepted(): void {
     this.#errors = 0;
     this.#idleCommands = 0;
+    this.#recipientsAsked = 0;
   }
 
   #decide({ verb, argument }: Command): Reply | Promise<Reply> {
@@ -229,6 +234,8 @@ export class Session<Route> {
 
   #rcpt(argument: string): Reply | Promise<Reply> {
     if (this.#helo === null) return greetFirst;
+    this.#recipientsAsked += 1;
+    if (this.#recipientsAsked > maxAskedFor * this.#parts.limits.maxRecipients) return this.#tooMany();
     const envelope = this.#envelope;
     if (!envelope) return reply(503, '5.5.1', 'Give the sender first, with MAIL');
     if (!/^TO:/i.test(argument)) return reply(501, '5.5.4', 'Write RCPT TO:<address>');
@@ -246,6 +253,10 @@ export class Session<Route> {
       return reply(452, '4.5.3', 'Too many recipients; send the rest in another message');
     }
     return this.#route(address, envelope);
+  }
+
+  #tooMany(): Reply {
+    return reply(421, '4.7.0', `${this.#parts.mailHost} Too many recipients without mail`, 'close');
   }
 
   async #route(address: string, envelope: Envelope<Route>): Promise<Reply> {

@@ -64,6 +64,15 @@ export function listens(sql: Sql) {
     and (webhooks.identity_id is null or webhooks.identity_id = happened.identity_id)`;
 }
 
+/** Mail of an identity that was deleted is gone with it, though its rows may wait for the purge. */
+export function isThere(sql: Sql) {
+  return sql`
+    (events.message_id is null or exists (
+      select from identities
+      where identities.owner_id = events.owner_id and identities.id = events.identity_id
+    ))`;
+}
+
 export interface EventFilter {
   event?: string | undefined;
   identityId?: string | undefined;
@@ -79,7 +88,7 @@ export async function listEvents(
   const rows = await sql<ListedEvent[]>`
     select ${columns(sql)}, ${position(sql)}
     from events
-    where owner_id = ${ownerId}
+    where owner_id = ${ownerId} and ${isThere(sql)}
       ${filter.event ? sql`and event = ${filter.event}` : sql``}
       ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
       ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
@@ -94,7 +103,7 @@ export async function findEvent(
 ): Promise<(Event & StoredData) | undefined> {
   const [row] = await sql<(Event & StoredData)[]>`
     select ${columns(sql)}, ${dataColumns(sql)} from events ${withRaw(sql)}
-    where events.owner_id = ${ownerId} and events.id = ${id}`;
+    where events.owner_id = ${ownerId} and events.id = ${id} and ${isThere(sql)}`;
   return row;
 }
 

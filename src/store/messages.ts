@@ -34,7 +34,7 @@ export interface Recorded {
 }
 
 /**
- * Records a message with its event and deliveries, inside the caller's transaction. A message that came already within 24
+ * Records a message with its event and deliveries, by itself or inside the caller's transaction. A message that came already within 24
  * hours is not recorded again; neither is one whose identity was deleted, or lost its proof, a moment ago.
  */
 export async function recordMessage(
@@ -108,10 +108,15 @@ export async function findThread(
   identityId: string,
   messageKeys: readonly string[],
 ): Promise<string | undefined> {
+  // The newest of each key apart: a sender may use one Message-ID a thousand times.
   const [row] = await sql<{ threadId: string }[]>`
-    select thread_id as "threadId" from messages
-    where owner_id = ${ownerId} and identity_id = ${identityId} and message_key = any (${messageKeys}::uuid[])
-    order by created_at desc limit 1`;
+    select thread_id as "threadId"
+    from unnest(${messageKeys}::uuid[]) as named (key) cross join lateral (
+      select thread_id, created_at from messages
+      where owner_id = ${ownerId} and identity_id = ${identityId} and message_key = named.key
+      order by created_at desc limit 1
+    ) newest
+    order by newest.created_at desc limit 1`;
   return row?.threadId;
 }
 
@@ -157,11 +162,12 @@ export async function findMessage(
   ownerId: string,
   id: string,
 ): Promise<Record<string, unknown> | undefined> {
-  const [row] = await sql<{ message: Record<string, unknown> }[]>`
-    select events.data -> 'message' as message
+  // Not by `->`, which refuses a text with \u0000 anywhere in it.
+  const [row] = await sql<{ data: string }[]>`
+    select events.data::text as data
     from messages join events on events.owner_id = messages.owner_id and events.id = messages.event_id
     where messages.owner_id = ${ownerId} and messages.id = ${id} and ${isThere(sql)}`;
-  return row?.message;
+  return row && JSON.parse(row.data).message;
 }
 
 export interface StoredRaw {

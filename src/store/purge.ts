@@ -3,7 +3,7 @@
  * identities, and everything past its retention. Ids begin with the event's time, so that what is old is a range of the
  * primary key.
  */
-import { only, type Sql } from '../db/client.ts';
+import { only, type Sql, transaction } from '../db/client.ts';
 
 /** A batch of the deliveries of deleted webhooks, or else the webhooks themselves; true when there may be more. */
 export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boolean> {
@@ -67,18 +67,19 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
   const messages = await removeMessages(
     sql,
     sql`
-      select messages.id, messages.event_id, messages.raw_id
+      select messages.id, messages.event_id, messages.raw_id, messages.size
       from events join messages on messages.id = events.message_id
       where ${isOld} order by events.id limit ${messageBatch}`,
   );
   const events = await sql`
     delete from events where id = any (array(
       select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
-  return messages === messageBatch || events.count === batch;
+  return messages > 0 || events.count === batch;
 }
 
-/** Fewer than of other things: each may be large. */
+/** Fewer than of other things, since each may be large. */
 const messageBatch = 100;
+const maxRemovedBytes = 64 * 1024 * 1024;
 /** For so long a message that was taken in the same moment as its identity was deleted may still turn up. */
 const lateSeconds = 60;
 
@@ -87,7 +88,7 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   const removed = await removeMessages(
     sql,
     sql`
-      select messages.id, messages.event_id, messages.raw_id
+      select messages.id, messages.event_id, messages.raw_id, messages.size
       from identity_purges join messages using (identity_id) limit ${messageBatch}`,
   );
   if (removed > 0) return true;
@@ -98,11 +99,25 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   return false;
 }
 
-/** Messages, chosen by a query for their id, event_id and raw_id, with all that hangs on them. Returns how many. */
-async function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
+/** Messages, chosen by a query for their id, event_id, raw_id and size, with all that hangs on them. Returns how many. */
+function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
+  return transaction(sql, async (sql) => {
+    // One process at a time: two that remove messages with shared bytes would each leave those to the other.
+    const { ours } = only(await sql`select pg_try_advisory_xact_lock(hashtext('posthorn purge')) as ours`);
+    return ours ? removeChosen(sql, chosen) : 0;
+  });
+}
+
+async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
   const { removed } = only(
     await sql<{ removed: number }[]>`
-      with doomed as materialized (${chosen}),
+      with chosen as materialized (${chosen}),
+      doomed as materialized (
+        select id, event_id, raw_id from (
+          select *, sum(size) over (order by id) - size as before from chosen
+        ) counted
+        where before < ${maxRemovedBytes}
+      ),
       queued as materialized (
         select deliveries.id from doomed join deliveries
           on deliveries.id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)

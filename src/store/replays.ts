@@ -1,7 +1,7 @@
 /** Replays: sending past events to a webhook again, in batches, with progress that can be read. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
-import { listens } from './events.ts';
+import { isThere, listens } from './events.ts';
 import { isoTime } from './time.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
@@ -121,7 +121,7 @@ async function queueBatch(sql: Sql, work: Work, batch: number): Promise<Step> {
     await sql<Step[]>`
       with batch as materialized (
         select id, event, identity_id, created_at from events
-        where owner_id = ${ownerId} and not test and created_at < ${work.until}::text::timestamptz
+        where owner_id = ${ownerId} and not test and ${isThere(sql)} and created_at < ${work.until}::text::timestamptz
           and (created_at, id) > (${work.positionAt}::text::timestamptz, ${work.positionId}::uuid)
         order by created_at, id limit ${batch}
       ), wanted as (

@@ -1,5 +1,6 @@
 /** Mail that reaches its owner by other means than our own door, handed in over HTTP. */
 import { Type } from 'typebox';
+import { Slots } from '../../lib/slots.ts';
 import { examineMail, recordMail } from '../../mail/accept.ts';
 import { type Routed, routeRecipient } from '../../mail/route.ts';
 import { Problem } from '../../problems.ts';
@@ -8,6 +9,8 @@ import { Uuid } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 
 const maxRecipients = 100;
+/** Memory for messages that are being handed in: of all, and of one owner. Who comes beyond it waits. */
+const bodyBytes = { inAll: 128 * 1024 * 1024, perKey: 64 * 1024 * 1024 };
 
 const Query = Type.Object(
   {
@@ -16,7 +19,7 @@ const Query = Type.Object(
         type: ['string', 'array'],
         items: { type: 'string' },
         description:
-          'An address of one of your identities; several times for several. Or in the header `X-Recipient`.',
+          'An address of one of your identities; several times for several. The header `X-Recipient` adds to it.',
       }),
     ),
   },
@@ -28,6 +31,13 @@ const Taken = Type.Object({ messageIds: Type.Array(Uuid) });
 /** In a scope of its own: here a body is a message, and nothing else. */
 export async function inboundRoutes(app: App, services: Services): Promise<void> {
   const { config } = services;
+  const room = new Slots(bodyBytes);
+  app.addHook('preParsing', async (request, reply) => {
+    const told = Number(request.headers['content-length'] ?? config.maxMessageBytes);
+    const bytes = Math.min(told, config.maxMessageBytes);
+    await room.take(request.ownerId, bytes);
+    reply.raw.once('close', () => room.release(request.ownerId, bytes));
+  });
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
     done(null, bytes),
@@ -85,15 +95,20 @@ function readRecipients(request: {
   query: { recipient?: string | string[] };
   headers: Record<string, string | string[] | undefined>;
 }): string[] {
-  const header = request.headers['x-recipient'];
-  const named = request.query.recipient ?? (typeof header === 'string' ? header.split(',') : header) ?? [];
-  const recipients = [...new Set([named].flat().map((one) => one.trim()))].filter((one) => one !== '');
-  if (recipients.length > 0 && recipients.length <= maxRecipients) return recipients;
-  const message =
-    recipients.length === 0
-      ? 'Name the recipient: `?recipient=sales@example.com`, or the header `X-Recipient`.'
-      : `At most ${maxRecipients} recipients.`;
-  throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'required', message }] });
+  const named = [request.query.recipient ?? []].flat();
+  const inHeader = [request.headers['x-recipient'] ?? []].flat().flatMap((one) => one.split(','));
+  const recipients = [...new Set([...named, ...inHeader].map((one) => one.trim()))].filter(
+    (one) => one !== '',
+  );
+  if (recipients.length === 0) {
+    const message = 'Name the recipient: `?recipient=sales@example.com`, or the header `X-Recipient`.';
+    throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'required', message }] });
+  }
+  if (recipients.length > maxRecipients) {
+    const message = `A message may have ${maxRecipients} recipients; these are ${recipients.length}.`;
+    throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'too_long', message }] });
+  }
+  return recipients;
 }
 
 async function route({ mail }: Services, ownerId: string, recipients: string[]): Promise<Routed[]> {

@@ -4,6 +4,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { Slots } from '../../lib/slots.ts';
 import { completeMessage } from '../../mail/payload.ts';
 import { Problem } from '../../problems.ts';
 import { findMessage, findRaw, listMessages, readRaw, type StoredRaw } from '../../store/messages.ts';
@@ -30,6 +31,8 @@ const LinkQuery = Type.Object(
 
 const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
+/** Memory for messages that are read for their attachments: of all, and of one message. Who comes beyond it waits. */
+const readBytes = { inAll: 64 * 1024 * 1024, perKey: 32 * 1024 * 1024 };
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 /** Sent as text that is known to be so: a serialiser would only cost. */
@@ -94,11 +97,11 @@ export function messageRoutes(app: App, services: Services): void {
     },
     async (request, reply) => {
       const raw = await requireRaw(services, request, request.params.id);
-      guard(request, reply, raw.sha256);
+      guard(request, reply, raw.sha256.toString('hex'));
       reply
         .header('accept-ranges', 'bytes')
         .header('content-disposition', 'attachment; filename="message.eml"');
-      if (isKnown(request, raw.sha256)) return reply.code(304).send(null);
+      if (isKnown(request, raw.sha256.toString('hex'))) return reply.code(304).send(null);
       return sendRange(services, request, reply.type('message/rfc822'), raw);
     },
   );
@@ -118,13 +121,12 @@ export function messageRoutes(app: App, services: Services): void {
     async (request, reply) => {
       const { id, n } = request.params;
       if (!/^\d{1,4}$/.test(n)) throw new Problem('not_found');
-      const { rawId, size } = await requireRaw(services, request, id);
-      const raw = await buffer(Readable.from(readRaw(sql, rawId, 0, size)));
-      const found = await services.examiner.extract(raw, Number(n));
+      const stored = await requireRaw(services, request, id);
+      const found = await extract(services, stored, Number(n));
       if (!found) throw new Problem('not_found');
       const { meta, content } = found;
-      guard(request, reply, Buffer.from(meta.sha256, 'hex'));
-      if (isKnown(request, Buffer.from(meta.sha256, 'hex'))) return reply.code(304).send(null);
+      guard(request, reply, meta.sha256);
+      if (isKnown(request, meta.sha256)) return reply.code(304).send(null);
       reply.header('content-disposition', disposition(meta.filename)).type(harmless(meta.contentType));
       return reply.send(Buffer.from(content));
     },
@@ -142,10 +144,22 @@ async function requireRaw({ sql }: Services, request: FastifyRequest, id: string
   return raw;
 }
 
+const reading = new Slots(readBytes);
+
+/** A message has to be read whole for one of its attachments. */
+async function extract({ sql, examiner }: Services, { rawId, size }: StoredRaw, n: number) {
+  await reading.take(rawId, size);
+  try {
+    return await examiner.extract(await buffer(Readable.from(readRaw(sql, rawId, 0, size))), n);
+  } finally {
+    reading.release(rawId, size);
+  }
+}
+
 function sendRange({ sql }: Services, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
   const { rawId, size, sha256 } = raw;
   const ifRange = request.headers['if-range'];
-  const isSame = ifRange === undefined || ifRange === tagOf(sha256);
+  const isSame = ifRange === undefined || ifRange === tagOf(sha256.toString('hex'));
   const range = isSame ? readRange(request.headers.range, size) : null;
   if (range === 'unsatisfiable') {
     throw new Problem('range_not_satisfiable', { headers: { 'content-range': `bytes */${size}` } });
@@ -157,7 +171,7 @@ function sendRange({ sql }: Services, request: FastifyRequest, reply: FastifyRep
 }
 
 /** What a stranger wrote must never run as a page of ours. */
-function guard(request: FastifyRequest, reply: FastifyReply, sha256: Buffer): void {
+function guard(request: FastifyRequest, reply: FastifyReply, sha256: string): void {
   const isLink = request.keyId === '';
   reply.header('etag', tagOf(sha256));
   reply.header('cache-control', isLink ? 'no-store' : 'private, no-cache');
@@ -166,11 +180,11 @@ function guard(request: FastifyRequest, reply: FastifyReply, sha256: Buffer): vo
   reply.header('referrer-policy', 'no-referrer');
 }
 
-function tagOf(sha256: Buffer): string {
-  return `"${sha256.toString('hex')}"`;
+function tagOf(sha256: string): string {
+  return `"${sha256}"`;
 }
 
-function isKnown(request: FastifyRequest, sha256: Buffer): boolean {
+function isKnown(request: FastifyRequest, sha256: string): boolean {
   return matchesTag(request.headers['if-none-match'], tagOf(sha256));
 }
 
