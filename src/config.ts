@@ -2,19 +2,34 @@
  * The only reader of the environment. Every setting is declared once, in `settings` below: how it is read, its
  * default, and the sentence that docs/config.md shows. A mistake stops the start, and all mistakes are told at once.
  */
-import { isIP } from 'node:net';
 import path from 'node:path';
 import { type LogLevel, logLevels } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
+import {
+  addressRange,
+  basePath,
+  bool,
+  dnsServer,
+  Fault,
+  hostName,
+  list,
+  nodeEnv,
+  oneOf,
+  origin,
+  port,
+  postgresUrl,
+  publicUrl,
+  secretKey,
+  text,
+  token,
+  wholeNumber,
+} from './lib/setting-readers.ts';
 import { suggest } from './lib/suggest.ts';
 
 const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
 type Role = (typeof roles)[number];
 
 export type Config = ReturnType<typeof readConfig>;
-
-/** What a reader throws; `readConfig` puts the setting's name in front. */
-class Fault extends Error {}
 
 interface Setting<T> {
   read: (text: string) => T;
@@ -355,110 +370,4 @@ function count(faults: string[]): string {
 
 function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127(\.\d{1,3}){3}$/.test(host);
-}
-
-/** Any word is fine but one that was meant to be the strict one. */
-function nodeEnv(given: string): string {
-  if (!/^prod/i.test(given) || given === 'production') return given;
-  throw new Fault('write production, or leave it out for development.');
-}
-
-function text(given: string): string {
-  return given;
-}
-
-function bool(given: string): boolean {
-  if (given === 'true' || given === '1') return true;
-  if (given === 'false' || given === '0') return false;
-  throw new Fault('write true, false, 1 or 0.');
-}
-
-function wholeNumber(least: number, most: number) {
-  return (given: string): number => {
-    const number = /^\d{1,15}$/.test(given) ? Number(given) : Number.NaN;
-    if (number >= least && number <= most) return number;
-    throw new Fault(`write a whole number from ${least} to ${most}.`);
-  };
-}
-
-function port(given: string): number {
-  return wholeNumber(0, 65_535)(given);
-}
-
-function oneOf<T extends string>(allowed: readonly T[]) {
-  return (given: string): T => {
-    if (allowed.includes(given as T)) return given as T;
-    const near = suggest(given, allowed);
-    throw new Fault(`"${given}" is none of ${allowed.join(', ')}.${near ? ` Did you mean ${near}?` : ''}`);
-  };
-}
-
-function list<T>(readOne: (text: string) => T) {
-  return (given: string): readonly T[] => {
-    const parts = given.split(',').map((part) => part.trim());
-    const written = parts.filter((part) => part !== '');
-    if (written.length === 0) throw new Fault('write at least one, or leave it out.');
-    return written.map(readOne);
-  };
-}
-
-function token(given: string): string {
-  if (/^[\x21-\x7e]{32,}$/.test(given)) return given;
-  throw new Fault('write at least 32 printable characters without spaces (openssl rand -hex 32).');
-}
-
-function secretKey(given: string): Buffer {
-  const bytes = /^[0-9a-f]{64}$/i.test(given) ? Buffer.from(given, 'hex') : Buffer.from(given, 'base64');
-  if (bytes.length === 32) return bytes;
-  throw new Fault('write 32 bytes in base64 or hex for each key (openssl rand -base64 32).');
-}
-
-function basePath(given: string): string {
-  const trimmed = given.replace(/\/+$/, '');
-  if (/^(\/[A-Za-z0-9._~-]+)*$/.test(trimmed)) return trimmed;
-  throw new Fault('write a path such as /api/v2.');
-}
-
-function postgresUrl(given: string): string {
-  // Not parsed as a URL: several hosts with commas are fine here.
-  if (/^postgres(ql)?:\/\/\S+$/.test(given)) return given;
-  throw new Fault('write postgres://user:password@host:port/database (special characters percent-encoded).');
-}
-
-function publicUrl(given: string): string {
-  const url = readUrl(given);
-  if (url && /^https?:$/.test(url.protocol) && !url.search && !url.hash && !url.username) {
-    return url.href.replace(/\/+$/, '');
-  }
-  throw new Fault('write an absolute URL such as https://mail.example.com.');
-}
-
-function hostName(given: string): string {
-  if (/^(?=.{1,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/i.test(given))
-    return given.toLowerCase();
-  throw new Fault('write a host name such as mx.example.com.');
-}
-
-function dnsServer(given: string): string {
-  const [, host = given, port = '53'] = /^\[?([^\]]*?)\]?(?::(\d{1,5}))?$/.exec(given) ?? [];
-  const address = isIP(given) ? given : host;
-  if (isIP(address) !== 0 && Number(port) > 0 && Number(port) <= 65_535) return given;
-  throw new Fault('write addresses such as 9.9.9.9, 127.0.0.1:5353 or [2620:fe::fe]:53.');
-}
-
-function addressRange(given: string): string {
-  const [address = '', prefix] = given.split('/', 2);
-  const bits = isIP(address) === 6 ? 128 : 32;
-  const fits = prefix === undefined || (/^\d{1,3}$/.test(prefix) && Number(prefix) <= bits);
-  if (isIP(address) !== 0 && fits) return given;
-  throw new Fault('write address ranges such as 10.0.0.0/8 or fd00::/8.');
-}
-
-function origin(given: string): string {
-  if (given === '*' || readUrl(given)?.origin === given) return given;
-  throw new Fault('write origins such as https://app.example.com, or *.');
-}
-
-function readUrl(given: string): URL | null {
-  return URL.canParse(given) ? new URL(given) : null;
 }
