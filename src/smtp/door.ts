@@ -102,7 +102,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
 
 /**
  * The driver can lose a query when a connection breaks, and the client must still be answered. Should the commit come after
- * all, the message that is sent again is known for the same.
+ * all, the message that is sent again is known for the same by its Message-ID; without one it is stored twice, not lost.
  */
 function withDeadline<T>(work: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {

@@ -1,0 +1,120 @@
+/** The programs that others wrote, where they are and which Debian package brings them; one that is missing is a failure. */
+import { spawn } from 'node:child_process';
+import { accessSync, chmodSync, constants, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import type { TestContext } from 'node:test';
+
+const packages = {
+  postfix: 'postfix',
+  postqueue: 'postfix',
+  sendmail: 'postfix',
+  'smtp-source': 'postfix',
+  // The second is its TLS.
+  swaks: 'swaks libnet-ssleay-perl',
+  msmtp: 'msmtp',
+  knotd: 'knot',
+  opendkim: 'opendkim',
+  'opendkim-genkey': 'opendkim-tools',
+} as const;
+
+type PeerName = keyof typeof packages;
+
+/** An ordinary user's PATH lacks the last two. */
+const folders = [...(process.env.PATH ?? '').split(path.delimiter), '/usr/sbin', '/sbin'].filter(Boolean);
+
+function locate(name: PeerName): string | undefined {
+  return folders.map((folder) => path.join(folder, name)).find(isExecutable);
+}
+
+function isExecutable(file: string): boolean {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function findPeer(name: PeerName): string {
+  const found = locate(name);
+  if (!found) throw new Error(explainMissing([name]));
+  return found;
+}
+
+/** What a person has to do before the suite can run; null if nothing. */
+export function findWants(): string | null {
+  const missing = (Object.keys(packages) as PeerName[]).filter((name) => !locate(name));
+  if (missing.length > 0) return explainMissing(missing);
+  return process.getuid?.() === 0 ? null : 'Postfix starts as root only: run the peers suite as root.';
+}
+
+function explainMissing(names: PeerName[]): string {
+  const wanted = [...new Set(names.map((name) => packages[name]))].join(' ');
+  return `The peers suite needs ${names.join(', ')}. On Debian: apt-get install --no-install-recommends ${wanted}`;
+}
+
+export interface Ended {
+  code: number | null;
+  /** stdout and stderr. */
+  output: string;
+}
+
+/** Runs a program to its end, with nobody's configuration but what its arguments say. */
+export function execute(
+  name: PeerName,
+  args: readonly string[],
+  input: string | Buffer = '',
+): Promise<Ended> {
+  const child = spawn(findPeer(name), args, {
+    env: { PATH: folders.join(path.delimiter), LANG: 'C.UTF-8', HOME: '/nonexistent' },
+    timeout: 90_000,
+  });
+  let output = '';
+  const collect = (chunk: Buffer) => {
+    output += chunk;
+  };
+  child.stdout.on('data', collect);
+  child.stderr.on('data', collect);
+  // A program may end without reading what it was given.
+  child.stdin.on('error', () => {});
+  child.stdin.end(input);
+  return new Promise((resolve, reject) => {
+    child.on('error', reject);
+    child.on('close', (code) => resolve({ code, output }));
+  });
+}
+
+/** The same, where anything but success is a failure. */
+export async function succeed(
+  name: PeerName,
+  args: readonly string[],
+  input?: string | Buffer,
+): Promise<string> {
+  const { code, output } = await execute(name, args, input);
+  if (code !== 0) throw new Error(`${name} ${args.join(' ')} ended with ${code}:\n${output}`);
+  return output;
+}
+
+/** Where the run keeps all its peers' folders, so that it can end whoever is left when a test was cut short. */
+const runFolder = process.env.TEST_PEERS_FOLDER ?? tmpdir();
+
+/** For one peer's files, its pid file among them. Its own unprivileged user can enter. Remove it when the peer has ended. */
+export function makePeerFolder(name: string): { path: string; remove(): void } {
+  const folder = mkdtempSync(path.join(runFolder, `posthorn-${name}-`));
+  chmodSync(folder, 0o755);
+  // One that was told to end may still be writing.
+  const options = { recursive: true, force: true, maxRetries: 10, retryDelay: 200 };
+  return { path: folder, remove: () => rmSync(folder, options) };
+}
+
+/** For `afterEach`: the end of what a program logged, under the test that failed. */
+export function tellIfFailed(context: object, name: string, log: string): void {
+  // `passed` is newer than its types.
+  const { passed = true, diagnostic } = context as { passed?: boolean } & Partial<TestContext>;
+  if (passed) return;
+  diagnostic?.call(
+    context,
+    `the log of ${name} ends with:\n${log.trimEnd().split('\n').slice(-30).join('\n')}`,
+  );
+}

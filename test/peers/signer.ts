@@ -1,0 +1,49 @@
+/**
+ * OpenDKIM, which signs what Postfix sends: `socket` is a milter for Postfix, `record` the public key for a name server.
+ */
+import { existsSync } from 'node:fs';
+import { readFile, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { after } from 'node:test';
+import { waitFor } from '../harness.ts';
+import { run } from '../programs.ts';
+import { findPeer, makePeerFolder, succeed } from './programs.ts';
+
+export interface Signer {
+  /** `unix:/path` */
+  socket: string;
+  /** Lines of a zone file, for `mail._domainkey` of the domain itself. */
+  record: string;
+}
+
+/** It signs as `domain` whatever authors at any of `authors` send. */
+export async function startSigner(domain: string, authors: string[]): Promise<Signer> {
+  const folder = makePeerFolder('opendkim');
+  const inside = (name: string) => path.join(folder.path, name);
+  await succeed('opendkim-genkey', ['-b', '2048', '-d', domain, '-s', 'mail', '-D', folder.path]);
+  await writeFile(inside('keys'), `it ${domain}:mail:${inside('mail.private')}\n`);
+  await writeFile(inside('authors'), authors.map((author) => `*@${author} it\n`).join(''));
+  const settings = [
+    'Mode s',
+    'InternalHosts 127.0.0.1',
+    // /tmp is everyone's, which it does not like of a key's folder.
+    'RequireSafeKeys no',
+    `KeyTable ${inside('keys')}`,
+    `SigningTable refile:${inside('authors')}`,
+    `PidFile ${inside('opendkim.pid')}`,
+    `Socket local:${inside('socket')}`,
+    // Postfix connects as a user of its own.
+    'UMask 000',
+  ];
+  await writeFile(inside('config'), `${settings.join('\n')}\n`);
+
+  const program = run(findPeer('opendkim'), ['-f', '-x', inside('config')], {});
+  after(async () => {
+    // It has nothing to lose, and looks for a SIGTERM every five seconds only.
+    program.child.kill('SIGKILL');
+    await program.ended;
+    folder.remove();
+  });
+  await waitFor('the socket of OpenDKIM', () => existsSync(inside('socket')));
+  return { socket: `unix:${inside('socket')}`, record: await readFile(inside('mail.txt'), 'utf8') };
+}
