@@ -41,7 +41,7 @@ export async function recordMail(
   sql: Sql,
   messages: readonly NewMessage[],
   options: { acceptUnverified: boolean },
-): Promise<{ messageIds: string[]; deliveries: number }> {
+): Promise<{ messageIds: string[]; goneIdentityIds: string[]; deliveries: number }> {
   const record = async (sql: Sql) => {
     const recorded: Recorded[] = [];
     for (const message of messages) recorded.push(await recordMessage(sql, message, options));
@@ -53,6 +53,7 @@ export async function recordMail(
   const recorded = isOneStatement ? await record(sql) : await transaction(sql, record);
   return {
     messageIds: recorded.map(({ id }) => id).filter((id) => id !== null),
+    goneIdentityIds: messages.filter((_, n) => recorded[n]?.id === null).map(({ identityId }) => identityId),
     deliveries: recorded.reduce((sum, { deliveries }) => sum + deliveries, 0),
   };
 }

@@ -60,10 +60,22 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     }
   }
 
+  /** What was routed a moment ago to an identity that is gone now, another may get: a domain that takes all its mail, say. */
   async function take(incoming: IncomingMail): Promise<string[]> {
-    const { messageIds, deliveries } = await recordMail(mail.sql, await examineMail(mail, incoming), mail);
-    if (deliveries > 0) parts.wakeDelivery();
-    return messageIds;
+    const { messageIds, goneIdentityIds } = await record(incoming);
+    const lost = incoming.recipients.filter(({ identity }) => goneIdentityIds.includes(identity.id));
+    if (lost.length === 0) return messageIds;
+    const routes = await Promise.all(lost.map(({ address }) => routeRecipient(mail, address)));
+    const recipients = routes.filter((found): found is Routed => typeof found !== 'string');
+    if (recipients.length === 0) return messageIds;
+    const again = await record({ ...incoming, recipients });
+    return [...messageIds, ...again.messageIds];
+  }
+
+  async function record(incoming: IncomingMail) {
+    const recorded = await recordMail(mail.sql, await examineMail(mail, incoming), mail);
+    if (recorded.deliveries > 0) parts.wakeDelivery();
+    return recorded;
   }
 
   async function accept(received: ReceivedMail<Routed>): Promise<Acceptance> {

@@ -48,7 +48,13 @@ export async function recordMessage(
     await sql<{ known: boolean; stored: boolean; deliveries: number }[]>`
       with identity as materialized (
         select from identities
-        where owner_id = ${ownerId} and id = ${identityId} and (status = 'verified' or ${options.acceptUnverified})
+        where owner_id = ${ownerId} and id = ${identityId} and (
+          status = 'verified' or ${options.acceptUnverified} and not exists (
+            select from identities holder
+            where holder.kind = identities.kind and holder.value_key = identities.value_key
+              and holder.status = 'verified'
+          )
+        )
       ), made as (
         insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
           repeat_key)

@@ -22,14 +22,15 @@ export async function findReceivers(
   ownerId?: string,
 ): Promise<Receiver[]> {
   return sql<Receiver[]>`
-    select identities.id, identities.owner_id as "ownerId", public_id as "publicId", identities.kind, value,
+    select claimant.id, claimant.owner_id as "ownerId", public_id as "publicId", claimant.kind, value,
       value_key as "valueKey", status = 'verified' as verified, inbox.id as "inboxId", spam.id as "spamId"
-    from identities
-    join mailboxes inbox on inbox.identity_id = identities.id and inbox.kind = 'inbox'
-    join mailboxes spam on spam.identity_id = identities.id and spam.kind = 'spam'
-    where value_key = any (${[...keys.addresses, keys.domain]}::text[])
-      and (identities.kind = 'email' or incoming_domain)
-      ${ownerId === undefined ? sql`` : sql`and identities.owner_id = ${ownerId}`}
-    -- A contested address has few claimants worth telling apart, and an attacker may make many.
-    order by verified desc limit 50`;
+    -- Of each value two: more do not matter, and anyone may make many.
+    from unnest(${[...keys.addresses, keys.domain]}::text[]) as named (key) cross join lateral (
+      select id, owner_id, public_id, kind, value, value_key, status from identities
+      where value_key = named.key and (kind = 'email' or incoming_domain)
+        ${ownerId === undefined ? sql`` : sql`and owner_id = ${ownerId}`}
+      order by status = 'verified' desc limit 2
+    ) claimant
+    join mailboxes inbox on inbox.identity_id = claimant.id and inbox.kind = 'inbox'
+    join mailboxes spam on spam.identity_id = claimant.id and spam.kind = 'spam'`;
 }

@@ -70,18 +70,20 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
           detail: 'The body is empty. Send the message (RFC 5322) as it is.',
         });
       }
-      const recipients = await route(services, request.ownerId, readRecipients(request));
+      const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
       let deliveries = 0;
       await actAndAnswerOnce(
         services,
         request,
         reply,
-        () => examineMail(services.mail, { source: 'api', raw, envelope, recipients }),
+        async () => {
+          const recipients = await route(services, request.ownerId, addresses);
+          return examineMail(services.mail, { source: 'api', raw, envelope, recipients });
+        },
         async (sql, messages) => {
           const recorded = await recordMail(sql, messages, services.mail);
-          if (recorded.messageIds.length === 0)
-            throw unknownRecipients(recipients.map(({ address }) => address));
+          if (recorded.messageIds.length === 0) throw unknownRecipients(addresses);
           deliveries = recorded.deliveries;
           return { status: 202, body: { messageIds: recorded.messageIds } };
         },

@@ -120,7 +120,7 @@ export function messageRoutes(app: App, services: Services): void {
     },
     async (request, reply) => {
       const { id, n } = request.params;
-      if (!/^\d{1,4}$/.test(n)) throw new Problem('not_found');
+      if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
       const stored = await requireRaw(services, request, id);
       const found = await extract(services, stored, Number(n));
       if (!found) throw new Problem('not_found');
@@ -193,7 +193,7 @@ function harmless(contentType: string): string {
   const isPlain = /^(image|audio|video|font|text|application|message)\/[a-z0-9][a-z0-9.+-]{0,100}$/.test(
     contentType,
   );
-  return isPlain && !/html|xml|svg|script|flash|mht/.test(contentType)
+  return isPlain && !/html|xml|xsl|svg|script|flash|mht/.test(contentType)
     ? contentType
     : 'application/octet-stream';
 }

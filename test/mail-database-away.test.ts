@@ -1,0 +1,200 @@
+/**
+ * What mail is told when the database fails or goes away under it: to try again later, with nothing half stored, and
+ * everything goes on when it is back.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes, randomInt } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, describe, test } from 'node:test';
+import { connect } from '../src/db/client.ts';
+import { openCluster } from '../src/db/embedded-cluster.ts';
+import { findPostmaster, launchServer, stopServer } from '../src/db/embedded-server.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { startDns } from './dns.ts';
+import { assertProblem, startTestService, type TestService, waitFor } from './harness.ts';
+import { startReceiver } from './receiver.ts';
+import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
+
+const dns = await startDns();
+const dataDir = await mkdtemp(path.join(tmpdir(), 'posthorn-mail-away-'));
+const cluster = await openCluster(dataDir, makeLog({ level: 'silent', json: true }));
+const port = randomInt(20_000, 32_000);
+const url = `postgres://posthorn:${cluster.password}@127.0.0.1:${port}/postgres`;
+const receiver = await startReceiver();
+await start();
+const service = await startTestService({ POSTHORN_DNS_SERVERS: dns.address, DATABASE_URL: url });
+await service.makeWebhook(receiver.url());
+const to = await makeIdentity(service);
+after(async () => {
+  await service.stop();
+  await stop();
+  await rm(dataDir, { recursive: true, force: true });
+  await receiver.close();
+  await dns.close();
+});
+const tables = ['messages', 'events', 'deliveries', 'raw_chunks'];
+
+async function start(): Promise<void> {
+  const { end } = await launchServer(cluster, port, {});
+  await waitFor('PostgreSQL to be ready', async () => {
+    assert.equal(await end(), undefined);
+    return (await findPostmaster(cluster.pgdata))?.status === 'ready';
+  });
+}
+async function stop(): Promise<void> {
+  assert.ok(await stopServer(cluster.pgdata, 30_000));
+}
+async function crash(): Promise<void> {
+  process.kill((await findPostmaster(cluster.pgdata))?.pid ?? 0, 'SIGQUIT');
+  await waitFor('PostgreSQL to be gone', async () => !(await findPostmaster(cluster.pgdata)));
+}
+const recovered = () =>
+  waitFor('the service to recover', async () => (await service.call('GET', '/health/ready')).status === 200);
+
+async function makeIdentity(at: TestService): Promise<string> {
+  const value = `a${randomBytes(5).toString('hex')}@away.example`;
+  const answer = await at.call('POST', '/identities', { body: { value } });
+  assert.equal(answer.status, 201, answer.text);
+  return value;
+}
+
+const told = ({ status, enhanced }: SmtpReply) => `${status} ${enhanced}`;
+
+/** The reply to the end of the message; `meanwhile` happens after its recipients were accepted. */
+async function send(
+  at: TestService,
+  to: string[],
+  raw: string,
+  meanwhile?: () => Promise<unknown>,
+): Promise<SmtpReply> {
+  const client = await connectSmtp(at.smtpPort);
+  const routed = await client.envelope('ada@sender.example', ...to);
+  assert.equal(routed.status, 250, routed.full);
+  await meanwhile?.();
+  const reply = await client.data(toWire(raw));
+  client.close();
+  return reply;
+}
+
+async function countRows(sql: TestService['sql']): Promise<Record<string, number>> {
+  const counts: Record<string, number> = {};
+  for (const table of tables) counts[table] = (await sql`select from ${sql(table)}`).count;
+  return counts;
+}
+
+const small = 'Subject: away\r\nMessage-ID: <small@away.example>\r\n\r\nBody\r\n';
+const large = `Subject: away\r\nMessage-ID: <large@away.example>\r\n\r\n${'x'.repeat(3_000_000)}\r\n`;
+
+describe('a database that goes away', { concurrency: false }, () => {
+  test('between RCPT and the end of the message: 451 for it and for further recipients, 503 over HTTP', {
+    timeout: 90_000,
+  }, async () => {
+    const client = await connectSmtp(service.smtpPort);
+    assert.equal((await client.envelope('ada@sender.example', to)).status, 250);
+    await stop();
+    const late = await client.command('RCPT TO:<other@away.example>');
+    assert.equal(told(late), '451 4.3.0', late.full);
+    const refused = await client.data(toWire(small));
+    assert.equal(told(refused), '451 4.3.0', refused.full);
+    assert.doesNotMatch(refused.full, /ECONN|postgres/i);
+    const headers = { 'content-type': 'message/rfc822' };
+    const answer = await service.call('POST', `/inbound?recipient=${to}`, { body: small, headers });
+    assertProblem(answer, 503, 'database_unavailable');
+    assert.match(answer.headers.get('retry-after') ?? '', /^\d+$/);
+
+    await start();
+    await recovered();
+    assert.deepEqual((await service.call('GET', '/messages')).body, []);
+    // The same connection goes on, as a queue runner's would.
+    assert.equal((await client.envelope('ada@sender.example', to)).status, 250);
+    assert.equal((await client.data(toWire(small))).status, 250);
+    client.close();
+    await receiver.received(1);
+    assert.equal((await service.call('GET', '/messages')).body.length, 1);
+  });
+
+  test('in the middle of a large message: 451, nothing of it is there, and the retry is taken once', {
+    timeout: 90_000,
+  }, async () => {
+    const blocker = connect(url, { max: 1, applicationName: 'blocker' });
+    const watcher = connect(url, { max: 1, applicationName: 'watcher' });
+    let sending: Promise<SmtpReply> | undefined;
+    const blocked = blocker.begin(async (sql) => {
+      await sql`lock table raw_chunks in exclusive mode`;
+      sending = send(service, [to], large);
+      await waitFor('the message to wait', async () => {
+        const waiting = await watcher`select from pg_stat_activity where wait_event_type = 'Lock'`;
+        return waiting.count > 0;
+      });
+      await crash();
+    });
+    await assert.rejects(blocked);
+    assert.equal(told((await sending) as SmtpReply), '451 4.3.0');
+    await Promise.all([blocker.end({ timeout: 0 }), watcher.end({ timeout: 0 })]);
+
+    await start();
+    await recovered();
+    const sql = connect(url, { max: 1, applicationName: 'look' });
+    assert.deepEqual(await countRows(sql), { messages: 1, events: 1, deliveries: 1, raw_chunks: 1 });
+    for (let n = 0; n < 2; n++) assert.equal((await send(service, [to], large)).status, 250);
+    await receiver.received(2);
+    assert.deepEqual(await countRows(sql), { messages: 2, events: 2, deliveries: 2, raw_chunks: 4 });
+    await sql.end();
+  });
+
+  test('under load: every answer is 250 or 451, and what got 250 is there once', {
+    timeout: 120_000,
+  }, async () => {
+    const taken: string[] = [];
+    const replies = new Map<number, number>();
+    for (let round = 0; round < 2; round++) {
+      let down = false;
+      const clients = Array.from({ length: 8 }, async () => {
+        while (!down) {
+          const client = await connectSmtp(service.smtpPort);
+          const id = `${randomBytes(8).toString('hex')}@load.example`;
+          let reply = await client.envelope('ada@sender.example', to);
+          if (reply.status === 250) reply = await client.data(toWire(`Message-ID: <${id}>\r\n\r\nBody\r\n`));
+          client.close();
+          replies.set(reply.status, (replies.get(reply.status) ?? 0) + 1);
+          if (reply.status === 250) taken.push(`<${id}>`);
+        }
+      });
+      const target = taken.length + 40;
+      await waitFor('some mail', () => taken.length >= target);
+      await (round % 2 ? stop() : crash());
+      const refused = replies.get(451) ?? 0;
+      await waitFor('some refusals', () => (replies.get(451) ?? 0) > refused);
+      down = true;
+      await Promise.all(clients);
+      await start();
+      await recovered();
+    }
+    assert.deepEqual([...replies.keys()].sort(), [250, 451]);
+    const sql = connect(url, { max: 1, applicationName: 'look' });
+    const rows = await sql`
+      select summary ->> 'messageId' as id from messages where summary ->> 'messageId' like '%@load.example>'`;
+    const stored = rows.map(({ id }) => id);
+    assert.equal(new Set(stored).size, stored.length, 'none twice');
+    assert.deepEqual(
+      taken.filter((id) => !stored.includes(id)),
+      [],
+    );
+    const counts = await countRows(sql);
+    assert.equal(counts.events, counts.messages);
+    assert.equal(counts.deliveries, counts.messages);
+    await waitFor(
+      'every message to be announced',
+      async () => {
+        const posted = receiver.requests.map(
+          ({ body }) => JSON.parse(body.toString()).data.message.messageId,
+        );
+        return taken.every((id) => posted.includes(id));
+      },
+      60_000,
+    );
+    await sql.end();
+  });
+});
