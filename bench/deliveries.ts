@@ -3,13 +3,15 @@ import { connect, type Pool } from '../src/db/client.ts';
 import { openEmbedded } from '../src/db/embedded.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { startChild } from './processes.ts';
+import type { ToldMail } from './receiver.control.ts';
 import type { Bench } from './scenario.ts';
-import { startService } from './service.ts';
+import { type BenchedService, startService } from './service.ts';
 
 /** The `data` of an event: 4 KB. */
 export const sampleJson = JSON.stringify({ message: { text: 'x'.repeat(4000) } });
 
 export interface DeliveryBench {
+  service: BenchedService;
   sql: Pool;
   /** Where the receiver listens. */
   origin: string;
@@ -20,10 +22,16 @@ export interface DeliveryBench {
   /** Lets the webhooks go and waits until so many deliveries are made and recorded; returns how many a second. */
   drain(webhookIds: readonly string[], count: number): Promise<number>;
   turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
+  /** What is POSTed to `/mail` from now on, once there are so many. */
+  receiveMail(count: number): Promise<ToldMail[]>;
 }
 
-export async function startDeliveryBench(bench: Bench): Promise<DeliveryBench> {
-  const { dataDir, url, headers, ownerId } = await startService(bench);
+export async function startDeliveryBench(
+  bench: Bench,
+  settings: Record<string, string> = {},
+): Promise<DeliveryBench> {
+  const service = await startService(bench, settings);
+  const { dataDir, url, headers, ownerId } = service;
   const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
   bench.defer(() => embedded.stop());
@@ -83,5 +91,10 @@ export async function startDeliveryBench(bench: Bench): Promise<DeliveryBench> {
     return rate;
   }
 
-  return { sql, origin, makeWebhooks, queue, drain, turnOn };
+  async function receiveMail(count: number): Promise<ToldMail[]> {
+    const { told } = (await receiver.ask(count)) as { told: ToldMail[] };
+    return told;
+  }
+
+  return { service, sql, origin, makeWebhooks, queue, drain, turnOn, receiveMail };
 }

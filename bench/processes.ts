@@ -8,6 +8,7 @@ import { settings } from '../src/config.ts';
 import type { Bench } from './scenario.ts';
 
 export interface Child {
+  pid: number;
   /** The first match in what it has printed, once there is one. */
   printed(pattern: RegExp): Promise<RegExpExecArray>;
   /** Sends a message and waits for the one that comes back. */
@@ -59,6 +60,7 @@ export function startChild(
   }
 
   return {
+    pid: child.pid ?? 0,
     printed: (pattern) => on('output', () => pattern.exec(output)),
     ask(question) {
       const answer = on('message', (message) => message);

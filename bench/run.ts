@@ -6,12 +6,29 @@ import { suggest } from '../src/lib/suggest.ts';
 import * as apiRead from './api-read.ts';
 import * as apiWrite from './api-write.ts';
 import * as backlog from './backlog.ts';
+import * as deletion from './delete.ts';
 import * as deliver from './deliver.ts';
 import * as deliverMany from './deliver-many.ts';
+import * as inbound from './inbound.ts';
+import * as inboundMx from './inbound-mx.ts';
 import * as isolation from './isolation.ts';
-import type { Round, Scenario } from './scenario.ts';
+import * as latency from './latency.ts';
+import * as memory from './memory.ts';
+import type { BoundedScenario, ComparedScenario, Figures, Round, Scenario } from './scenario.ts';
 
-const scenarios: readonly Scenario[] = [apiRead, apiWrite, deliver, deliverMany, backlog, isolation];
+const scenarios: readonly Scenario[] = [
+  apiRead,
+  apiWrite,
+  deliver,
+  deliverMany,
+  backlog,
+  isolation,
+  inbound,
+  inboundMx,
+  latency,
+  memory,
+  deletion,
+];
 
 const rows = [['scenario', 'service/s', 'control/s', 'ratio', 'goal', '']];
 const stopping = new AbortController();
@@ -47,7 +64,10 @@ async function runOne(scenario: Scenario): Promise<boolean> {
   const tell = (text: string) => process.stderr.write(`${scenario.name}: ${text}\n`);
   try {
     const defer = (cleanup: () => void | Promise<void>) => cleanups.unshift(cleanup);
-    return report(scenario, await scenario.run({ signal: stopping.signal, tell, defer }));
+    const bench = { signal: stopping.signal, tell, defer };
+    return isCompared(scenario)
+      ? report(scenario, await scenario.run(bench))
+      : reportFigures(scenario, await scenario.run(bench));
   } catch (error) {
     const aborted = stopping.signal.aborted;
     tell(aborted ? 'stopping' : `failed. ${error instanceof Error ? error.stack : String(error)}`);
@@ -57,8 +77,12 @@ async function runOne(scenario: Scenario): Promise<boolean> {
   }
 }
 
+function isCompared(scenario: Scenario): scenario is ComparedScenario {
+  return typeof scenario.goal === 'number';
+}
+
 /** Prints the round with the median ratio, which needs an odd number of them. */
-function report({ name, goal }: Scenario, rounds: readonly Round[]): boolean {
+function report({ name, goal }: ComparedScenario, rounds: readonly Round[]): boolean {
   const middle = rounds.toSorted((a, b) => a.ratio - b.ratio)[(rounds.length - 1) / 2];
   if (!middle) throw new Error(`${rounds.length} rounds have no middle`);
   const value = round(middle.service, 1);
@@ -75,6 +99,22 @@ function report({ name, goal }: Scenario, rounds: readonly Round[]): boolean {
   const shown = [show('service', 0), show('control', 0), show('ratio', 2)];
   rows.push([name, ...shown, goal.toFixed(2), met ? '✓' : '✗ missed']);
   return met;
+}
+
+/** A line of JSON for all of them, a row of the table for each. */
+function reportFigures({ name, goal }: BoundedScenario, figures: Figures): boolean {
+  const value: Figures = {};
+  let allMet = true;
+  for (const [figure, most] of Object.entries(goal)) {
+    const found = round(figures[figure] ?? Number.NaN, 3);
+    const met = found <= most;
+    allMet &&= met;
+    value[figure] = found;
+    rows.push([`${name} ${figure}`, String(found), '', '', `≤ ${most}`, met ? '✓' : '✗ missed']);
+  }
+  const line = { scenario: name, value, control: null, ratio: null, goal, met: allMet };
+  process.stdout.write(`${JSON.stringify(line)}\n`);
+  return allMet;
 }
 
 function refuse(unknown: readonly string[]): void {

@@ -1,14 +1,27 @@
 /**
  * What a scenario is, and how its figures come about: in each round the service and its control take a turn, so that
- * whatever else the machine does falls on both, and the round with the median ratio counts.
+ * whatever else the machine does falls on both, and the round with the median ratio counts. Some have no control: what they
+ * measure is held against fixed bounds.
  */
 
-export interface Scenario {
+export type Scenario = ComparedScenario | BoundedScenario;
+
+export interface ComparedScenario {
   name: string;
   /** The least ratio of the service's rate to the control's. */
   goal: number;
   run(bench: Bench): Promise<Round[]>;
 }
+
+export interface BoundedScenario {
+  name: string;
+  /** The most of each figure. */
+  goal: Figures;
+  run(bench: Bench): Promise<Figures>;
+}
+
+/** By names that say the unit. */
+export type Figures = Record<string, number>;
 
 /** What a scenario is handed while it runs. */
 export interface Bench {
@@ -86,4 +99,15 @@ export async function measureRate(
   };
   await Promise.all(Array.from({ length: concurrency }, repeat));
   return done / ((performance.now() - began) / 1000);
+}
+
+export function median(numbers: readonly number[]): number {
+  return quantile(numbers, 0.5);
+}
+
+/** The least of them that at least this share of them does not exceed. */
+export function quantile(numbers: readonly number[], share: number): number {
+  const found = numbers.toSorted((a, b) => a - b)[Math.max(0, Math.ceil(share * numbers.length) - 1)];
+  if (found === undefined) throw new Error('Nothing was measured');
+  return found;
 }

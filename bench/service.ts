@@ -1,28 +1,38 @@
 /** The real service as a process of its own, on an empty embedded database in a temporary folder. */
+import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
+import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
 
 export interface BenchedService {
+  pid: number;
   url: string;
+  smtpPort: number;
   dataDir: string;
   ownerId: string;
   /** Headers that its first user calls it with. */
   headers: { authorization: string; 'content-type': string };
 }
 
-export async function startService(bench: Bench): Promise<BenchedService> {
+/** `settings` are those of Posthorn that the scenario needs beside the usual ones. */
+export async function startService(
+  bench: Bench,
+  settings: Record<string, string> = {},
+): Promise<BenchedService> {
   bench.tell('starting the service on an empty database');
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
+  const smtpPort = await findFreePort();
   const child = startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], {
     PORT: '0',
-    POSTHORN_SMTP_PORT: '0',
+    POSTHORN_SMTP_PORT: String(smtpPort),
     POSTHORN_DATA_DIR: dataDir,
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_LOG_LEVEL: 'warn',
+    ...settings,
   });
   const [, port, apiKey] = await child.printed(
     /curl http:\/\/localhost:(\d+)\/me -H "Authorization: Bearer (ph_\w+)"/,
@@ -30,5 +40,15 @@ export async function startService(bench: Bench): Promise<BenchedService> {
   const url = `http://127.0.0.1:${port}`;
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const { userId } = (await (await fetch(`${url}/me`, { headers })).json()) as { userId: string };
-  return { url, dataDir, ownerId: userId, headers };
+  return { pid: child.pid, url, smtpPort, dataDir, ownerId: userId, headers };
+}
+
+/** The service does not print which port its mail door took. */
+async function findFreePort(): Promise<number> {
+  const server = net.createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
 }

@@ -89,7 +89,11 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
     sql,
     sql`
       select messages.id, messages.event_id, messages.raw_id, messages.size
-      from identity_purges join messages using (identity_id) limit ${messageBatch}`,
+      from identity_purges cross join lateral (
+        select * from messages where messages.identity_id = identity_purges.identity_id
+        order by created_at desc limit ${messageBatch}
+      ) messages
+      limit ${messageBatch}`,
   );
   if (removed > 0) return true;
   await sql`
@@ -119,9 +123,13 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
         where before < ${maxRemovedBytes}
       ),
       queued as materialized (
-        select deliveries.id from doomed join deliveries
-          on deliveries.id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)
-          and deliveries.event_id = doomed.event_id
+        -- Laterally, and with an offset that the planner cannot see through: else it reads the whole table for the join.
+        select hanging.id from doomed cross join lateral (
+          select id from deliveries
+          where id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)
+            and event_id = doomed.event_id
+          offset 0
+        ) hanging
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from queued))
       ), untold as (

@@ -1,0 +1,47 @@
+/**
+ * The control of inbound and inbound-mx: smtp-server, postal-mime and mailauth, with the result thrown away. Names are looked
+ * up as the service does it, each once a minute, so that DNS is not what tells the two apart.
+ */
+import type { AddressInfo } from 'node:net';
+import { authenticate } from 'mailauth';
+import PostalMime from 'postal-mime';
+import { SMTPServer } from 'smtp-server';
+import { makeResolver } from '../src/lib/resolver.ts';
+
+const [dnsServer = ''] = process.argv.slice(2);
+const resolver = makeResolver({ dnsServers: [dnsServer] });
+const { signal } = new AbortController();
+
+const server = new SMTPServer({
+  name: 'localhost',
+  authOptional: true,
+  disabledCommands: ['AUTH', 'STARTTLS'],
+  disableReverseLookup: true,
+  logger: false,
+  onData(stream, session, done) {
+    const chunks: Buffer[] = [];
+    stream.on('data', (chunk: Buffer) => chunks.push(chunk));
+    stream.on('end', async () => {
+      const raw = Buffer.concat(chunks);
+      const { mailFrom } = session.envelope;
+      await Promise.all([
+        authenticate(raw, {
+          ip: session.remoteAddress,
+          helo: session.hostNameAppearsAs,
+          sender: mailFrom ? mailFrom.address : '',
+          mta: 'localhost',
+          resolver: (name, type) => resolver.resolve(name, type, signal),
+          // The service does not look at these either.
+          disableBimi: true,
+        }),
+        PostalMime.parse(raw),
+      ]);
+      done();
+    });
+  },
+});
+server.on('error', () => {});
+const listening = server.listen(0, '127.0.0.1', () => {
+  process.stdout.write(`port ${(listening.address() as AddressInfo).port}\n`);
+});
+for (const event of ['disconnect', 'SIGTERM', 'SIGINT']) process.on(event, () => process.exit());

@@ -1,0 +1,73 @@
+/** What the mail scenarios share: a service with an identity, DNS that answers at once, a sender, and the control. */
+import { type Child, startChild } from './processes.ts';
+import { makeSampleMail } from './sample-mail.ts';
+import { alternate, type Bench, type Round } from './scenario.ts';
+import { type BenchedService, startService } from './service.ts';
+import type { LoadQuestion, Paced } from './smtp-load.control.ts';
+import { recipient } from './smtp-session.ts';
+
+export interface MailTools {
+  /** Address of the DNS server. */
+  dnsServer: string;
+  flood(
+    port: number,
+    options: Omit<Extract<LoadQuestion, { kind: 'flood' }>, 'kind' | 'port'>,
+  ): Promise<number>;
+  pace(port: number, options: { perSecond: number; count: number }): Promise<Paced>;
+}
+
+export async function startMailTools(bench: Bench): Promise<MailTools> {
+  const { wire, records } = await makeSampleMail();
+  const dns = startProgram(bench, './dns.control.ts', [JSON.stringify(records)]);
+  const load = startProgram(bench, './smtp-load.control.ts', [wire]);
+  const [, dnsServer = ''] = await dns.printed(/listens on (\S+)/);
+  const ask = (question: LoadQuestion) => load.ask(question);
+  return {
+    dnsServer,
+    flood: async (port, options) => Number(await ask({ kind: 'flood', port, ...options })),
+    pace: async (port, options) => (await ask({ kind: 'pace', port, ...options })) as Paced,
+  };
+}
+
+/** What the service is to be told for a scenario with mail. */
+export function mailSettings({ dnsServer }: MailTools): Record<string, string> {
+  return { POSTHORN_DNS_SERVERS: dnsServer, POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: '1000' };
+}
+
+/** The identity that all mail goes to; returns its id. */
+export async function makeIdentity({
+  url,
+  headers,
+}: Pick<BenchedService, 'url' | 'headers'>): Promise<string> {
+  const body = JSON.stringify({ value: recipient });
+  const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
+  if (answer.status !== 201) throw new Error(`POST /identities answered ${answer.status}`);
+  return ((await answer.json()) as { id: string }).id;
+}
+
+const warmUpMs = 3000;
+const turnMs = 2500;
+const rounds = 7;
+
+/** Messages a second, by the service and by the control. No webhook listens: events are recorded, and nothing is sent. */
+export async function compareInbound(
+  bench: Bench,
+  load: { sessions: number; keep: boolean },
+): Promise<Round[]> {
+  const tools = await startMailTools(bench);
+  const control = startProgram(bench, './inbound.control.ts', [tools.dnsServer]);
+  const service = await startService(bench, mailSettings(tools));
+  await makeIdentity(service);
+  const controlPort = Number((await control.printed(/port (\d+)/))[1]);
+  bench.tell('warming up');
+  await tools.flood(service.smtpPort, { ...load, durationMs: warmUpMs });
+  await tools.flood(controlPort, { ...load, durationMs: warmUpMs });
+  return alternate(bench, rounds, {
+    service: () => tools.flood(service.smtpPort, { ...load, durationMs: turnMs }),
+    control: () => tools.flood(controlPort, { ...load, durationMs: turnMs }),
+  });
+}
+
+function startProgram(bench: Bench, file: string, args: readonly string[]): Child {
+  return startChild(bench, new URL(file, import.meta.url), args);
+}

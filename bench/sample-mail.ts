@@ -1,0 +1,75 @@
+/** The message that the mail scenarios send: 5 KB, text and HTML, with a signature that verifies. */
+import { generateKeyPairSync } from 'node:crypto';
+import { dkimSign } from 'mailauth/lib/dkim/sign.js';
+import { recipient, sender } from './smtp-session.ts';
+
+export interface SampleMail {
+  /** As it travels, its end included, with `idPlace` in its Message-ID. */
+  wire: string;
+  /** What DNS says of the sender: name and TXT record. */
+  records: Record<string, string>;
+}
+
+/** Each message gets another number here, of the same length. */
+export const idPlace = '0000000000000000';
+
+const domain = sender.slice(sender.indexOf('@') + 1);
+const selector = 'bench';
+const boundary = 'b1_5f0c7c3d';
+
+export async function makeSampleMail(): Promise<SampleMail> {
+  const { privateKey, publicKey } = generateKeyPairSync('rsa', {
+    modulusLength: 2048,
+    publicKeyEncoding: { type: 'spki', format: 'der' },
+    privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
+  });
+  const message = write();
+  const signature = { signingDomain: domain, selector, privateKey };
+  const { signatures } = await dkimSign(message, {
+    // mailauth reads the list; its types want the same beside it.
+    ...signature,
+    signatureData: [signature],
+    canonicalization: 'relaxed/relaxed',
+    // Without the Message-ID, which changes.
+    headerList: 'From:To:Subject:Date:MIME-Version:Content-Type',
+  });
+  if (signatures === '') throw new Error('The sample could not be signed');
+  return {
+    wire: `${signatures}${message}.\r\n`,
+    records: {
+      [domain]: 'v=spf1 ip4:127.0.0.0/8 -all',
+      [`${selector}._domainkey.${domain}`]: `v=DKIM1; k=rsa; p=${publicKey.toString('base64')}`,
+      [`_dmarc.${domain}`]: 'v=DMARC1; p=reject',
+    },
+  };
+}
+
+function write(): string {
+  const head = [
+    `Received: from app-3.${domain} (app-3.${domain} [192.0.2.17])`,
+    ` by mx.${domain} with ESMTPS id 4XyZ12 for <${recipient}>; Sat, 15 Nov 2025 05:00:01 +0000 (UTC)`,
+    `From: Ada Lovelace <${sender}>`,
+    `To: Inbox <${recipient}>`,
+    'Subject: =?utf-8?Q?Your_order_1042_is_on_its_way_=E2=80=93_thank_you?=',
+    'Date: Sat, 15 Nov 2025 05:00:00 +0000',
+    `Message-ID: <${idPlace}@${domain}>`,
+    `Reply-To: Support <support@${domain}>`,
+    `List-Unsubscribe: <https://${domain}/unsubscribe/1042>`,
+    'X-Mailer: Bench',
+    'MIME-Version: 1.0',
+    `Content-Type: multipart/alternative; boundary="${boundary}"`,
+  ];
+  const text = lines(12, 'Your parcel =E2=80=93 no. ');
+  const html = `<html><body>\r\n${lines(20, '<p class=3D"item">Parcel no. ')}</body></html>\r\n`;
+  return `${head.join('\r\n')}\r\n\r\n${part('plain', text)}${part('html', html)}--${boundary}--\r\n`;
+}
+
+function part(subtype: string, body: string): string {
+  const encoding = 'Content-Transfer-Encoding: quoted-printable';
+  return `--${boundary}\r\nContent-Type: text/${subtype}; charset=utf-8\r\n${encoding}\r\n\r\n${body}`;
+}
+
+function lines(count: number, start: string): string {
+  const rest = ' left our house this morning and is with the=\r\n carrier now; it will arrive soon.\r\n';
+  return Array.from({ length: count }, (_, n) => `${start}${n}${rest}`).join('');
+}

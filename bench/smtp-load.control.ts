@@ -1,0 +1,101 @@
+/**
+ * The sender of mail, a process of its own. Asked to flood, it says how many messages a second got their 250; asked to pace,
+ * when each did. On kept connections, or on a new one for each message.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { machineMs } from './clock.ts';
+import { idPlace } from './sample-mail.ts';
+import { SmtpSession } from './smtp-session.ts';
+
+export type LoadQuestion =
+  | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number }
+  | { kind: 'pace'; port: number; perSecond: number; count: number };
+/** The number in each message's Message-ID, and the machine's time of its 250. */
+export type Paced = { id: string; answeredMs: number }[];
+
+const [wire = ''] = process.argv.slice(2);
+const template = Buffer.from(wire, 'latin1');
+const idAt = template.indexOf(idPlace);
+/** Not counted: until it is over, sessions are still being opened. */
+const leadInMs = 400;
+
+let lastId = Date.now() * 1000;
+
+function nextMessage(): { id: string; bytes: Buffer } {
+  lastId += 1;
+  const id = String(lastId).padStart(idPlace.length, '0');
+  const bytes = Buffer.from(template);
+  bytes.write(id, idAt, 'latin1');
+  return { id, bytes };
+}
+
+/** Open and not in use, by port. */
+const idle = new Map<number, SmtpSession[]>();
+
+async function takeSession(port: number): Promise<SmtpSession> {
+  return idle.get(port)?.pop() ?? SmtpSession.open(port);
+}
+
+function giveBack(port: number, session: SmtpSession): void {
+  const others = idle.get(port) ?? [];
+  others.push(session);
+  idle.set(port, others);
+}
+
+async function flood({
+  port,
+  sessions,
+  keep,
+  durationMs,
+}: LoadQuestion & { kind: 'flood' }): Promise<number> {
+  let taken = 0;
+  let isOver = false;
+  const onKept = async () => {
+    const session = await takeSession(port);
+    while (!isOver) {
+      await session.send(nextMessage().bytes);
+      taken += 1;
+    }
+    giveBack(port, session);
+  };
+  const onNew = async () => {
+    while (!isOver) {
+      const session = await SmtpSession.open(port);
+      await session.send(nextMessage().bytes);
+      taken += 1;
+      await session.quit();
+    }
+  };
+  const working = Promise.all(Array.from({ length: sessions }, keep ? onKept : onNew));
+  await Promise.race([delay(leadInMs), working]);
+  const [before, began] = [taken, machineMs()];
+  await Promise.race([delay(durationMs), working]);
+  const rate = (taken - before) / ((machineMs() - began) / 1000);
+  isOver = true;
+  await working;
+  return rate;
+}
+
+/** One every so often, whether or not those before have their answer. */
+async function pace({ port, perSecond, count }: LoadQuestion & { kind: 'pace' }): Promise<Paced> {
+  const sendOne = async () => {
+    const session = await takeSession(port);
+    const { id, bytes } = nextMessage();
+    await session.send(bytes);
+    const answeredMs = machineMs();
+    giveBack(port, session);
+    return { id, answeredMs };
+  };
+  const began = machineMs();
+  const sent: ReturnType<typeof sendOne>[] = [];
+  while (sent.length < count) {
+    sent.push(sendOne());
+    await delay(Math.max(0, began + (sent.length * 1000) / perSecond - machineMs()));
+  }
+  return Promise.all(sent);
+}
+
+process.on('message', async (question: LoadQuestion) => {
+  process.send?.(question.kind === 'flood' ? await flood(question) : await pace(question));
+});
+for (const event of ['disconnect', 'SIGTERM', 'SIGINT']) process.on(event, () => process.exit());
