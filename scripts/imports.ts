@@ -19,7 +19,8 @@ const rooms: Record<string, readonly string[]> = {
   http: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks'],
   main: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'smtp', 'http'],
   doctor: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'main'],
-  cli: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'main', 'doctor'],
+  'cli-identities': ['lib', 'config', 'problems', 'db', 'store', 'identities', 'main'],
+  cli: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'main', 'doctor', 'cli-identities'],
 };
 
 /** Packages that are a way of speaking, used wherever schemas or routes are written; every other has one importer. */

@@ -1,17 +1,27 @@
 /**
- * The command line: `posthorn serve | migrate | users | keys | doctor`. Every command that prints data takes --json.
+ * The command line: `posthorn serve | migrate | users | keys | identities | doctor`. Every command that prints data takes --json.
  * Exit codes: 0 done, 1 it failed and the message says what to do, 2 the command was not understood.
  */
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
+import {
+  addIdentity,
+  findOwnIdentity,
+  findProof,
+  listAllIdentities,
+  readRecordsOf,
+  tellStanding,
+  verifyIdentity,
+} from './cli-identities.ts';
 import { type Config, readConfig } from './config.ts';
 import { isUnavailable, type Pool } from './db/client.ts';
 import { migrate, prepareSchema, readSchemaState } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { diagnose, printFindings } from './doctor.ts';
-import { readIdentityValue } from './identities/value.ts';
+import { type IdentityValue, readIdentityValue } from './identities/value.ts';
 import { isUuid } from './lib/ids.ts';
 import { type Log, makeLog } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
+import { table } from './lib/table.ts';
 import { readVersion } from './lib/version.ts';
 import { startService } from './main.ts';
 import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from './store/api-keys.ts';
@@ -137,6 +147,63 @@ keys
     }),
   );
 
+const identities = program.command('identities').description('add, list and verify identities');
+
+identities
+  .command('list')
+  .description('list the identities of a user, and how they stand')
+  .requiredOption('--user <address or id>', 'whose identities')
+  .option('--json', 'print JSON')
+  .action((options) =>
+    withSchema(async (sql) => {
+      const found = await listAllIdentities(sql, await readUser(sql, options.user));
+      print(options, found, table(found.map(({ id, kind, status, value }) => [id, kind, status, value])));
+    }),
+  );
+
+identities
+  .command('add')
+  .description('connect an address or a domain, and show what must stand in DNS')
+  .requiredOption('--user <address or id>', 'whose it is to be')
+  .requiredOption('--value <value>', 'such as sales@example.com or example.com', readValue)
+  .option('--incoming', 'take the mail of all addresses of the domain', false)
+  .option('--json', 'print JSON')
+  .action((options) =>
+    withSchema(async (sql, _log, config) => {
+      const made = await addIdentity(sql, config, await readUser(sql, options.user), options);
+      const told = made.kind === 'domain' ? tellStanding(made, made) : `${made.value} is ${made.status}`;
+      print(options, made, told);
+    }),
+  );
+
+identities
+  .command('verify')
+  .description('look at its DNS records now')
+  .argument('<identity>', 'its value or its id')
+  .requiredOption('--user <address or id>', 'whose it is')
+  .option('--json', 'print JSON')
+  .action((given, options) =>
+    withSchema(async (sql, log, config) => {
+      const found = await findOwnIdentity(sql, await readUser(sql, options.user), given);
+      const { identity, domain } = await verifyIdentity(sql, log, config, found);
+      print(options, identity, tellStanding(identity, domain));
+    }),
+  );
+
+identities
+  .command('dns')
+  .description('show what must stand in DNS, what was found at the last look, and what to change')
+  .argument('<identity>', 'its value or its id')
+  .requiredOption('--user <address or id>', 'whose it is')
+  .option('--json', 'print JSON')
+  .action((given, options) =>
+    withSchema(async (sql) => {
+      const identity = await findOwnIdentity(sql, await readUser(sql, options.user), given);
+      const domain = await findProof(sql, identity);
+      print(options, readRecordsOf(domain), tellStanding(identity, domain));
+    }),
+  );
+
 program
   .command('doctor')
   .description('check the database, schema, secret key, ports, DNS and clock')
@@ -218,10 +285,10 @@ async function withDatabase(work: (sql: Pool, log: Log, config: Config) => Promi
   }
 }
 
-function withSchema(work: (sql: Pool) => Promise<void>): Promise<void> {
+function withSchema(work: (sql: Pool, log: Log, config: Config) => Promise<void>): Promise<void> {
   return withDatabase(async (sql, log, config) => {
     await prepareSchema(sql, log, config);
-    await work(sql);
+    await work(sql, log, config);
   });
 }
 
@@ -231,9 +298,14 @@ async function readUser(sql: Pool, given: string): Promise<User> {
   throw new OperatorError(`There is no user ${given}. List them: posthorn users list`);
 }
 
-function readAddress(given: string): string {
+function readValue(given: string): IdentityValue {
   const read = readIdentityValue(given);
   if ('fault' in read) throw new InvalidArgumentError(read.fault);
+  return read;
+}
+
+function readAddress(given: string): string {
+  const read = readValue(given);
   if (read.kind !== 'email') throw new InvalidArgumentError('Write an address such as ada@example.com.');
   return read.value;
 }
@@ -245,18 +317,6 @@ function readFuture(given: string): string {
 
 function print(options: { json?: boolean }, data: unknown, text: string): void {
   process.stdout.write(`${options.json ? JSON.stringify(data) : text}\n`);
-}
-
-function table(rows: string[][]): string {
-  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? [];
-  return rows
-    .map((row) =>
-      row
-        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    )
-    .join('\n');
 }
 
 /** Tells a failure in words and returns the exit code for it. */

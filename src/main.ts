@@ -12,7 +12,9 @@ import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
 import type { App, Services } from './http/services.ts';
+import { type Lookup, makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
+import { startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
 import { makeMetrics } from './lib/metrics.ts';
@@ -30,6 +32,7 @@ import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } fr
 import { workReplay } from './store/replays.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { findAnySealedSecret } from './store/webhooks.ts';
+import { classify } from './webhooks/addresses.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { makeEgress } from './webhooks/egress.ts';
 import { makePoster } from './webhooks/post.ts';
@@ -86,12 +89,14 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     ground.push(() => examiner.stop());
     const { acceptUnverified, inlineRawBytes } = config;
     let url: string | null = null;
+    const sealer = await openSealer(secretKeys, sql);
     const parts = {
       config,
       sql,
       log,
       egress,
-      sealer: await openSealer(secretKeys, sql),
+      sealer,
+      verification: { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) },
       links: makeLinks(secretKeys, () => baseUrl(config, url)),
       examiner,
       mail: { sql, examiner, acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
@@ -168,6 +173,10 @@ async function startLoops(
     work: purge,
   });
   closing.push(() => purging.stop());
+  if (config.roles.includes('verify')) {
+    const verification = startVerification(parts.verification);
+    closing.push(() => verification.stop());
+  }
   if (!config.roles.includes('deliver')) {
     const waker = await startWaker(sql, log, null);
     closing.push(() => waker.stop());
@@ -227,6 +236,11 @@ async function openMailDoor(services: Services, closing: Closing): Promise<numbe
   const door = await startMailDoor(services);
   closing.push(() => door.stop());
   return door.port;
+}
+
+/** Name servers of domains are asked at public addresses only: a zone may name any, and must not lead inside. */
+export function openLookup({ dnsServers }: Config): Lookup {
+  return makeLookup({ dnsServers, serverAt: (address) => (classify(address) === 'public' ? address : null) });
 }
 
 /** What links in payloads begin with: the same in every process, except on a port that was left to chance. */

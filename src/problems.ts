@@ -86,6 +86,12 @@ export const problems = {
     title: 'You have this identity already',
     remedy: 'Find it with `GET /identities?value=…`, and change it with PATCH.',
   },
+  domain_needed: {
+    status: 409,
+    title: 'An address is verified through its domain',
+    remedy:
+      'Connect its domain with `POST /identities`, and put the records in DNS that `dns_records` shows.',
+  },
   webhook_disabled: {
     status: 409,
     title: 'The webhook is disabled',

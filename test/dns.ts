@@ -6,14 +6,17 @@ import dgram from 'node:dgram';
 import { once } from 'node:events';
 import net, { type AddressInfo } from 'node:net';
 
-const types = { A: 1, NS: 2, CNAME: 5, MX: 15, TXT: 16, AAAA: 28 } as const;
-const codes = { NOERROR: 0, SERVFAIL: 2, NXDOMAIN: 3, REFUSED: 5 } as const;
+const types = { A: 1, NS: 2, CNAME: 5, SOA: 6, MX: 15, TXT: 16, AAAA: 28 } as const;
+const codes = { NOERROR: 0, SERVFAIL: 2, NXDOMAIN: 3, NOTIMP: 4, REFUSED: 5, NOTAUTH: 9 } as const;
 type RecordType = keyof typeof types;
 
-/** The values of one type: addresses, names, texts of any length, `10 mail.example` for MX. */
+/** The values of one type: addresses, names, texts of any length, `10 mail.example` for MX, the serial for SOA. */
 type Records = Partial<Record<RecordType, readonly string[]>>;
-/** `DROP` answers nothing at all. Of a list, each question takes one; the last is for good. */
-export type Answer = Records | Exclude<keyof typeof codes, 'NOERROR'> | 'DROP';
+/**
+ * `DROP` answers nothing at all, `REFERRAL` points to the root's servers, as one does who has no such zone. Of a list, each
+ * question takes one; the last is for good.
+ */
+export type Answer = Records | Exclude<keyof typeof codes, 'NOERROR'> | 'DROP' | 'REFERRAL';
 
 export interface DnsServer {
   /** `127.0.0.1:port` */
@@ -22,11 +25,24 @@ export interface DnsServer {
   answer(name: string, ...answers: [Answer, ...Answer[]]): void;
   /** One type of a name by itself, before what `answer` says of the name. */
   answerType(name: string, type: RecordType, ...answers: [Answer, ...Answer[]]): void;
+  /** Whatever is asked, before all that is said of names; null for those again. */
+  answerAll(answer: Answer | null): void;
+  /** Names of which nothing is said: they do not exist, until told otherwise. */
+  answerUnknown(answer: Answer): void;
   /** Unknown names do not exist again, and nothing has been asked. */
   reset(): void;
+  /** What was asked, in order. */
+  questions: readonly Asked[];
   /** How often a name was asked for, with or without a type. */
   count(name: string, type?: RecordType): number;
   close(): Promise<void>;
+}
+
+interface Asked {
+  name: string;
+  type: RecordType | undefined;
+  /** As `performance.now()` has it. */
+  atMs: number;
 }
 
 interface Question {
@@ -37,17 +53,20 @@ interface Question {
   bytes: Buffer;
 }
 
-export async function startDns(): Promise<DnsServer> {
+export async function startDns({ ttl = 0 } = {}): Promise<DnsServer> {
   const table = new Map<string, Answer[]>();
-  const asked: { name: string; type: RecordType | undefined }[] = [];
+  const asked: Asked[] = [];
+  let always: Answer | null = null;
+  let unknown: Answer = 'NXDOMAIN';
 
   function reply(message: Buffer, limit: number): Buffer | null {
     const question = readQuestion(message);
     const { name, type } = question;
-    asked.push({ name, type });
-    const answers = table.get(`${name} ${type}`) ?? table.get(name) ?? ['NXDOMAIN' as const];
-    const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? 'NXDOMAIN';
-    return answer === 'DROP' ? null : writeAnswer(question, answer, limit);
+    asked.push({ name, type, atMs: performance.now() });
+    if (always !== null) return always === 'DROP' ? null : writeAnswer(question, always, { limit, ttl });
+    const answers = table.get(`${name} ${type}`) ?? table.get(name) ?? [unknown];
+    const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? unknown;
+    return answer === 'DROP' ? null : writeAnswer(question, answer, { limit, ttl });
   }
 
   const udp = dgram.createSocket('udp4');
@@ -79,8 +98,17 @@ export async function startDns(): Promise<DnsServer> {
     answerType(name, type, ...answers) {
       table.set(`${key(name)} ${type}`, answers);
     },
+    answerAll(answer) {
+      always = answer;
+    },
+    answerUnknown(answer) {
+      unknown = answer;
+    },
+    questions: asked,
     reset() {
       table.clear();
+      always = null;
+      unknown = 'NXDOMAIN';
       asked.length = 0;
     },
     count(name, type) {
@@ -127,37 +155,49 @@ function readQuestion(message: Buffer): Question {
   };
 }
 
-function writeAnswer(question: Question, answer: Records | keyof typeof codes, limit: number): Buffer {
-  const code = typeof answer === 'string' ? codes[answer] : codes.NOERROR;
-  const records = typeof answer === 'string' ? [] : selectRecords(question, answer);
-  const whole = Buffer.concat([header(question.id, code, records.length), question.bytes, ...records]);
+function writeAnswer(
+  question: Question,
+  answer: Exclude<Answer, 'DROP'>,
+  { limit, ttl }: { limit: number; ttl: number },
+): Buffer {
+  const { id, bytes } = question;
+  if (answer === 'REFERRAL') {
+    const referral = writeRecord('', 'NS', 'a.root-servers.net', ttl);
+    return Buffer.concat([header(id, 0x8100, { authorities: 1 }), bytes, referral]);
+  }
+  // Answer, authoritative, recursion desired and available.
+  const flags = 0x8580 | (typeof answer === 'string' ? codes[answer] : codes.NOERROR);
+  const records = typeof answer === 'string' ? [] : selectRecords(question, answer, ttl);
+  const whole = Buffer.concat([header(id, flags, { answers: records.length }), bytes, ...records]);
   // Too long for UDP: the bit that says "ask again over TCP".
-  return whole.length <= limit
-    ? whole
-    : Buffer.concat([header(question.id, code, 0, { truncated: true }), question.bytes]);
+  return whole.length <= limit ? whole : Buffer.concat([header(id, flags | 0x0200), bytes]);
 }
 
 /** A CNAME comes along with whatever is asked for; what it leads to is in the same entry of the table. */
-function selectRecords({ name, type }: Question, records: Records): Buffer[] {
+function selectRecords({ name, type }: Question, records: Records, ttl: number): Buffer[] {
   const alias = type === 'CNAME' ? undefined : records.CNAME?.[0];
   const owner = alias ?? name;
   const wanted = type === undefined ? [] : (records[type] ?? []);
   return [
-    ...(alias === undefined ? [] : [writeRecord(name, 'CNAME', alias)]),
-    ...wanted.map((value) => writeRecord(owner, type as RecordType, value)),
+    ...(alias === undefined ? [] : [writeRecord(name, 'CNAME', alias, ttl)]),
+    ...wanted.map((value) => writeRecord(owner, type as RecordType, value, ttl)),
   ];
 }
 
-function header(id: number, code: number, answers: number, { truncated = false } = {}): Buffer {
-  // Answer, authoritative, recursion desired and available.
-  const flags = 0x8580 | code | (truncated ? 0x0200 : 0);
-  return Buffer.concat([id, flags, 1, answers, 0, 0].map(uint16));
+function header(id: number, flags: number, { answers = 0, authorities = 0 } = {}): Buffer {
+  return Buffer.concat([id, flags, 1, answers, authorities, 0].map(uint16));
 }
 
-function writeRecord(name: string, type: RecordType, value: string): Buffer {
+function writeRecord(name: string, type: RecordType, value: string, ttl: number): Buffer {
   const data = writeData(type, value);
-  const ttl = Buffer.alloc(4);
-  return Buffer.concat([writeName(name), uint16(types[type]), uint16(1), ttl, uint16(data.length), data]);
+  return Buffer.concat([
+    writeName(name),
+    uint16(types[type]),
+    uint16(1),
+    uint32(ttl),
+    uint16(data.length),
+    data,
+  ]);
 }
 
 function writeData(type: RecordType, value: string): Buffer {
@@ -169,6 +209,10 @@ function writeData(type: RecordType, value: string): Buffer {
     case 'MX': {
       const [priority = '0', exchange = ''] = value.split(' ');
       return Buffer.concat([uint16(Number(priority)), writeName(exchange)]);
+    }
+    case 'SOA': {
+      const times = [Number(value), 3600, 600, 86_400, 3600].map(uint32);
+      return Buffer.concat([writeName('ns.example'), writeName('hostmaster.example'), ...times]);
     }
     case 'TXT': {
       const bytes = Buffer.from(value);
@@ -204,6 +248,12 @@ function writeName(name: string): Buffer {
 function uint16(value: number): Buffer {
   const bytes = Buffer.alloc(2);
   bytes.writeUInt16BE(value);
+  return bytes;
+}
+
+function uint32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32BE(value);
   return bytes;
 }
 

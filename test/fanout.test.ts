@@ -88,7 +88,7 @@ async function build(world: World) {
     const value = `i${index}@${suffix}.example`;
     const made = await createIdentity(sql, owners[owner] ?? '', {
       ...{ kind: 'email', value, valueKey: value, domain: `${suffix}.example`, incomingDomain: false },
-      ...{ providerId: null, smtpAccountId: null, meta: '{}' },
+      ...{ id: newId(), proof: null, providerId: null, smtpAccountId: null, meta: '{}' },
     });
     identities.push(made?.id ?? '');
   }

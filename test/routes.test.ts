@@ -16,6 +16,7 @@ import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { makeExaminer } from '../src/mail/examine.ts';
 import { makeLinks } from '../src/mail/links.ts';
+import { openLookup } from '../src/main.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { makeEgress } from '../src/webhooks/egress.ts';
 import { makePoster } from '../src/webhooks/post.ts';
@@ -186,6 +187,7 @@ async function collectRoutes(): Promise<string[]> {
   const parts = {
     ...{ config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster },
     ...{ links, examiner, mail },
+    verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: openLookup(config) },
   };
   const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakeDelivery: () => {} });
   diagnostics.unsubscribe('fastify.initialization', listen);

@@ -130,9 +130,17 @@ describe('rows are what their interfaces say', () => {
     };
     const ownerId = await addUser();
     const domain = `${text()}.example`;
-    const none = { domain, incomingDomain: true, providerId: null, smtpAccountId: null, meta: '{"a":[1]}' };
+    const none = {
+      domain,
+      incomingDomain: true,
+      providerId: null,
+      smtpAccountId: null,
+      meta: '{"a":[1]}',
+      proof: null,
+    };
     const made = await identities.createIdentity(sql, ownerId, {
       ...none,
+      id: newId(),
       kind: 'domain',
       value: domain,
       valueKey: domain,
@@ -142,6 +150,7 @@ describe('rows are what their interfaces say', () => {
     const value = `a@${domain}`;
     const address = await identities.createIdentity(sql, ownerId, {
       ...none,
+      id: newId(),
       kind: 'email',
       value,
       valueKey: value,

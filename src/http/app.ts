@@ -25,6 +25,7 @@ import { meRoutes } from './routes/me.ts';
 import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
+import { verificationRoutes } from './routes/verification.ts';
 import { webhookTestRoutes } from './routes/webhook-test.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import type { App, Services } from './services.ts';
@@ -62,6 +63,7 @@ export async function buildApp(services: Services): Promise<App> {
 function addRoutes(api: App, services: Services, gate: Gate): void {
   meRoutes(api);
   identityRoutes(api, services);
+  verificationRoutes(api, services);
   webhookRoutes(api, services);
   webhookTestRoutes(api, services);
   deliveryRoutes(api, services);

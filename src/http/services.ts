@@ -9,6 +9,7 @@ import type {
 } from 'fastify';
 import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
+import type { VerifyParts } from '../identities/verify.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
@@ -29,6 +30,8 @@ export interface Services {
   examiner: Examiner;
   /** What taking mail needs. */
   mail: AcceptParts & RouteParts;
+  /** What proving a domain needs. */
+  verification: VerifyParts;
   egress: Egress;
   poster: Poster;
   /** Sent with every POST to a webhook. */

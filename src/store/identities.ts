@@ -4,7 +4,9 @@
  */
 import { type Sql, transaction } from '../db/client.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
+import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { holdDomain } from './verification.ts';
 
 export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
@@ -44,6 +46,7 @@ function columns(sql: Sql) {
 }
 
 export interface NewIdentity {
+  id: string;
   kind: IdentityKind;
   value: string;
   valueKey: string;
@@ -53,6 +56,8 @@ export interface NewIdentity {
   smtpAccountId: string | null;
   /** JSON text. */
   meta: string;
+  /** What proves a domain; null for an address. */
+  proof: { token: string; dnsRecords: string; dkimKey: NewDkimKey; firstCheckSeconds: number } | null;
 }
 
 /** Undefined when the owner has it already. */
@@ -60,18 +65,28 @@ export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): P
   return transaction(sql, async (sql) => {
     // An address and its domain made at the same moment must see each other, or they stay unlinked.
     await holdOwner(sql, ownerId);
+    const { id, proof } = given;
+    const domain = given.kind === 'email' ? await findDomain(sql, ownerId, given.domain) : undefined;
     const [made] = await sql<{ id: string }[]>`
       insert into identities (id, owner_id, kind, public_id, value, value_key, incoming_domain, provider_id,
-        smtp_account_id, meta, domain_identity_id)
-      values (${newId()}, ${ownerId}, ${given.kind}, ${newPublicId()}, ${given.value}, ${given.valueKey},
+        smtp_account_id, meta, domain_identity_id, status)
+      values (${id}, ${ownerId}, ${given.kind}, ${newPublicId()}, ${given.value}, ${given.valueKey},
         ${given.incomingDomain}, ${given.providerId}, ${given.smtpAccountId}, ${given.meta}::text::json,
-        ${given.kind === 'email' ? sql`(${domainIdentity(sql, ownerId, given.domain)})` : null})
+        ${domain?.id ?? null}, ${domain?.status ?? 'unverified'})
       on conflict (owner_id, kind, value_key) do nothing
       returning id`;
     if (!made) return undefined;
-    await createMailboxes(sql, ownerId, made.id);
-    if (given.kind === 'domain') await linkAddresses(sql, ownerId, given.domain, made.id);
-    return findIdentity(sql, ownerId, made.id);
+    await createMailboxes(sql, ownerId, id);
+    if (given.kind === 'domain') await linkAddresses(sql, ownerId, given.domain, id);
+    if (proof) {
+      await sql`
+        update identities
+        set verification_token = ${proof.token}, dns_records = ${proof.dnsRecords}::text::json,
+          next_check_at = now() + ${proof.firstCheckSeconds} * interval '1 second'
+        where owner_id = ${ownerId} and id = ${id}`;
+      await addDkimKey(sql, { ownerId, id }, proof.dkimKey);
+    }
+    return findIdentity(sql, ownerId, id);
   });
 }
 
@@ -79,9 +94,16 @@ async function holdOwner(sql: Sql, ownerId: string): Promise<void> {
   await sql`select from users where id = ${ownerId} for no key update`;
 }
 
-function domainIdentity(sql: Sql, ownerId: string, domain: string) {
-  return sql`
-    select id from identities where owner_id = ${ownerId} and kind = 'domain' and value_key = ${domain}`;
+/** Held as it is until the address that points to it is there: it might be about to lose its proof. */
+async function findDomain(
+  sql: Sql,
+  ownerId: string,
+  domain: string,
+): Promise<Pick<Identity, 'id' | 'status'> | undefined> {
+  const [row] = await sql<Pick<Identity, 'id' | 'status'>[]>`
+    select id, status from identities
+    where owner_id = ${ownerId} and kind = 'domain' and value_key = ${domain} for share`;
+  return row;
 }
 
 async function createMailboxes(sql: Sql, ownerId: string, identityId: string): Promise<void> {
@@ -124,7 +146,7 @@ export async function listIdentities(
       ${filter.kind ? sql`and kind = ${filter.kind}` : sql``}
       ${filter.status ? sql`and status = ${filter.status}` : sql``}
       ${filter.valueKey ? sql`and value_key = ${filter.valueKey}` : sql``}
-      ${pageOf(sql, page)}`;
+      ${pageOf(sql, page, 'identities')}`;
   return toPage(rows, page);
 }
 
@@ -168,6 +190,10 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
   return transaction(sql, async (sql) => {
     // An address made at this moment must not point to a domain that is on its way out.
     await holdOwner(sql, ownerId);
+    // A look at this domain, or at a rival's claim to it, locks some of the same rows in another order.
+    const [domain] = await sql<{ name: string }[]>`
+      select value_key as name from identities where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
+    if (domain) await holdDomain(sql, domain.name);
     // What the addresses of a domain had from it, their status, they lose with it.
     await sql`
       update identities set domain_identity_id = null, status = 'unverified', updated_at = now()
@@ -175,6 +201,12 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     await sql`
       update webhooks set deleted_at = now(), enabled = false, identity_id = null
       where owner_id = ${ownerId} and identity_id = ${id}`;
+    // Whoever else claims the value may have it the sooner.
+    await sql`
+      update identities set next_check_at = now()
+      where kind = 'domain' and next_check_at is not null and status <> 'verified' and value_key = (
+        select value_key from identities
+        where owner_id = ${ownerId} and id = ${id} and kind = 'domain' and status = 'verified')`;
     const deleted = await sql`
       with gone as (delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id)
       insert into identity_purges (identity_id, owner_id) select id, owner_id from gone`;

@@ -21,13 +21,17 @@ export interface Page<Row> {
   next: Position | null;
 }
 
-/** The end of a list query's WHERE clause, its order, and one row more than asked, which tells whether there are more. */
-export function pageOf(sql: Sql, page: PageRequest) {
+/**
+ * The end of a list query's WHERE clause, its order, and one row more than asked, which tells whether there are more. `table` is
+ * for those that show a `created_at`: the bare name would mean that text, which no index has.
+ */
+export function pageOf(sql: Sql, page: PageRequest, table?: string) {
   const after = page.after
     ? sql`and (created_at, id) <
         (timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid)`
     : sql``;
-  return sql`${after} order by created_at desc, id desc limit ${page.limit + 1}`;
+  const createdAt = table === undefined ? sql`created_at` : sql`${sql(table)}.created_at`;
+  return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit + 1}`;
 }
 
 /** What list queries select beside what they show. */

@@ -4,19 +4,36 @@ import path from 'node:path';
 import { after } from 'node:test';
 import { startDns } from '../dns.ts';
 import { run } from '../programs.ts';
-import { findPeer, makePeerFolder } from './programs.ts';
+import { findPeer, makePeerFolder, succeed } from './programs.ts';
+
+export interface NameServer {
+  /** `127.0.0.1:port` */
+  address: string;
+  /** Puts other records into the zone while it runs; they are served when this ends. */
+  change(records: string): Promise<void>;
+  /** What it serves of a type at a name, as zone file lines; empty for nothing. */
+  read(name: string, type: string): Promise<string>;
+  stop(): Promise<void>;
+}
 
 /** `records`: lines of a zone file, with names relative to the zone or with a dot at the end. */
-export async function startNameServer(zone: string, records: string): Promise<{ address: string }> {
+export async function startNameServer(
+  zone: string,
+  records: string,
+  { signed = false } = {},
+): Promise<NameServer> {
   const folder = makePeerFolder('knot');
   const zoneFile = path.join(folder.path, 'zone');
   const configFile = path.join(folder.path, 'knot.conf');
   const address = await findFreeAddress();
+  let serial = 0;
+  const writeRecords = (records: string) => {
+    serial += 1;
+    const authority = `@ SOA ns hostmaster ${serial} 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1`;
+    return writeFile(zoneFile, `$ORIGIN ${zone}.\n$TTL 60\n${authority}\n${records}\n`);
+  };
   await mkdir(path.join(folder.path, 'db'));
-  await writeFile(
-    zoneFile,
-    `$ORIGIN ${zone}.\n$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1\n${records}\n`,
-  );
+  await writeRecords(records);
   await writeFile(
     configFile,
     `
@@ -35,17 +52,33 @@ zone:
   - domain: ${zone}.
     file: ${zoneFile}
     zonefile-sync: -1
-    journal-content: none
+    ${signed ? 'dnssec-signing: on\n    zonefile-load: difference-no-serial' : ''}
+    journal-content: ${signed ? 'all' : 'none'}
 `,
   );
   const server = run(findPeer('knotd'), ['-c', configFile], {});
-  after(async () => {
+  const stop = async () => {
     server.child.kill();
     await server.ended;
+  };
+  after(async () => {
+    await stop();
     folder.remove();
   });
   await server.line(/server started/);
-  return { address };
+  const control = (...args: string[]) => succeed('knotc', ['-c', configFile, ...args]);
+  return {
+    address,
+    stop,
+    async change(records) {
+      await writeRecords(records);
+      await control('--blocking', 'zone-reload', `${zone}.`);
+    },
+    async read(name, type) {
+      // It fails for what is not there.
+      return control('zone-read', `${zone}.`, name, type).catch(() => '');
+    },
+  };
 }
 
 /** Free for UDP and TCP a moment ago. */

@@ -14,6 +14,7 @@ const packages = {
   swaks: 'swaks libnet-ssleay-perl',
   msmtp: 'msmtp',
   knotd: 'knot',
+  knotc: 'knot',
   opendkim: 'opendkim',
   'opendkim-genkey': 'opendkim-tools',
 } as const;

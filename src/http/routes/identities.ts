@@ -1,6 +1,8 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
 import { readIdentityValue } from '../../identities/value.ts';
+import { prepareProof } from '../../identities/verify.ts';
+import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
   createIdentity,
@@ -12,6 +14,7 @@ import {
   listIdentities,
   updateIdentity,
 } from '../../store/identities.ts';
+import { makeDue } from '../../store/verification.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf, Uuid } from '../schemas.ts';
@@ -19,7 +22,7 @@ import { type App, locate, type Services } from '../services.ts';
 
 const SeedTimestamp = Type.String({ examples: ['2026-01-31 12:00:00.123456+00'] });
 
-const Identity = Type.Object({
+export const Identity = Type.Object({
   id: Uuid,
   owner_id: Uuid,
   kind: oneOf(identityKinds),
@@ -83,12 +86,15 @@ export function identityRoutes(app: App, services: Services): void {
       config: { access: 'key', references, findFaults: findMismatch },
       schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
     },
-    (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
-        const identity = await createIdentity(sql, request.ownerId, readNewIdentity(request.body));
+    async (request, reply) => {
+      // Making a key takes a while; no transaction waits for it.
+      const given = await prepareIdentity(services, request.ownerId, request.body);
+      await answerOnce(services, request, reply, async (sql) => {
+        const identity = await createIdentity(sql, request.ownerId, given);
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: locate(services, `/identities/${identity.id}`), body: identity };
-      }),
+      });
+    },
   );
 
   app.get(
@@ -137,13 +143,11 @@ export function identityRoutes(app: App, services: Services): void {
       },
     },
     async (request) => {
-      const identity = await updateIdentity(
-        sql,
-        request.ownerId,
-        request.params.id,
-        readChanges(request.body),
-      );
+      const { id } = request.params;
+      const identity = await updateIdentity(sql, request.ownerId, id, readChanges(request.body));
       if (!identity) throw new Problem('not_found');
+      // Other records are wanted now; the next look, which is due at once, tells them.
+      if (request.body.incoming_domain !== undefined) await makeDue(sql, request.ownerId, id);
       return identity;
     },
   );
@@ -174,14 +178,26 @@ function findMismatch({ kind, value }: Record<string, unknown>): Fault[] {
   return [{ pointer: '/kind', code: 'mismatch', message }];
 }
 
-function readNewIdentity(given: Static<typeof NewIdentity>) {
+async function prepareIdentity(
+  { verification, sealer }: Services,
+  ownerId: string,
+  given: Static<typeof NewIdentity>,
+) {
+  const id = newId();
   const { kind, value, key, domain } = readValue(given.value);
+  const incomingDomain = given.incoming_domain ?? false;
+  const proof =
+    kind === 'domain'
+      ? await prepareProof(verification, sealer, { id, ownerId, domain, incomingDomain })
+      : null;
   return {
+    id,
+    proof,
     kind,
     value,
     valueKey: key,
     domain,
-    incomingDomain: given.incoming_domain ?? false,
+    incomingDomain,
     providerId: given.provider_id ?? null,
     smtpAccountId: given.smtp_account_id ?? null,
     meta: given.meta === undefined ? '{}' : toJsonText(given.meta),

@@ -1,0 +1,143 @@
+/** What `posthorn identities` does and prints. Works beside a running server: the same rows, the same checks. */
+import type { Config } from './config.ts';
+import type { Pool } from './db/client.ts';
+import type { DnsRecord } from './identities/records.ts';
+import { type IdentityValue, readIdentityValue } from './identities/value.ts';
+import { checkClaim, prepareProof } from './identities/verify.ts';
+import { isUuid, newId } from './lib/ids.ts';
+import type { Log } from './lib/log.ts';
+import { OperatorError } from './lib/operator-error.ts';
+import { makeSealer } from './lib/secrets.ts';
+import { table } from './lib/table.ts';
+import { loadSecretKeys, openLookup } from './main.ts';
+import { createIdentity, findIdentity, type Identity, listIdentities } from './store/identities.ts';
+import type { User } from './store/users.ts';
+import { findClaim } from './store/verification.ts';
+
+const pageSize = 1000;
+
+/** The newest first. */
+export async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[]> {
+  const all: Identity[] = [];
+  let page = await listIdentities(sql, userId, {}, { limit: pageSize, after: null });
+  for (;;) {
+    all.push(...page.rows.map(({ position, ...identity }) => identity));
+    if (!page.next) return all;
+    page = await listIdentities(sql, userId, {}, { limit: pageSize, after: page.next });
+  }
+}
+
+export async function addIdentity(
+  sql: Pool,
+  config: Config,
+  { userId, email }: User,
+  given: { value: IdentityValue; incoming: boolean },
+): Promise<Identity> {
+  const { kind, value, key, domain } = given.value;
+  if (kind === 'email' && given.incoming)
+    throw new OperatorError('--incoming is for a domain: an address takes its own mail anyway.');
+  const id = newId();
+  const claimed = { id, ownerId: userId, domain, incomingDomain: given.incoming };
+  const sealer = makeSealer(loadSecretKeys(config));
+  const made = await createIdentity(sql, userId, {
+    ...{ id, kind, value, valueKey: key, domain, incomingDomain: given.incoming },
+    ...{ providerId: null, smtpAccountId: null, meta: '{}' },
+    proof: kind === 'domain' ? await prepareProof(config, sealer, claimed) : null,
+  });
+  if (made) return made;
+  throw new OperatorError(
+    `${email} has ${value} already. See how it stands: posthorn identities dns ${value} --user ${email}`,
+  );
+}
+
+/** By its value or its id. */
+export async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
+  const read = readIdentityValue(given);
+  const find = isUuid(given)
+    ? () => findIdentity(sql, userId, given)
+    : async () => {
+        if ('fault' in read) return undefined;
+        const page = { limit: 1, after: null };
+        const { rows } = await listIdentities(sql, userId, { kind: read.kind, valueKey: read.key }, page);
+        return rows[0] && findIdentity(sql, userId, rows[0].id);
+      };
+  const found = await find();
+  if (found) return found;
+  throw new OperatorError(
+    `${email} has no identity ${given}. List them: posthorn identities list --user ${email}`,
+  );
+}
+
+/** Looks at DNS now. Answers the identity as it stands after that, and the domain behind it, whose records they are. */
+export async function verifyIdentity(
+  sql: Pool,
+  log: Log,
+  config: Config,
+  identity: Identity,
+): Promise<{ identity: Identity; domain: Identity }> {
+  const { owner_id: ownerId, id, value } = identity;
+  const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
+  if (!claim) throw new OperatorError(tellDomainNeeded(value));
+  const sealer = makeSealer(loadSecretKeys(config));
+  const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) };
+  await checkClaim(parts, claim, { asked: true, signal: new AbortController().signal });
+  const [checked, domain] = await Promise.all([
+    findIdentity(sql, ownerId, id),
+    findIdentity(sql, ownerId, claim.id),
+  ]);
+  if (!checked || !domain) throw new OperatorError(`${value} was deleted meanwhile.`);
+  return { identity: checked, domain };
+}
+
+/** The identity whose records prove it: itself, or the domain of an address. */
+export async function findProof(sql: Pool, identity: Identity): Promise<Identity> {
+  if (identity.kind === 'domain') return identity;
+  const { owner_id: ownerId, domain_identity_id: domainId, value } = identity;
+  const domain = domainId === null ? undefined : await findIdentity(sql, ownerId, domainId);
+  if (!domain) throw new OperatorError(tellDomainNeeded(value));
+  return domain;
+}
+
+function tellDomainNeeded(address: string): string {
+  const domain = address.slice(address.lastIndexOf('@') + 1);
+  return `An address is verified through its domain. Add it: posthorn identities add --value ${domain} --user …`;
+}
+
+export function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
+  return JSON.parse(text) ?? [];
+}
+
+const marks = { valid: '✓', missing: '✗', mismatch: '✗', unknown: '?' } as const;
+
+/** A line for each record, and under it what to publish, what was found and what to change. */
+export function tellStanding(identity: Identity, domain: Identity): string {
+  const records = readRecordsOf(domain);
+  const heads = records.map(({ status, purpose, required, type, name }) => [
+    `${marks[status]} ${purpose}`,
+    required ? 'required' : 'advised',
+    status,
+    type,
+    name,
+  ]);
+  const lines = table(heads).split('\n');
+  const blocks = records.map((record, index) => [lines[index], ...tellRecord(record)].join('\n'));
+  const through = identity.id === domain.id ? '' : `, as ${domain.value} is`;
+  const none = 'Nobody has looked yet which records it needs. Look now: posthorn identities verify';
+  return [
+    `${identity.value} is ${identity.status}${through}`,
+    ...(records.length > 0 ? blocks : [none]),
+  ].join('\n\n');
+}
+
+function tellRecord({ priority, value, checkedAt, status, found, note, graceUntil }: DnsRecord): string[] {
+  const nothing = status === 'unknown' ? 'not known' : 'nothing';
+  const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
+  return [
+    row('value', priority === undefined ? value : `${priority} ${value}`),
+    ...(found.length > 0 ? found : [checkedAt ? nothing : 'not looked at yet']).map((text, index) =>
+      row(index === 0 ? 'found' : '', text),
+    ),
+    ...(note === undefined ? [] : [row('change', note)]),
+    ...(graceUntil === undefined ? [] : [row('until', graceUntil)]),
+  ];
+}

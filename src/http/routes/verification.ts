@@ -1,0 +1,137 @@
+/** The proof of identities: what must stand in DNS, a look at it now, and new DKIM keys. */
+import type { FastifyReply } from 'fastify';
+import { Type } from 'typebox';
+import { checkClaim, makeSealedDkimKey, rotateDkim } from '../../identities/verify.ts';
+import { writeZone } from '../../identities/zone.ts';
+import { Problem } from '../../problems.ts';
+import { findIdentity } from '../../store/identities.ts';
+import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
+import { answerOnce } from '../idempotency.ts';
+import { IdParams, NullableTimestamp, oneOf, Timestamp } from '../schemas.ts';
+import type { App, Services } from '../services.ts';
+import { Identity } from './identities.ts';
+
+const DnsRecord = Type.Object({
+  type: Type.String(),
+  name: Type.String(),
+  value: Type.String({
+    description: 'What must stand there, whole; of SPF, what your record should become.',
+  }),
+  ttl: Type.Integer(),
+  priority: Type.Optional(Type.Integer()),
+  purpose: oneOf(['ownership', 'mx', 'spf', 'dkim', 'dmarc']),
+  required: Type.Boolean({ description: 'Whether it must stand for the identity to be verified.' }),
+  status: oneOf(['missing', 'mismatch', 'valid', 'unknown']),
+  found: Type.Array(Type.String()),
+  checkedAt: NullableTimestamp,
+  note: Type.Optional(Type.String()),
+  graceUntil: Type.Optional(Timestamp),
+});
+
+const tags = ['Identities'];
+
+export function verificationRoutes(app: App, services: Services): void {
+  const { sql, verification } = services;
+
+  app.post(
+    '/identities/:id/verify',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Look at its DNS records now: ten times at once, then once in 5 s',
+        params: IdParams,
+        response: { 200: Identity },
+      },
+    },
+    async (request, reply) => {
+      const { ownerId } = request;
+      const { id } = request.params;
+      const identity = await findIdentity(sql, ownerId, id);
+      if (!identity) throw new Problem('not_found');
+      const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
+      if (!claim) throw new Problem('domain_needed');
+      const limited = await takeCheck(sql, ownerId, claim.id);
+      if (limited) throw tooManyChecks(limited.waitSeconds);
+      await checkClaim(verification, claim, { asked: true, signal: abortedWith(reply) });
+      const checked = await findIdentity(sql, ownerId, id);
+      if (!checked) throw new Problem('not_found');
+      return checked;
+    },
+  );
+
+  app.get(
+    '/identities/:id/dns',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'What must stand in DNS, and what was found; empty for an address',
+        params: IdParams,
+        response: { 200: Type.Array(DnsRecord) },
+      },
+    },
+    async (request) => JSON.parse((await requireRecords(services, request)).dnsRecords) ?? [],
+  );
+
+  app.get(
+    '/identities/:id/dns.zone',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'The same, to be pasted into a zone file',
+        params: IdParams,
+        response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
+      },
+    },
+    async (request, reply) => {
+      const { value, dnsRecords } = await requireRecords(services, request);
+      return reply.type('text/plain; charset=utf-8').send(writeZone(value, JSON.parse(dnsRecords) ?? []));
+    },
+  );
+
+  app.post(
+    '/identities/:id/dkim/rotate',
+    {
+      config: { access: 'key' },
+      schema: {
+        tags,
+        summary: 'Make a new DKIM key; the old one stays until the new one is seen in DNS',
+        params: IdParams,
+        response: { 200: Identity },
+      },
+    },
+    async (request, reply) => {
+      const { ownerId } = request;
+      const { id } = request.params;
+      const key = await makeSealedDkimKey(services.sealer, id);
+      await answerOnce(services, request, reply, async (sql) => {
+        const known = await findIdentity(sql, ownerId, id);
+        if (!known) throw new Problem('not_found');
+        if (!(await rotateDkim(verification, sql, ownerId, id, key))) throw new Problem('domain_needed');
+        return { status: 200, body: (await findIdentity(sql, ownerId, id)) ?? known };
+      });
+    },
+  );
+}
+
+async function requireRecords({ sql }: Services, request: { ownerId: string; params: { id: string } }) {
+  const found = await readRecords(sql, request.ownerId, request.params.id);
+  if (!found) throw new Problem('not_found');
+  return found;
+}
+
+/** A look for a caller who has gone is given up. */
+function abortedWith(reply: FastifyReply): AbortSignal {
+  const gone = new AbortController();
+  reply.raw.once('close', () => gone.abort());
+  return gone.signal;
+}
+
+function tooManyChecks(waitSeconds: number): Problem {
+  return new Problem('rate_limited', {
+    detail: `This identity was checked often of late. Wait ${waitSeconds} s; it is checked by itself as well.`,
+    headers: { 'retry-after': String(waitSeconds) },
+  });
+}

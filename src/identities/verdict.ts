@@ -1,0 +1,230 @@
+/**
+ * What becomes of a domain identity after a look at its DNS. Pure: time and chance come in as arguments.
+ * docs/identity-states.md draws it. Guarantee: what could not be looked up never takes anything away from a verified
+ * identity, and never hands one over.
+ */
+import type { Identity } from '../store/identities.ts';
+import type { DnsRecord } from './records.ts';
+
+export interface Standing {
+  status: Identity['status'];
+  /** When the present checks began: when it was made, when a person asked again, or when it failed. */
+  since: Date;
+  /** When required records of a verified identity were first seen to be gone. */
+  graceSince: Date | null;
+  /** Why it is what it is, in a sentence. */
+  reason: string | null;
+}
+
+export interface Verdict extends Standing {
+  reason: string;
+  graceUntil: Date | null;
+  /** Until the next look; null when there is none. */
+  waitSeconds: number | null;
+  /** Another owner held the value verified and loses it, in the same transaction. */
+  takesOver: boolean;
+}
+
+/** The token of another owner who holds the value verified, seen in the answer that the claimant's was seen in. */
+export type HolderToken = 'valid' | 'gone' | 'unknown';
+
+const minute = 60;
+const hour = 60 * minute;
+const day = 24 * hour;
+const patienceSeconds = 72 * hour;
+const graceSeconds = 72 * hour;
+
+/** When one that is not proven is looked at, by its age: soon, every 6 h until 72 h, then daily for a week. */
+const unprovenAges = [
+  ...[10, 30, minute, 2 * minute, 5 * minute, 10 * minute, 30 * minute, hour, 2 * hour],
+  ...Array.from({ length: 12 }, (_, index) => (index + 1) * 6 * hour),
+  ...Array.from({ length: 7 }, (_, index) => patienceSeconds + (index + 1) * day),
+];
+/** By the time since it failed. */
+const failedAges = Array.from({ length: 7 }, (_, index) => (index + 1) * day);
+
+export const firstCheckSeconds = 10;
+
+export function decideStatus(
+  standing: Standing,
+  records: readonly DnsRecord[],
+  /** Null when nobody else holds the value verified. */
+  holder: HolderToken | null,
+  now: Date,
+  random: () => number,
+): Verdict {
+  const required = records.filter((record) => record.required);
+  const stands = required.length > 0 && required.every(({ status }) => status === 'valid');
+  const claim = stands ? decideClaim(standing.status === 'verified' ? null : holder) : null;
+  if (claim && claim !== 'wait') {
+    const reason = standing.graceSince ? 'The required records are back.' : 'The required records stand.';
+    const waitSeconds = aroundSixHours(random);
+    return { ...verdict(standing, 'verified', reason, waitSeconds), takesOver: claim === 'take_over' };
+  }
+  if (standing.status === 'verified') return decideVerified(standing, required, now, random);
+  if (standing.status === 'failed') return decideFailed(standing, holder, stands, now, random);
+  if (stands) {
+    const waitSeconds = nextWait(unprovenAges, standing.since, now, random);
+    return verdict(standing, 'pending', tellHeld(holder), waitSeconds);
+  }
+  return decideUnproven(standing, records, now, random);
+}
+
+/** What one whose required records stand may do. A look that could not tell whether the holder's token is gone changes nothing. */
+export function decideClaim(holder: HolderToken | null): 'verify' | 'take_over' | 'wait' {
+  if (holder === null) return 'verify';
+  return holder === 'gone' ? 'take_over' : 'wait';
+}
+
+function decideVerified(
+  standing: Standing,
+  required: readonly DnsRecord[],
+  now: Date,
+  random: () => number,
+): Verdict {
+  const gone = required.filter(isGone);
+  const graceSince = standing.graceSince ?? (gone.length > 0 ? now : null);
+  if (graceSince === null) {
+    const reason = `${tellRecords(required.filter(isUnknown))} could not be looked up, which changes nothing.`;
+    return verdict(standing, 'verified', reason, aroundSixHours(random));
+  }
+  const graceUntil = addSeconds(graceSince, graceSeconds);
+  // The end, too, has to be seen: an outage at that moment is not a record that is gone.
+  if (gone.length > 0 && now >= graceUntil) {
+    return fail(standing, `${tellRecords(gone)} did not come back within 72 hours.`, now, random);
+  }
+  const reason =
+    gone.length > 0
+      ? `${tellRecords(gone)} went missing: the identity fails at ${graceUntil.toISOString()} unless what is required stands again by then.`
+      : `${tellRecords(required.filter(isUnknown))} could not be looked up; the grace goes on.`;
+  const leftSeconds = (graceUntil.getTime() - now.getTime()) / 1000;
+  const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, random), leftSeconds) : jitter(hour, random);
+  return { ...verdict(standing, 'verified', reason, waitSeconds), graceSince, graceUntil };
+}
+
+/** Why it failed goes on being told, whatever the later looks say. */
+function decideFailed(
+  standing: Standing,
+  holder: HolderToken | null,
+  stands: boolean,
+  now: Date,
+  random: () => number,
+): Verdict {
+  const reason = stands ? tellHeld(holder) : (standing.reason ?? 'The required records do not stand.');
+  return verdict(standing, 'failed', reason, nextWait(failedAges, standing.since, now, random));
+}
+
+function decideUnproven(
+  standing: Standing,
+  records: readonly DnsRecord[],
+  now: Date,
+  random: () => number,
+): Verdict {
+  const waitSeconds = nextWait(unprovenAges, standing.since, now, random);
+  const ownership = records.find(({ purpose }) => purpose === 'ownership')?.status ?? 'unknown';
+  const isLate = now >= addSeconds(standing.since, patienceSeconds);
+  if (isLate && (ownership === 'missing' || ownership === 'mismatch')) {
+    return fail(standing, 'The ownership record was not found within 72 hours.', now, random);
+  }
+  if (waitSeconds === null && ownership === 'unknown') {
+    return fail(standing, 'The ownership record could not be looked up for ten days.', now, random);
+  }
+  // Any DMARC record is a good one, so it may well have been there before us.
+  const ours = records.filter(({ purpose }) => purpose !== 'dmarc');
+  const found = ours.filter(({ status }) => status === 'valid');
+  if (found.length > 0) {
+    return verdict(
+      standing,
+      'pending',
+      `${tellRecords(found)} found, not yet all that is required.`,
+      waitSeconds,
+    );
+  }
+  const status = standing.status === 'pending' && ours.some(isUnknown) ? 'pending' : 'unverified';
+  return verdict(standing, status, 'None of the records was found.', waitSeconds);
+}
+
+function fail(standing: Standing, reason: string, now: Date, random: () => number): Verdict {
+  const waitSeconds = nextWait(failedAges, now, now, random);
+  return { ...verdict(standing, 'failed', reason, waitSeconds), since: now };
+}
+
+function verdict(
+  standing: Standing,
+  status: Standing['status'],
+  reason: string,
+  waitSeconds: number | null,
+): Verdict {
+  const { since } = standing;
+  return { status, since, graceSince: null, graceUntil: null, reason, waitSeconds, takesOver: false };
+}
+
+/** What becomes of the holder when another takes the value over. */
+export function decideLoss(standing: Standing, now: Date, random: () => number): Verdict {
+  const reason =
+    'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.';
+  return fail(standing, reason, now, random);
+}
+
+/** A person asks for a look: what is not verified begins anew, and is `pending` while the look is under way. */
+export function beginAgain(standing: Standing, now: Date): Standing {
+  if (standing.status === 'verified') return standing;
+  return { status: 'pending', since: now, graceSince: null, reason: 'A check was asked for.' };
+}
+
+/** The records as they are kept and shown: the end of a grace at those it is about, and the reason where a person looks for it. */
+export function markRecords(records: readonly DnsRecord[], verdict: Verdict): DnsRecord[] {
+  const { status, graceUntil, reason } = verdict;
+  const told = records.find((record) => record.required && record.status !== 'valid') ?? records[0];
+  const tells = status === 'failed' || (status === 'pending' && told?.status === 'valid');
+  return records.map((record) => {
+    if (graceUntil && record.required && isGone(record)) {
+      return { ...withReason(record, reason), graceUntil: graceUntil.toISOString() };
+    }
+    return tells && record === told ? withReason(record, reason) : record;
+  });
+}
+
+function withReason(record: DnsRecord, reason: string): DnsRecord {
+  return { ...record, note: record.note === undefined ? reason : `${record.note} ${reason}` };
+}
+
+function isGone({ status }: DnsRecord): boolean {
+  return status === 'missing' || status === 'mismatch';
+}
+
+function isUnknown({ status }: DnsRecord): boolean {
+  return status === 'unknown';
+}
+
+function tellHeld(holder: HolderToken | null): string {
+  return holder === 'valid'
+    ? 'Another owner holds the domain verified: remove the other record that stands at the same name, and it is yours.'
+    : 'Another owner holds the domain verified, and whether that ownership record is gone could not be seen.';
+}
+
+function tellRecords(records: readonly DnsRecord[]): string {
+  const names = [
+    ...new Set(records.map(({ purpose }) => (purpose === 'ownership' ? purpose : purpose.toUpperCase()))),
+  ];
+  return `The ${new Intl.ListFormat('en').format(names)} record${records.length > 1 ? 's' : ''}`;
+}
+
+/** To the first of the ages that is not just now; up to 10 % late, so that what began together does not stay together. */
+function nextWait(ages: readonly number[], since: Date, now: Date, random: () => number): number | null {
+  const age = (now.getTime() - since.getTime()) / 1000;
+  const next = ages.find((seconds) => seconds >= age + 5);
+  return next === undefined ? null : (next - age) * (1 + 0.1 * random());
+}
+
+function aroundSixHours(random: () => number): number {
+  return jitter(6 * hour, random);
+}
+
+function jitter(seconds: number, random: () => number): number {
+  return seconds * (0.9 + 0.2 * random());
+}
+
+function addSeconds(time: Date, seconds: number): Date {
+  return new Date(time.getTime() + seconds * 1000);
+}

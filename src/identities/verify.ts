@@ -1,0 +1,274 @@
+/**
+ * Proves domain identities: looks at their DNS, decides, and writes down how they stand. Guarantees: never two owners hold a
+ * value verified; what could not be looked up takes nothing away; a takeover is one transaction.
+ */
+import { randomBytes } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
+import { isUnavailable, type Pool, type Sql, transaction } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import { addDkimKey, dropUnseenDkimKeys, type NewDkimKey, retireDkimKeys } from '../store/dkim-keys.ts';
+import {
+  type Claim,
+  claimDue,
+  findClaim,
+  type Held,
+  holdClaim,
+  holdValue,
+  readRecords,
+  type Stored,
+  saveRecords,
+  saveStanding,
+} from '../store/verification.ts';
+import { makeDkimKey } from './dkim.ts';
+import type { Lookup } from './lookup.ts';
+import {
+  type Answers,
+  type DnsRecord,
+  judgeRecords,
+  questionKey,
+  questionsFor,
+  sightToken,
+  type Wanted,
+} from './records.ts';
+import {
+  beginAgain,
+  decideLoss,
+  decideStatus,
+  firstCheckSeconds,
+  markRecords,
+  type Verdict,
+} from './verdict.ts';
+
+export interface VerifyParts {
+  sql: Pool;
+  sealer: Sealer;
+  lookup: Lookup;
+  /** The MX that domains are to point to. */
+  mailHost: string;
+  log: Log;
+}
+
+/** What a new domain identity begins with: its token and key, and what must stand in DNS before anyone has looked. */
+export async function prepareProof(
+  { mailHost }: { mailHost: string },
+  sealer: Sealer,
+  given: { id: string; ownerId: string; domain: string; incomingDomain: boolean },
+) {
+  const token = randomBytes(24).toString('base64url');
+  const dkimKey = await makeSealedDkimKey(sealer, given.id);
+  const wanted = wantedOf({ ...given, token, dkimKeys: [dkimKey] }, mailHost);
+  const dnsRecords = JSON.stringify(judgeRecords(wanted, new Map(), new Date()));
+  return { token, dnsRecords, dkimKey, firstCheckSeconds };
+}
+
+function wantedOf(claim: Claim, mailHost: string): Wanted {
+  const { domain, token, incomingDomain, dkimKeys } = claim;
+  const newest = dkimKeys.length - 1;
+  return {
+    ...{ domain, token, incomingDomain, mailHost },
+    dkimKeys: dkimKeys.map((key, n) => (newest > 0 && n === newest ? { ...key, isNew: true } : key)),
+  };
+}
+
+/** One look at a claim, and what comes of it; nothing does when `signal` cut it short. */
+export async function checkClaim(
+  parts: VerifyParts,
+  claim: Claim,
+  options: { asked: boolean; signal: AbortSignal },
+): Promise<void> {
+  const wanted = wantedOf(claim, parts.mailHost);
+  const answers = await parts.lookup.look(questionsFor(wanted), options.signal);
+  // What was not asked to the end is no outage of DNS.
+  if (options.signal.aborted) return;
+  await transaction(parts.sql, async (sql) => {
+    const held = await holdValue(sql, claim);
+    if (held) await decide(parts, sql, held, answers, options.asked);
+  });
+}
+
+async function decide(
+  parts: VerifyParts,
+  sql: Sql,
+  { now, claim, mine, holder }: Held,
+  answers: Answers,
+  asked: boolean,
+): Promise<void> {
+  const seenKey = findReplacement(parts, claim, answers, now);
+  const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, parts.mailHost);
+  const records = judgeRecords(wanted, answers, now);
+  const standing = asked ? beginAgain(mine, now) : mine;
+  const ownership = answers.get(questionKey({ name: `_posthorn.${claim.domain}`, type: 'TXT' }));
+  const theirs = holder ? sightToken(ownership, holder.token) : null;
+  const verdict = decideStatus(standing, records, theirs, now, Math.random);
+  // The one who loses it goes first: at no moment do two hold it.
+  if (holder && verdict.takesOver) await demote(parts, sql, holder, answers, now);
+  // What is wanted has changed since the question was put: another look, at once, asks for that too.
+  const isWhole = questionsFor(wanted).every((question) => answers.has(questionKey(question)));
+  const waitSeconds = isWhole ? verdict.waitSeconds : 0;
+  await save(parts, sql, mine, claim.domain, markRecords(records, verdict), { ...verdict, waitSeconds });
+  if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
+}
+
+/** The key that takes the place of the others, once it is seen in DNS. */
+function findReplacement({ mailHost }: VerifyParts, claim: Claim, answers: Answers, now: Date) {
+  const newest = claim.dkimKeys.at(-1);
+  if (!newest || claim.dkimKeys.length === 1) return undefined;
+  const wanted = wantedOf({ ...claim, dkimKeys: [newest] }, mailHost);
+  const record = judgeRecords(wanted, answers, now).find(({ purpose }) => purpose === 'dkim');
+  return record?.status === 'valid' ? newest : undefined;
+}
+
+/** What the claimant's look saw is told to the holder too: that the ownership record is gone. */
+async function demote(
+  parts: VerifyParts,
+  sql: Sql,
+  holder: Stored,
+  answers: Answers,
+  now: Date,
+): Promise<void> {
+  const claim = await findClaim(sql, holder.ownerId, holder.id);
+  if (!claim) return;
+  const verdict = decideLoss(holder, now, Math.random);
+  const before: DnsRecord[] = JSON.parse(holder.dnsRecords) ?? [];
+  const steady = before.filter(({ graceUntil }) => graceUntil === undefined);
+  const records = keepSeen(judgeRecords(wantedOf(claim, parts.mailHost), answers, now), steady);
+  await save(parts, sql, holder, claim.domain, markRecords(records, verdict), verdict);
+}
+
+/** Those that were not looked at are told as they were before, where they were. */
+function keepSeen(records: readonly DnsRecord[], before: readonly DnsRecord[]): DnsRecord[] {
+  return records.map((record) => {
+    const { type, name, purpose, checkedAt } = record;
+    const known = before.find((one) => one.type === type && one.name === name && one.purpose === purpose);
+    return checkedAt === null ? (known ?? record) : record;
+  });
+}
+
+async function save(
+  { log }: VerifyParts,
+  sql: Sql,
+  before: Stored,
+  domain: string,
+  records: DnsRecord[],
+  verdict: Verdict,
+): Promise<void> {
+  const { id, ownerId } = before;
+  const changed =
+    verdict.status !== before.status || tellApart(records) !== tellApart(JSON.parse(before.dnsRecords));
+  await saveStanding(sql, before, { ...verdict, dnsRecords: JSON.stringify(records), changed });
+  if (verdict.status !== before.status) {
+    log.info(
+      { identityId: id, ownerId, domain, from: before.status, to: verdict.status },
+      `identity ${domain} is ${verdict.status}: ${verdict.reason}`,
+    );
+  }
+}
+
+/** What a reader of the records would notice: all but the time of the look. */
+function tellApart(records: DnsRecord[] | null): string {
+  return JSON.stringify((records ?? []).map(({ checkedAt, ...rest }) => rest));
+}
+
+/** Takes a while: no transaction is to wait for it. */
+export async function makeSealedDkimKey(sealer: Sealer, identityId: string): Promise<NewDkimKey> {
+  const { selector, publicKey, privateKey } = await makeDkimKey(new Date());
+  return { selector, publicKey, privateKey: sealer.seal(privateKey, `dkim ${identityId} ${selector}`) };
+}
+
+/**
+ * Adds a DKIM key; the one before stays until the new one is seen, and one that never was makes room. False when there is
+ * no such domain identity.
+ */
+export function rotateDkim(
+  parts: { mailHost: string },
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  key: NewDkimKey,
+): Promise<boolean> {
+  return transaction(sql, async (sql) => {
+    const claim = await holdClaim(sql, ownerId, id);
+    if (!claim) return false;
+    await dropUnseenDkimKeys(sql, claim);
+    await addDkimKey(sql, claim, key);
+    await restateRecords(parts, sql, ownerId, id);
+    return true;
+  });
+}
+
+/** What is wanted has changed: what was seen of the rest stays, and a look follows soon. */
+async function restateRecords(
+  { mailHost }: { mailHost: string },
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<void> {
+  const claim = await findClaim(sql, ownerId, id);
+  const stored = await readRecords(sql, ownerId, id);
+  if (!claim || !stored) return;
+  const before: DnsRecord[] = JSON.parse(stored.dnsRecords) ?? [];
+  const records = keepSeen(judgeRecords(wantedOf(claim, mailHost), new Map(), new Date()), before);
+  await saveRecords(sql, claim, JSON.stringify(records));
+}
+
+const pollMs = 1000;
+/** Bounds what all the look-ups of a process ask of the world: each is about six questions. */
+const checksPerSecond = 20;
+/** A look may take 8 s; those that do must not hold up the others, nor pile up. */
+const maxUnderWay = 80;
+
+/** Looks at what is due, a bounded number a second, the owners in turn. Any number of processes may run it. */
+export function startVerification(parts: VerifyParts): Loop {
+  const { sql, log } = parts;
+  const stopping = new AbortController();
+  const underWay = new Set<Promise<void>>();
+
+  async function check(claim: Claim): Promise<void> {
+    try {
+      const whole = claim.dkimKeys.length > 0 ? claim : await giveKey(claim);
+      if (whole) await checkClaim(parts, whole, { asked: false, signal: stopping.signal });
+    } catch (err) {
+      // It is due again in two minutes.
+      const level = isUnavailable(err) || stopping.signal.aborted ? 'warn' : 'error';
+      log[level]({ err, identityId: claim.id }, 'an identity could not be checked');
+    }
+  }
+
+  /** One that was made before there were keys. */
+  async function giveKey({ ownerId, id }: Claim): Promise<Claim | undefined> {
+    await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts.sealer, id));
+    return findClaim(sql, ownerId, id);
+  }
+
+  function begin(claim: Claim): void {
+    const checking = check(claim).finally(() => underWay.delete(checking));
+    underWay.add(checking);
+  }
+
+  async function work(): Promise<boolean> {
+    // Room for one of each of many owners: who has many that are slow does not keep the others out.
+    while (underWay.size > maxUnderWay - checksPerSecond) await Promise.race(underWay);
+    const due = stopping.signal.aborted ? [] : await claimDue(sql, checksPerSecond);
+    for (const claim of due) {
+      begin(claim);
+      await pause(1000 / checksPerSecond, stopping.signal);
+    }
+    return due.length > 0;
+  }
+
+  const loop = startLoop({ name: 'checking identities', pollMs, log, isPassing: isUnavailable, work });
+  return {
+    wake: loop.wake,
+    async stop() {
+      stopping.abort();
+      await loop.stop();
+      await Promise.all(underWay);
+    },
+  };
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<unknown> {
+  return delay(ms, undefined, { signal }).catch(() => {});
+}

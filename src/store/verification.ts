@@ -1,0 +1,198 @@
+/**
+ * The proof of domain identities: which are due for a look, how they stand, and who holds a value. A value's claims are
+ * decided one at a time, so that never two owners hold it; a unique index stands behind that.
+ */
+import { only, type Sql } from '../db/client.ts';
+import type { Identity } from './identities.ts';
+
+/** A domain identity with all that a look at its DNS needs to know. */
+export interface Claim {
+  id: string;
+  ownerId: string;
+  domain: string;
+  token: string;
+  incomingDomain: boolean;
+  /** The newest last. */
+  dkimKeys: { selector: string; publicKey: string }[];
+}
+
+function claimColumns(sql: Sql) {
+  return sql`
+    identities.id, identities.owner_id as "ownerId", identities.value_key as domain,
+    identities.verification_token as token, identities.incoming_domain as "incomingDomain",
+    (
+      select coalesce(json_agg(json_build_object('selector', selector, 'publicKey', public_key)
+        order by created_at, selector), '[]')
+      from dkim_keys where dkim_keys.owner_id = identities.owner_id and dkim_keys.identity_id = identities.id
+    ) as "dkimKeys"`;
+}
+
+/** A check that has not ended by then is given up for lost, and made again. */
+const checkSeconds = 120;
+/** Of more at once, chance picks some. */
+const maxOwners = 200;
+
+/**
+ * Those that are due, theirs to check for two minutes: one of each owner, then a second of each, whoever has many. Of more
+ * owners than that chance picks, so that nobody waits behind those who are always first. Not by owner: the loop works for all.
+ */
+export async function claimDue(sql: Sql, limit: number): Promise<Claim[]> {
+  return sql<Claim[]>`
+    with owners as (
+      select owner_id from identities where next_check_at <= now() group by owner_id order by random() limit ${maxOwners}
+    ), candidates as materialized (
+      select due.id, due.rank from owners cross join lateral (
+        select id, row_number() over (order by next_check_at) as rank from identities
+        where identities.owner_id = owners.owner_id and kind = 'domain' and next_check_at <= now()
+        order by next_check_at limit ${limit}
+      ) due
+      order by due.rank, random() limit ${limit * 2}
+    ), picked as materialized (
+      select id from candidates join identities using (id)
+      where next_check_at <= now() order by rank limit ${limit} for update of identities skip locked
+    )
+    update identities set next_check_at = now() + ${checkSeconds} * interval '1 second'
+    where id = any (array(select id from picked))
+    returning ${claimColumns(sql)}`;
+}
+
+export async function findClaim(sql: Sql, ownerId: string, id: string): Promise<Claim | undefined> {
+  const [row] = await sql<Claim[]>`
+    select ${claimColumns(sql)} from identities
+    where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
+  return row;
+}
+
+/** The same, held until the transaction ends: what a look says of it is decided before or after. */
+export async function holdClaim(sql: Sql, ownerId: string, id: string): Promise<Claim | undefined> {
+  await sql`select from identities where owner_id = ${ownerId} and id = ${id} for no key update`;
+  return findClaim(sql, ownerId, id);
+}
+
+/** How an identity stands, and its records as they were last seen. */
+export interface Stored {
+  id: string;
+  ownerId: string;
+  token: string;
+  status: Identity['status'];
+  since: Date;
+  graceSince: Date | null;
+  reason: string | null;
+  /** JSON text. */
+  dnsRecords: string;
+}
+
+export interface Held {
+  now: Date;
+  /** As it is now: it may have changed since it was found. */
+  claim: Claim;
+  mine: Stored;
+  /** Who else holds the value verified. */
+  holder: Stored | undefined;
+}
+
+/** All that is decided about a domain's claims is decided one after the other. Taken before any row of theirs. */
+export async function holdDomain(sql: Sql, domain: string): Promise<void> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${`identity ${domain}`}, 0))`;
+}
+
+/**
+ * Holds a value until the transaction ends, and tells how the identity stands that is to be decided on, and which other one
+ * holds the value verified. Undefined when the identity is gone.
+ */
+export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promise<Held | undefined> {
+  await holdDomain(sql, domain);
+  // After the lock, so that what the one before us did is seen.
+  const rows = await sql<Stored[]>`
+    select id, owner_id as "ownerId", verification_token as token, status, standing_since as since,
+      grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords"
+    from identities
+    where kind = 'domain' and value_key = ${domain} and (id = ${id} or status = 'verified')
+    order by id for no key update`;
+  const mine = rows.find((row) => row.id === id);
+  const { now } = only(await sql<{ now: Date }[]>`select clock_timestamp() as now`);
+  const claim = mine && (await findClaim(sql, ownerId, id));
+  return claim && { now, claim, mine, holder: rows.find((row) => row.id !== id) };
+}
+
+export interface NewStanding {
+  status: Identity['status'];
+  since: Date;
+  graceSince: Date | null;
+  reason: string | null;
+  /** JSON text. */
+  dnsRecords: string;
+  /** Until the next look; null for none. */
+  waitSeconds: number | null;
+  /** Whether anything but the time of the look has changed. */
+  changed: boolean;
+}
+
+/** Writes how a domain identity stands now; the owner's addresses at the domain stand as it does. */
+export async function saveStanding(
+  sql: Sql,
+  { ownerId, id }: { ownerId: string; id: string },
+  given: NewStanding,
+): Promise<void> {
+  await sql`
+    update identities
+    set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
+      standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
+      next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
+      updated_at = case when ${given.changed} then now() else updated_at end
+    where owner_id = ${ownerId} and id = ${id}`;
+  await sql`
+    update identities set status = ${given.status}, updated_at = now()
+    where owner_id = ${ownerId} and domain_identity_id = ${id} and status <> ${given.status}`;
+}
+
+/** Replaces the records that are shown, between two looks; and has it looked at soon. */
+export async function saveRecords(
+  sql: Sql,
+  { ownerId, id }: { ownerId: string; id: string },
+  dnsRecords: string,
+): Promise<void> {
+  await sql`
+    update identities set dns_records = ${dnsRecords}::text::json, next_check_at = now(), updated_at = now()
+    where owner_id = ${ownerId} and id = ${id}`;
+}
+
+/** Has a domain identity looked at now, unless it is given up. */
+export async function makeDue(sql: Sql, ownerId: string, id: string): Promise<void> {
+  await sql`
+    update identities set next_check_at = now()
+    where owner_id = ${ownerId} and id = ${id} and kind = 'domain' and next_check_at is not null`;
+}
+
+export async function readRecords(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<{ kind: Identity['kind']; value: string; dnsRecords: string } | undefined> {
+  const [row] = await sql<{ kind: Identity['kind']; value: string; dnsRecords: string }[]>`
+    select kind, value, dns_records::text as "dnsRecords" from identities
+    where owner_id = ${ownerId} and id = ${id}`;
+  return row;
+}
+
+const burst = 10;
+const secondsEach = 5;
+
+/** Takes one of the checks that a person may ask for: 10 at once, then one every 5 s. Answers the seconds to wait, if any. */
+export async function takeCheck(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<{ waitSeconds: number } | undefined> {
+  const allowance = sql`
+    least(${burst}::float8, check_allowance + extract(epoch from now() - check_allowance_at) / ${secondsEach}::float8)`;
+  const [taken] = await sql`
+    update identities set check_allowance = ${allowance} - 1, check_allowance_at = now()
+    where owner_id = ${ownerId} and id = ${id} and ${allowance} >= 1
+    returning id`;
+  if (taken) return undefined;
+  const [row] = await sql<{ waitSeconds: number }[]>`
+    select ceil((1 - ${allowance}) * ${secondsEach}::float8)::int as "waitSeconds"
+    from identities where owner_id = ${ownerId} and id = ${id}`;
+  return row && { waitSeconds: Math.max(1, row.waitSeconds) };
+}

@@ -1,0 +1,253 @@
+/**
+ * Look-ups at the domain's own servers. `system` stands for the system's resolver, which tells who they are; the others are the
+ * name servers, at public addresses that lead to ports of this machine.
+ */
+import assert from 'node:assert/strict';
+import { after, beforeEach, describe, test } from 'node:test';
+import { makeLookup } from '../src/identities/lookup.ts';
+import { type Answer, startDns } from './dns.ts';
+
+const [system, first, second, elsewhere] = await Promise.all([
+  startDns(),
+  startDns(),
+  startDns(),
+  startDns(),
+]);
+const all = [system, first, second, elsewhere];
+after(() => Promise.all(all.map((server) => server.close())));
+
+const places: Record<string, string> = {
+  '8.8.1.1': first.address,
+  '8.8.2.2': second.address,
+  '8.8.3.3': elsewhere.address,
+  '2606:4700::1': first.address,
+};
+const asked: string[] = [];
+function serverAt(address: string): string | null {
+  asked.push(address);
+  return places[address] ?? null;
+}
+
+const lookup = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt });
+const never = new AbortController().signal;
+const name = '_posthorn.example.com';
+
+beforeEach(() => {
+  for (const server of all) server.reset();
+  asked.length = 0;
+  system.answerType('example.com', 'NS', { NS: ['ns1.host.example', 'ns2.host.example'] });
+  system.answer('ns1.host.example', { A: ['8.8.1.1'] });
+  system.answer('ns2.host.example', { A: ['8.8.2.2'] });
+  for (const server of [first, second]) server.answerType('example.com', 'SOA', { SOA: ['7'] });
+});
+
+async function look(question = name, looking = lookup) {
+  const answers = await looking.look([{ name: question, type: 'TXT' }], never);
+  return answers.get(`TXT ${question}`);
+}
+
+function reasonOf(answer: Awaited<ReturnType<typeof look>>): string {
+  assert.ok(answer?.kind === 'unknown', JSON.stringify(answer));
+  return answer.reason;
+}
+
+test("the domain's own server answers, whatever the system's resolver remembers", async () => {
+  system.answerType(name, 'TXT', { TXT: ['old'] });
+  first.answer(name, { TXT: ['new'] });
+  assert.deepEqual(await look(), { kind: 'records', values: ['new'] });
+  assert.equal(system.count(name, 'TXT'), 0);
+});
+
+test('a change is seen by the next look', async () => {
+  assert.deepEqual(await look(), { kind: 'none' });
+  first.answer(name, { TXT: ['here'] });
+  assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
+  first.answer(name, {});
+  assert.deepEqual(await look(), { kind: 'none' });
+});
+
+test('the walk up is made once for all names of a look', async () => {
+  const questions = ['_posthorn.example.com', 'example.com', '_dmarc.example.com', 'a.b.example.com'];
+  await lookup.look(
+    questions.map((question) => ({ name: question, type: 'TXT' as const })),
+    never,
+  );
+  assert.equal(system.count('example.com', 'NS'), 1);
+  assert.equal(system.count('ns1.host.example', 'A'), 1);
+  assert.equal(first.count('example.com', 'SOA'), 1);
+});
+
+test('a part of the domain with servers of its own is asked of those', async () => {
+  system.answer(name, { NS: ['ns.elsewhere.example'] });
+  system.answer('ns.elsewhere.example', { A: ['8.8.3.3'] });
+  elsewhere.answer(name, { SOA: ['1'], TXT: ['there'] });
+  first.answer(name, { TXT: ['here'] });
+  assert.deepEqual(await look(), { kind: 'records', values: ['there'] });
+});
+
+test('a server with an IPv6 address alone is asked there', async () => {
+  system.answer('ns1.host.example', { AAAA: ['2606:4700::1'] });
+  system.answer('ns2.host.example', 'NXDOMAIN');
+  first.answer(name, { TXT: ['here'] });
+  assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
+});
+
+describe('several servers', () => {
+  test('the freshest is believed: the others may not have the change yet', async () => {
+    for (const [one, other] of [
+      ['7', '8'],
+      ['4294967290', '3'],
+    ] as const) {
+      first.answerType('example.com', 'SOA', { SOA: [one] });
+      second.answerType('example.com', 'SOA', { SOA: [other] });
+      second.answer(name, { TXT: ['new'] });
+      assert.deepEqual(await look(), { kind: 'records', values: ['new'] });
+    }
+  });
+
+  for (const failing of ['DROP', 'SERVFAIL', 'REFUSED', 'REFERRAL', 'NOTAUTH', 'NXDOMAIN'] as const) {
+    test(`one that says ${failing} leaves it to the other`, async () => {
+      first.answer('example.com', failing);
+      first.answerType('example.com', 'SOA', failing);
+      first.answer(name, failing);
+      second.answer(name, { TXT: ['here'] });
+      assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
+    });
+  }
+
+  test('one that has the zone and then fails leaves it to the other', async () => {
+    for (const failing of ['SERVFAIL', 'REFUSED'] as const) {
+      first.answer(name, failing);
+      second.answer(name, { TXT: ['here'] });
+      assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
+    }
+  });
+
+  test('of many, a few are asked', async () => {
+    const names = Array.from({ length: 13 }, (_, index) => `ns${index}.many.example`);
+    system.answerType('example.com', 'NS', { NS: names });
+    for (const one of names) system.answer(one, { A: ['8.8.1.1'] });
+    assert.deepEqual(await look(), { kind: 'none' });
+    assert.equal(asked.length, 4);
+    assert.equal(first.count('example.com', 'SOA'), 1);
+  });
+});
+
+describe('a lame delegation is unknown', () => {
+  const lame: [Answer, RegExp][] = [
+    ['REFUSED', /REFUSED/],
+    ['SERVFAIL', /SERVFAIL/],
+    ['REFERRAL', /do not have the zone/],
+    ['NOTAUTH', /nonsense/],
+    ['NXDOMAIN', /do not have the zone/],
+    [{}, /do not have the zone/],
+    ['DROP', /in time/],
+  ];
+  for (const [answer, reason] of lame) {
+    test(`servers that say ${typeof answer === 'string' ? answer : 'nothing of the zone'}`, async () => {
+      for (const server of [first, second]) {
+        server.answer(name, answer);
+        server.answerType('example.com', 'SOA', answer);
+      }
+      const told = reasonOf(await look());
+      assert.match(told, /^none of the name servers of example\.com answers for it/);
+      assert.match(told, reason);
+    });
+  }
+
+  test('servers whose names lead nowhere', async () => {
+    for (const server of ['ns1.host.example', 'ns2.host.example']) system.answer(server, 'NXDOMAIN');
+    assert.match(reasonOf(await look()), /could not be found by their names/);
+  });
+
+  test("the system's resolver fails", async () => {
+    system.answerType(name, 'NS', 'SERVFAIL');
+    assert.match(reasonOf(await look()), /SERVFAIL/);
+  });
+
+  test('a domain that the resolver knows no servers of', async () => {
+    system.answerType('example.com', 'NS', {});
+    assert.equal(reasonOf(await look()), 'DNS names no servers for example.com');
+  });
+});
+
+test('a domain that does not exist has no records', async () => {
+  system.answerType('example.com', 'NS', 'NXDOMAIN');
+  assert.deepEqual(await look(), { kind: 'none' });
+  assert.deepEqual(asked, []);
+  assert.equal(system.count('com'), 0);
+});
+
+describe('inside is never asked', () => {
+  test('servers at addresses that are not public', async () => {
+    system.answer('ns1.host.example', { A: ['10.0.0.1'] });
+    system.answer('ns2.host.example', { AAAA: ['::1'] });
+    const told = reasonOf(await look());
+    assert.match(told, /example\.com have addresses that are not public \(10\.0\.0\.1\)/);
+    assert.match(told, /POSTHORN_DNS_SERVERS/);
+    assert.deepEqual(asked.sort(), ['10.0.0.1', '::1']);
+  });
+
+  test('one of two', async () => {
+    system.answer('ns1.host.example', { A: ['127.0.0.1'] });
+    second.answer(name, { TXT: ['here'] });
+    assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
+  });
+
+  test("an alias to a name inside is not asked of the system's resolver", async () => {
+    first.answer(name, { CNAME: ['secrets.internal'] });
+    system.answerType('secrets.internal', 'TXT', { TXT: ['password'] });
+    system.answerType('secrets.internal', 'NS', {});
+    assert.equal((await look())?.kind, 'unknown');
+    assert.equal(system.count('secrets.internal', 'TXT'), 0);
+  });
+});
+
+describe('aliases', () => {
+  beforeEach(() => {
+    system.answerType('other.example', 'NS', { NS: ['ns.elsewhere.example'] });
+    system.answer('ns.elsewhere.example', { A: ['8.8.3.3'] });
+    elsewhere.answerType('other.example', 'SOA', { SOA: ['1'] });
+  });
+
+  test('lead to another zone and its servers', async () => {
+    first.answer(name, { CNAME: ['_posthorn.other.example'] });
+    elsewhere.answer('_posthorn.other.example', { TXT: ['there'] });
+    assert.deepEqual(await look(), { kind: 'records', values: ['there'] });
+  });
+
+  test('to the top of another zone are not taken for a delegation', async () => {
+    // So answers a resolver: it follows the alias and brings the other zone's servers.
+    system.answer(name, { CNAME: ['other.example'], NS: ['ns.elsewhere.example'] });
+    elsewhere.answer(name, 'REFUSED');
+    first.answer(name, { CNAME: ['other.example'] });
+    elsewhere.answerType('other.example', 'TXT', { TXT: ['there'] });
+    assert.deepEqual(await look(), { kind: 'records', values: ['there'] });
+  });
+
+  test('to a zone that cannot be asked are unknown', async () => {
+    first.answer(name, { CNAME: ['_posthorn.other.example'] });
+    elsewhere.answerType('other.example', 'SOA', 'REFUSED');
+    assert.match(reasonOf(await look()), /name servers of other\.example/);
+  });
+
+  test('over ever new zones end', async () => {
+    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQueries: 20 });
+    for (let index = 0; index < 9; index += 1) {
+      const zone = `z${index}.example`;
+      system.answerType(zone, 'NS', { NS: ['ns.elsewhere.example'] });
+      elsewhere.answer(zone, { CNAME: [`z${index + 1}.example`] });
+      elsewhere.answerType(zone, 'SOA', { SOA: ['1'] });
+    }
+    first.answer(name, { CNAME: ['z0.example'] });
+    assert.match(reasonOf(await look(name, bounded)), /too many questions/);
+  });
+});
+
+test('servers that never answer cost no more than the deadline', async () => {
+  for (const server of [first, second]) server.answer(name, 'DROP');
+  const hasty = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, deadlineMs: 500 });
+  const startedAt = performance.now();
+  assert.match(reasonOf(await look(name, hasty)), /in time/);
+  assert.ok(performance.now() - startedAt < 2000);
+});

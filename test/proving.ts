@@ -1,0 +1,130 @@
+/**
+ * The whole service with a DNS server of its own, for tests of proof: claims are made over the API, records are put into
+ * DNS, and time passes by moving what is stored into the past.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after } from 'node:test';
+import type { DnsRecord } from '../src/identities/records.ts';
+import type { Identity } from '../src/store/identities.ts';
+import { type DnsServer, startDns } from './dns.ts';
+import { type Answer, startTestService, type TestService, type TestUser, waitFor } from './harness.ts';
+import { connectSmtp, toWire } from './smtp-client.ts';
+
+export const mailHost = 'mx.posthorn.example';
+/** For tests that make every check themselves. */
+export const withoutLoop = { POSTHORN_ROLES: 'api,smtp,deliver' };
+
+type Purpose = DnsRecord['purpose'];
+
+export interface Proving {
+  service: TestService;
+  dns: DnsServer;
+  /** The user's, unless told otherwise. */
+  add(value: string, more?: Record<string, unknown>, as?: TestUser): Promise<Identity>;
+  /** An identity as it is now, whoever has it. */
+  find({ id }: { id: string }): Promise<Identity>;
+  /** Its record of that purpose as it is now. */
+  record(identity: { id: string }, purpose: Purpose): Promise<DnsRecord>;
+  /** The ownership records of these, and no others, at a domain; its MX as well where `mx` says so. */
+  publish(domain: string, owners: readonly { id: string }[], options?: { mx?: boolean }): Promise<void>;
+  /** POST …/verify, as its owner. */
+  verify(identity: Identity, as?: TestUser): Promise<Answer>;
+  /** The same, and the status after it. */
+  statusAfterCheck(identity: Identity, as?: TestUser): Promise<string>;
+  /** So much time goes by for an identity, and the loop looks at it; gives it as it is then. */
+  pass(identity: { id: string }, hours: number): Promise<Identity>;
+  /** Time goes by, and nobody looks. */
+  age(identity: { id: string }, hours: number): Promise<void>;
+  /**
+   * Sends a message; gives the identities that have it, or the code that it is refused with. Not by RCPT alone: who gets an
+   * address is remembered for a second, and held against what is so when the message has come.
+   */
+  send(address: string, subject?: string): Promise<string[] | string>;
+}
+
+export function newDomain(): string {
+  return `d${randomBytes(5).toString('hex')}.example`;
+}
+
+export async function startProving(settings: Record<string, string> = {}): Promise<Proving> {
+  const dns = await startDns();
+  const service = await startTestService({
+    POSTHORN_DNS_SERVERS: dns.address,
+    POSTHORN_MAIL_HOST: mailHost,
+    POSTHORN_ACCEPT_UNVERIFIED: 'false',
+    ...settings,
+  });
+  after(async () => {
+    await service.stop();
+    await dns.close();
+  });
+  const { sql, user } = service;
+
+  const find: Proving['find'] = async ({ id }) => {
+    const [row] = await sql<Identity[]>`
+      select *, dns_records::text as dns_records, updated_at::text as updated_at from identities where id = ${id}`;
+    return row ?? assert.fail(`there is no ${id}`);
+  };
+  const record: Proving['record'] = async (identity, purpose) => {
+    const { dns_records } = await find(identity);
+    const records: DnsRecord[] = JSON.parse(dns_records);
+    return records.find((one) => one.purpose === purpose) ?? assert.fail(`no ${purpose} in ${dns_records}`);
+  };
+  const verify: Proving['verify'] = ({ id }, as = user) =>
+    service.call('POST', `/identities/${id}/verify`, { as });
+  const age: Proving['age'] = async ({ id }, hours) => {
+    await sql`
+      update identities
+      set standing_since = standing_since - ${hours} * interval '1 hour',
+        grace_since = grace_since - ${hours} * interval '1 hour'
+      where id = ${id}`;
+  };
+
+  let sent = 0;
+  return {
+    ...{ service, dns, find, record, verify, age },
+    async add(value, more = {}, as = user) {
+      const answer = await service.call('POST', '/identities', { as, body: { value, ...more } });
+      assert.equal(answer.status, 201, answer.text);
+      return answer.body;
+    },
+    async publish(domain, owners, { mx = false } = {}) {
+      const records = await Promise.all(owners.map((owner) => record(owner, 'ownership')));
+      const texts = records.map(({ value }) => value);
+      dns.answer(`_posthorn.${domain}`, texts.length > 0 ? { TXT: texts } : 'NXDOMAIN');
+      dns.answerType(domain, 'MX', mx ? { MX: [`10 ${mailHost}`] } : {});
+    },
+    async statusAfterCheck(identity, as) {
+      const answer = await verify(identity, as);
+      assert.equal(answer.status, 200, answer.text);
+      return answer.body.status;
+    },
+    async pass(identity, hours) {
+      await age(identity, hours);
+      await sql`update identities set next_check_at = now() where id = ${identity.id}`;
+      await waitFor(
+        'the loop to look',
+        async () => {
+          const [row] = await sql`
+            select from identities
+            where id = ${identity.id} and (next_check_at is null or next_check_at > now() + interval '3 minutes')`;
+          return row;
+        },
+        20_000,
+      );
+      return find(identity);
+    },
+    async send(address, subject = `proof ${++sent}`) {
+      const client = await connectSmtp(service.smtpPort);
+      const asked = await client.envelope('ada@sender.example', address);
+      const taken =
+        asked.status === 250 ? await client.data(toWire(`Subject: ${subject}\r\n\r\nHello\r\n`)) : asked;
+      client.close();
+      if (taken.status !== 250) return `${taken.status} ${taken.enhanced}`;
+      const rows = await sql<{ identity_id: string }[]>`
+        select identity_id from messages where summary ->> 'subject' = ${subject}`;
+      return rows.map(({ identity_id }) => identity_id);
+    },
+  };
+}

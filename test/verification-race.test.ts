@@ -1,0 +1,187 @@
+/** Owners race for one domain from many processes: never do two hold it, whatever stands in DNS, and no call fails. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after, test } from 'node:test';
+import fc from 'fast-check';
+import { connect } from '../src/db/client.ts';
+import { makeLookup } from '../src/identities/lookup.ts';
+import { checkClaim, type VerifyParts } from '../src/identities/verify.ts';
+import { newId } from '../src/lib/ids.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { createIdentity } from '../src/store/identities.ts';
+import { type Claim, findClaim } from '../src/store/verification.ts';
+import { startTestService, type TestUser } from './harness.ts';
+import { newDomain, startProving, withoutLoop } from './proving.ts';
+
+const proving = await startProving(withoutLoop);
+const { service, dns } = proving;
+const { sql } = service;
+const owners: TestUser[] = [service.user];
+while (owners.length < 5) owners.push(await service.makeUser());
+
+/** Each as a process of its own would have them. */
+const processes: VerifyParts[] = Array.from({ length: 3 }, () => {
+  const pool = connect(service.databaseUrl, { max: 4, applicationName: 'posthorn race test' });
+  after(() => pool.end());
+  return {
+    sql: pool,
+    sealer: makeSealer([randomBytes(32)]),
+    lookup: makeLookup({ dnsServers: [dns.address], serverAt: () => null }),
+    mailHost: 'mx.posthorn.example',
+    log: makeLog({ level: 'fatal', json: true }),
+  };
+});
+
+/** A claim without the wait for a key, and an address beside it. */
+async function claim(domain: string, { userId: ownerId }: TestUser): Promise<Claim> {
+  const common = { domain, incomingDomain: false, providerId: null, smtpAccountId: null, meta: '{}' };
+  const id = newId();
+  const dkimKey = { selector: 'test', publicKey: 'none', privateKey: Buffer.from('none') };
+  const proof = {
+    token: randomBytes(12).toString('hex'),
+    dnsRecords: 'null',
+    dkimKey,
+    firstCheckSeconds: 1e6,
+  };
+  await createIdentity(sql, ownerId, {
+    ...common,
+    id,
+    kind: 'domain',
+    value: domain,
+    valueKey: domain,
+    proof,
+  });
+  const address = `a@${domain}`;
+  await createIdentity(sql, ownerId, {
+    ...common,
+    ...{ id: newId(), kind: 'email', value: address, valueKey: address, proof: null },
+  });
+  return (await findClaim(sql, ownerId, id)) ?? assert.fail();
+}
+
+interface Standing {
+  owner: string;
+  kind: string;
+  status: string;
+}
+
+async function readHolder(domain: string): Promise<string | undefined> {
+  const rows = await sql<Standing[]>`
+    select owner_id as owner, kind, status from identities where domain = ${domain} or value_key = ${domain}`;
+  const holders = rows.filter(({ kind, status }) => kind === 'domain' && status === 'verified');
+  assert.ok(holders.length <= 1, `${holders.length} hold ${domain}`);
+  for (const { owner, kind, status } of rows) {
+    const domainOf = rows.find((row) => row.owner === owner && row.kind === 'domain');
+    if (kind === 'email') assert.equal(status, domainOf?.status, 'an address stands as its domain does');
+  }
+  return holders[0]?.owner;
+}
+
+const manners = ['stands', 'absent', 'damaged'] as const;
+const step = (count: number) =>
+  fc.record({
+    /** How each owner's token stands. */
+    tokens: fc.array(fc.constantFrom(...manners), { minLength: count, maxLength: count }),
+    outage: fc.boolean(),
+    /** Who checks, at once, in which process. */
+    checks: fc.array(
+      fc.record({
+        owner: fc.nat({ max: count - 1 }),
+        process: fc.nat({ max: processes.length - 1 }),
+        asked: fc.boolean(),
+      }),
+      { minLength: 1, maxLength: 8 },
+    ),
+  });
+
+function write(claims: readonly Claim[], tokens: readonly (typeof manners)[number][]): string[] {
+  return claims.flatMap(({ token }, n) => {
+    const value = `posthorn-verification=${token}`;
+    if (tokens[n] === 'absent') return [];
+    return [tokens[n] === 'stands' ? value : `"${value.toUpperCase()}"`];
+  });
+}
+
+const never = new AbortController().signal;
+
+for (const count of [2, 5]) {
+  test(`${count} owners, whatever stands in DNS: at most one holds it, and only who has a right to`, async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(step(count), { minLength: 1, maxLength: 5 }), async (steps) => {
+        const domain = newDomain();
+        const claims = await Promise.all(owners.slice(0, count).map((owner) => claim(domain, owner)));
+        for (const { tokens, outage, checks } of steps) {
+          const before = await readHolder(domain);
+          dns.answer(`_posthorn.${domain}`, outage ? 'SERVFAIL' : { TXT: write(claims, tokens) });
+          await Promise.all(
+            checks.map(({ owner, process, asked }) => {
+              const [parts, one] = [processes[process], claims[owner]];
+              return parts && one && checkClaim(parts, one, { asked, signal: never });
+            }),
+          );
+          const holder = await readHolder(domain);
+          const mannerOf = (ownerId: string) => tokens[claims.findIndex((one) => one.ownerId === ownerId)];
+          const provers = checks
+            .filter(({ owner }) => !outage && tokens[owner] === 'stands')
+            .map(({ owner }) => claims[owner]?.ownerId);
+          if (holder !== before) assert.ok(provers.includes(holder), 'it goes to who proves it, or stays');
+          if (before && (outage || mannerOf(before) !== 'absent'))
+            assert.equal(holder, before, 'a holder whose token is not seen to be gone keeps it');
+          if (provers.length > 0) assert.ok(holder, 'who proves it has it, unless another does');
+          if (provers.length > 0 && before && mannerOf(before) === 'absent')
+            assert.notEqual(
+              holder,
+              before,
+              'a holder whose token is gone does not keep it from who proves it',
+            );
+        }
+      }),
+      { numRuns: 40 },
+    );
+  });
+}
+
+test('DNS changes while many look: at most one holds it, and no check fails', async () => {
+  for (let round = 0; round < 10; round += 1) {
+    const domain = newDomain();
+    const claims = await Promise.all(owners.map((owner) => claim(domain, owner)));
+    let over = false;
+    const changing = (async () => {
+      while (!over) {
+        const tokens = claims.map(() => manners[Math.floor(Math.random() * 2)] ?? 'absent');
+        dns.answer(`_posthorn.${domain}`, { TXT: write(claims, tokens) });
+        await readHolder(domain);
+      }
+    })();
+    const looks = claims.flatMap((one) =>
+      processes.map(async (parts) => {
+        for (let n = 0; n < 4; n += 1) await checkClaim(parts, one, { asked: n % 2 === 0, signal: never });
+      }),
+    );
+    await Promise.all(looks).finally(() => {
+      over = true;
+    });
+    await changing;
+  }
+});
+
+test('over the API of two processes: nobody meets an error, and one has it', async () => {
+  const settings = { ...withoutLoop, DATABASE_URL: service.databaseUrl, POSTHORN_DNS_SERVERS: dns.address };
+  const beside = await startTestService({ ...settings, POSTHORN_ACCEPT_UNVERIFIED: 'false' });
+  for (let round = 0; round < 3; round += 1) {
+    const domain = newDomain();
+    const made = await Promise.all(owners.map((owner) => proving.add(domain, {}, owner)));
+    await proving.publish(domain, made);
+    const answers = await Promise.all(
+      made.flatMap(({ id }, n) =>
+        [service, beside, service, beside].map(({ call }) =>
+          call('POST', `/identities/${id}/verify`, { as: owners[n] ?? null }),
+        ),
+      ),
+    );
+    for (const { status, text } of answers) assert.equal(status, 200, text);
+    assert.ok(await readHolder(domain));
+  }
+  await beside.stop();
+});

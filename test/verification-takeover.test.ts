@@ -1,0 +1,184 @@
+/** One rightful owner: who gets a domain that another holds, and who does not. Nothing is looked at but when asked. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import type { Identity } from '../src/store/identities.ts';
+import type { TestUser } from './harness.ts';
+import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
+
+const proving = await startProving(withoutLoop);
+const { service, dns, add, find, record, publish, statusAfterCheck, send } = proving;
+const { user: holder, sql } = service;
+const claimant = await service.makeUser();
+
+interface Contest {
+  domain: string;
+  theirs: Identity;
+  mine: Identity;
+}
+
+/** One holds it verified, another claims it. */
+async function contest(more: Record<string, unknown> = { incoming_domain: true }): Promise<Contest> {
+  const domain = newDomain();
+  const theirs = await add(domain, more, holder);
+  await publish(domain, [theirs], { mx: true });
+  assert.equal(await statusAfterCheck(theirs, holder), 'verified');
+  return { domain, theirs, mine: await add(domain, more, claimant) };
+}
+
+async function standings({ theirs, mine }: Contest): Promise<[string, string]> {
+  return [(await find(theirs)).status, (await find(mine)).status];
+}
+
+test("while the holder's token stands the claimant is pending, and told what to do", async () => {
+  const one = await contest();
+  await publish(one.domain, [one.theirs, one.mine], { mx: true });
+  assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+  assert.deepEqual(await standings(one), ['verified', 'pending']);
+  const { note, status } = await record(one.mine, 'ownership');
+  assert.equal(status, 'valid');
+  assert.match(note ?? '', /Another owner holds the domain verified: remove the other record/);
+  assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
+});
+
+test("what could not be seen of the holder's token never counts as gone", async () => {
+  const one = await contest();
+  const { value } = await record(one.theirs, 'ownership');
+  const { value: own } = await record(one.mine, 'ownership');
+  for (const damaged of [value.toUpperCase(), `"${value}"`, `${value} `.slice(22), `x${value}`]) {
+    dns.answer(`_posthorn.${one.domain}`, { TXT: [own, damaged] });
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'pending', damaged);
+    assert.equal((await find(one.theirs)).status, 'verified', damaged);
+  }
+  for (const outage of ['SERVFAIL', 'REFUSED', 'NOTAUTH'] as const) {
+    dns.answer(`_posthorn.${one.domain}`, outage);
+    assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified', outage);
+    assert.equal((await find(one.theirs)).status, 'verified', outage);
+  }
+  assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
+});
+
+test('an MX alone proves nothing, nor does a token that is not the own', async () => {
+  const domain = newDomain();
+  const first = await add(domain, { incoming_domain: true }, holder);
+  const second = await add(domain, { incoming_domain: true }, claimant);
+  dns.answerType(domain, 'MX', { MX: [`10 ${mailHost}`] });
+  assert.equal(await statusAfterCheck(second, claimant), 'pending');
+  await publish(domain, [first], { mx: true });
+  assert.equal(await statusAfterCheck(second, claimant), 'pending');
+  assert.match((await record(second, 'ownership')).note ?? '', /token of another identity/);
+  assert.equal(await send(`a@${domain}`), '550 5.1.1');
+});
+
+test("a claimant without the own token takes nothing, though the holder's is gone", async () => {
+  const one = await contest();
+  await publish(one.domain, [], { mx: true });
+  assert.equal(await statusAfterCheck(one.mine, claimant), 'pending', 'the MX stands');
+  assert.equal((await find(one.theirs)).status, 'verified');
+});
+
+test('a claimant whose MX is missing takes nothing yet', async () => {
+  const one = await contest();
+  await publish(one.domain, [one.mine]);
+  assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+  assert.deepEqual(await standings(one), ['verified', 'pending']);
+});
+
+describe("the own token stands and the holder's is gone", () => {
+  test('the claimant is verified, the former failed with the reason, addresses and mail follow at once', async () => {
+    const one = await contest();
+    const address = `Sales@${one.domain}`;
+    const former = await add(address, {}, holder);
+    const own = await add(address, {}, claimant);
+    assert.deepEqual([former.status, own.status], ['verified', 'unverified']);
+    assert.deepEqual(await send(address), [former.id]);
+    assert.deepEqual(await send(`other@${one.domain}`), [one.theirs.id]);
+
+    await publish(one.domain, [one.mine], { mx: true });
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+    assert.deepEqual(await standings(one), ['failed', 'verified']);
+    assert.deepEqual(await send(address), [own.id]);
+    assert.deepEqual(await send(`other@${one.domain}`), [one.mine.id]);
+    assert.deepEqual([(await find(former)).status, (await find(own)).status], ['failed', 'verified']);
+    const { note, status } = await record(one.theirs, 'ownership');
+    assert.equal(status, 'mismatch', 'the own token stands in its place');
+    assert.match(note ?? '', /Another owner has proven that the domain is theirs/);
+
+    // In one transaction: both rows were written by the same.
+    const rows = await sql`
+      select distinct xmin::text from identities where id in ${sql([one.theirs.id, one.mine.id])}`;
+    assert.equal(rows.length, 1);
+    const told = service.logged.filter(({ to, domain }) => to === 'failed' && domain === one.domain);
+    assert.equal(told.length, 1);
+    assert.equal(told[0]?.ownerId, holder.userId);
+    assert.match(String(told[0]?.msg), /Another owner has proven/);
+  });
+
+  test('a message under way goes to the new holder', async () => {
+    const one = await contest();
+    assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id], 'remembered for a second');
+    await publish(one.domain, [one.mine], { mx: true });
+    await statusAfterCheck(one.mine, claimant);
+    assert.deepEqual(await send(`a@${one.domain}`), [one.mine.id]);
+  });
+
+  test('the former holder may win it back the same way, and does not by asking', async () => {
+    const one = await contest();
+    await publish(one.domain, [one.mine], { mx: true });
+    await statusAfterCheck(one.mine, claimant);
+    assert.equal(await statusAfterCheck(one.theirs, holder), 'pending', 'begins anew; the MX stands');
+    assert.deepEqual(await standings(one), ['pending', 'verified']);
+    await publish(one.domain, [one.theirs], { mx: true });
+    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    assert.deepEqual(await standings(one), ['verified', 'failed']);
+  });
+
+  test('a holder in grace is taken over before the grace ends', async () => {
+    const one = await contest();
+    await publish(one.domain, [], { mx: true });
+    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    assert.ok((await record(one.theirs, 'ownership')).graceUntil);
+    await publish(one.domain, [one.mine], { mx: true });
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+    assert.deepEqual(await standings(one), ['failed', 'verified']);
+    assert.equal((await record(one.theirs, 'ownership')).graceUntil, undefined);
+  });
+});
+
+describe('parents and their subdomains', () => {
+  async function verified(value: string, as: TestUser): Promise<Identity> {
+    const made = await add(value, { incoming_domain: true }, as);
+    await publish(value, [made], { mx: true });
+    assert.equal(await statusAfterCheck(made, as), 'verified');
+    return made;
+  }
+
+  test("the parent's owner does not get a subdomain's mail", async () => {
+    const parent = newDomain();
+    const up = await verified(parent, holder);
+    assert.equal(await send(`a@sub.${parent}`), '550 5.1.1', 'nobody has it');
+    const down = await verified(`sub.${parent}`, claimant);
+    assert.deepEqual(await send(`a@sub.${parent}`), [down.id]);
+    assert.deepEqual(await send(`a@${parent}`), [up.id]);
+    // Nor by an address of the subdomain, which has no proof of its own.
+    const squat = await add(`a@sub.${parent}`, {}, holder);
+    assert.deepEqual([squat.status, squat.domain_identity_id], ['unverified', null]);
+    assert.deepEqual(await send(`a@sub.${parent}`), [down.id]);
+  });
+
+  test("the parent's token does not prove a subdomain", async () => {
+    const parent = newDomain();
+    const up = await verified(parent, holder);
+    const down = await add(`sub.${parent}`, {}, holder);
+    dns.answer(`_posthorn.${parent}`, { TXT: [(await record(up, 'ownership')).value] });
+    assert.equal(await statusAfterCheck(down, holder), 'unverified');
+  });
+
+  test('an address that another holds verified keeps its mail when the domain is taken', async () => {
+    const domain = newDomain();
+    const address = await add(`a@${domain}`, {}, claimant);
+    await sql`update identities set status = 'verified' where id = ${address.id}`;
+    const all = await verified(domain, holder);
+    assert.deepEqual(await send(`a@${domain}`), [address.id]);
+    assert.deepEqual(await send(`b@${domain}`), [all.id]);
+  });
+});
