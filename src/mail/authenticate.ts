@@ -232,6 +232,13 @@ export async function verifySignatures(raw: Buffer, keys: Keys, hashingMs = maxH
   return { dkim: [], arc: 'none', authors };
 }
 
+/** Of a message that nobody signed, which is told by its header; null where there is something to verify. */
+export function readUnsigned(raw: Buffer): Signed | null {
+  const fields = splitMessage(raw)?.fields;
+  if (!fields || fields.some((field) => dkimOrArcField.test(field))) return null;
+  return { dkim: [], arc: 'none', authors: readAuthors(raw) };
+}
+
 /** Of a message that broke what should have verified it: DMARC goes by SPF alone. */
 export function leaveUnverified(raw: Buffer): Signed {
   const head = cutHeader(raw, unverifiedBytes);

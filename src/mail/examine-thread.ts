@@ -1,6 +1,5 @@
 /** The thread that works on large messages, one question after the other. See examine.ts. */
 import { parentPort } from 'node:worker_threads';
-import { verifySignatures } from './authenticate.ts';
 import type { Question, Told } from './examine.ts';
 import { extractAttachment, parseMessage } from './parse.ts';
 
@@ -11,9 +10,14 @@ parentPort?.on('message', async (question: Question) => {
 });
 
 async function answer(question: Question): Promise<Told> {
-  const raw = Buffer.from(question.raw.buffer);
+  const { buffer, byteOffset, byteLength } = question.raw;
+  const raw = Buffer.from(buffer, byteOffset, byteLength);
   if (question.kind === 'parse') return parseMessage(raw);
-  if (question.kind === 'verify') return verifySignatures(raw, question.keys);
+  if (question.kind === 'verify') {
+    // When it is needed: mailauth takes 30 MB, and most large messages are asked to be parsed alone.
+    const { verifySignatures } = await import('./authenticate.ts');
+    return verifySignatures(raw, question.keys);
+  }
   const extracted = await extractAttachment(raw, question.n);
   // A copy of its own, to give away: the content may be a view of the whole message.
   return extracted && { ...extracted, content: new Uint8Array(extracted.content) };

@@ -6,6 +6,7 @@
 import path from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
+import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
 import { Slots } from '../lib/slots.ts';
 import {
   type Authentication,
@@ -13,6 +14,7 @@ import {
   type Keys,
   leaveUnverified,
   makeAuthenticate,
+  readUnsigned,
   type Signed,
   verifySignatures,
 } from './authenticate.ts';
@@ -41,8 +43,6 @@ export interface Examiner {
   stop(): Promise<void>;
 }
 
-/** From here on a message is worth the way to a thread and back: about 5 ms of work. A header takes more for each byte. */
-const largeBytes = 256 * 1024;
 const largeHeaderBytes = 32 * 1024;
 const idleMs = 30_000;
 /** Of a message that broke the thread, so much is read once more, for its header. */
@@ -69,8 +69,8 @@ export function makeExaminer(options: {
     }
   }
   const parse = (raw: Buffer) => askOr({ kind: 'parse', raw }, () => parseHead(raw));
-  const verify = (raw: Buffer, keys: Keys) =>
-    askOr({ kind: 'verify', raw, keys }, () => leaveUnverified(raw));
+  const verify = async (raw: Buffer, keys: Keys) =>
+    readUnsigned(raw) ?? askOr({ kind: 'verify', raw, keys }, () => leaveUnverified(raw));
 
   return {
     async examine(raw, envelope) {
@@ -160,9 +160,7 @@ function makeThread(patienceMs: number) {
     try {
       return await new Promise((resolve, reject) => {
         open = { worker: asked, resolve, reject };
-        // A copy to give away: the caller's bytes are still to be stored.
-        const raw = new Uint8Array(question.raw);
-        asked.postMessage({ ...question, raw } satisfies Question, [raw.buffer]);
+        asked.postMessage({ ...question, raw: shareBytes(question.raw) } satisfies Question);
       });
     } finally {
       clearTimeout(late);
