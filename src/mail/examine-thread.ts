@@ -19,6 +19,8 @@ async function answer(question: Question): Promise<Told> {
     return verifySignatures(raw, question.keys);
   }
   const extracted = await extractAttachment(raw, question.n);
-  // A copy of its own, to give away: the content may be a view of the whole message.
-  return extracted && { ...extracted, content: new Uint8Array(extracted.content) };
+  // A copy of its own, to give away: the content may be a view of the whole message, which is let go of at once.
+  const told = extracted && { ...extracted, content: new Uint8Array(extracted.content) };
+  (buffer as ArrayBuffer).transfer(0);
+  return told;
 }

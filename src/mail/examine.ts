@@ -37,7 +37,7 @@ export type Told = ParsedMessage | Signed | Extracted;
 
 export interface Examiner {
   examine(raw: Buffer, envelope: Envelope): Promise<Examination>;
-  /** The decoded bytes of an attachment; null when the message has no such one. */
+  /** Takes the bytes away: `raw` has memory of its own, and none afterwards. The decoded bytes of an attachment; null when the message has no such one. */
   extract(raw: Buffer, n: number): Promise<Extracted>;
   /** What is under way is rejected. */
   stop(): Promise<void>;
@@ -126,7 +126,10 @@ function makeThread(patienceMs: number) {
 
   function start(): Worker {
     const file = `./examine-thread${path.extname(import.meta.url)}`;
-    const started = new Worker(new URL(file, import.meta.url));
+    const started = new Worker(new URL(file, import.meta.url), {
+      // It works on bytes, which lie outside of the heap.
+      resourceLimits: { maxYoungGenerationSizeMb: 3 },
+    });
     started.unref();
     started.on('message', (told: Told) => open?.worker === started && open.resolve(told));
     started.on('messageerror', (error) => giveUp(started, error));
@@ -160,7 +163,8 @@ function makeThread(patienceMs: number) {
     try {
       return await new Promise((resolve, reject) => {
         open = { worker: asked, resolve, reject };
-        asked.postMessage({ ...question, raw: shareBytes(question.raw) } satisfies Question);
+        if (question.kind === 'extract') asked.postMessage(question, [question.raw.buffer as ArrayBuffer]);
+        else asked.postMessage({ ...question, raw: shareBytes(question.raw) } satisfies Question);
       });
     } finally {
       clearTimeout(late);

@@ -3,7 +3,6 @@
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { allocateShared } from '../../lib/shared-bytes.ts';
 import { Slots } from '../../lib/slots.ts';
 import { completeMessage } from '../../mail/payload.ts';
 import { Problem } from '../../problems.ts';
@@ -157,7 +156,7 @@ async function extract({ sql, examiner }: Services, { rawId, size }: StoredRaw, 
 }
 
 async function readWhole(sql: Services['sql'], rawId: string, size: number): Promise<Buffer> {
-  const raw = allocateShared(size);
+  const raw = Buffer.from(new ArrayBuffer(size));
   let at = 0;
   for await (const chunk of readRaw(sql, rawId, 0, size)) at += chunk.copy(raw, at);
   return raw;
