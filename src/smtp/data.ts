@@ -44,6 +44,8 @@ const lineFeed = 10;
 const nothing = Buffer.alloc(0);
 const firstBytes = 16_384;
 const hugeBytes = 2 * 1024 * 1024;
+/** By which a huge one takes of the budget. */
+const stepBytes = 256 * 1024;
 
 export class DataReader {
   readonly #maxBytes: number;
@@ -122,19 +124,27 @@ export class DataReader {
   /** One growing buffer rather than a list of chunks: a client that sends byte by byte costs no more than another. */
   #grow(length: number): void {
     const most = this.#maxBytes + lineEnd.length;
-    // Doubling leaves as much behind as it takes; pages that are never written cost nothing.
-    const wanted = length > hugeBytes ? most : Math.max(length, 2 * this.#reserved, firstBytes);
-    const capacity = Math.min(most, wanted);
-    if (length > most || !this.#budget.take(capacity - this.#reserved)) {
+    const isHuge = length > hugeBytes;
+    const wanted = isHuge ? length + stepBytes : Math.max(length, 2 * this.#reserved, firstBytes);
+    const reserved = Math.min(most, wanted);
+    if (length > most || !this.#budget.take(reserved - this.#reserved)) {
       this.#isRefused = true;
       this.release();
       return;
     }
-    const grown = capacity < largeBytes ? Buffer.allocUnsafeSlow(capacity) : allocateShared(capacity);
+    this.#reserved = reserved;
+    // Room for the largest at once: doubling leaves as much behind as it takes, and pages never written cost nothing.
+    if (reserved > this.#kept.length) this.#moveTo(allocate(isHuge ? most : reserved));
+  }
+
+  #moveTo(grown: Buffer): void {
     this.#kept.copy(grown, 0, 0, this.#length);
     this.#kept = grown;
-    this.#reserved = capacity;
   }
+}
+
+function allocate(bytes: number): Buffer {
+  return bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
 }
 
 /** How many bytes at the end may be the beginning of a line end and a dot: 0, 1 (CR) or 2 (CR LF). */
