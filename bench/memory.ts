@@ -1,7 +1,7 @@
 /**
  * The most memory that the server's Node process has resident (VmHWM, its threads included; PostgreSQL is not part of it):
- * while it delivers, while it takes mail, and while it takes, announces and hands out one message of 25 MiB. One process goes
- * through all three, and its peak begins anew with each. MB are millions of bytes.
+ * while it delivers and then takes mail, and in a process of its own while it takes, announces and hands out one message of
+ * 25 MiB. The peak begins anew with each. MB are millions of bytes.
  */
 import { randomBytes } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -20,34 +20,34 @@ const largeBytes = 25 * 1024 * 1024;
 
 export async function run(bench: Bench): Promise<Figures> {
   const tools = await startMailTools(bench);
-  const deliveries = await startDeliveryBench(bench, mailSettings(tools));
-  const { service } = deliveries;
-  await makeIdentity(service);
-  const webhooks = await deliveries.makeWebhooks(1);
-
-  const measure = async (what: string, work: () => Promise<unknown>): Promise<number> => {
-    resetPeak(service.pid);
+  const measure = async (what: string, pid: number, work: () => Promise<unknown>): Promise<number> => {
+    resetPeak(pid);
     await work();
-    const { peak, now } = readMemory(service.pid);
+    const { peak, now } = readMemory(pid);
     bench.tell(`${what}: at most ${peak.toFixed(0)} MB, ${now.toFixed(0)} MB in the end`);
     return peak;
   };
 
-  const deliverMb = await measure('deliver', async () => {
+  const busy = await startDeliveryBench(bench, mailSettings(tools));
+  await makeIdentity(busy.service);
+  const webhooks = await busy.makeWebhooks(1);
+  const deliverMb = await measure('deliver', busy.service.pid, async () => {
     for (let n = 0; n < 2; n += 1) {
-      await deliveries.queue(webhooks, deliverCount);
-      await deliveries.drain(webhooks, deliverCount);
+      await busy.queue(webhooks, deliverCount);
+      await busy.drain(webhooks, deliverCount);
     }
   });
-  const inboundMb = await measure('inbound', () =>
-    tools.flood(service.smtpPort, { sessions: concurrency, keep: true, durationMs: inboundMs }),
+  const inboundMb = await measure('inbound', busy.service.pid, () =>
+    tools.flood(busy.service.smtpPort, { sessions: concurrency, keep: true, durationMs: inboundMs }),
   );
-  const mailWebhooks = await deliveries.makeWebhooks(1, '/mail');
+
+  const calm = await startDeliveryBench(bench, mailSettings(tools));
+  await makeIdentity(calm.service);
+  await calm.turnOn(await calm.makeWebhooks(1, '/mail'), true);
   const wire = makeLargeMail();
-  const largeMessageMb = await measure('one message of 25 MiB', async () => {
-    await deliveries.turnOn(mailWebhooks, true);
-    const receiving = deliveries.receiveMail(1);
-    const session = await SmtpSession.open(service.smtpPort);
+  const largeMessageMb = await measure('one message of 25 MiB', calm.service.pid, async () => {
+    const receiving = calm.receiveMail(1);
+    const session = await SmtpSession.open(calm.service.smtpPort);
     await session.send(wire);
     await session.quit();
     const [told] = await receiving;

@@ -23,8 +23,9 @@ export function startChild(
   program: URL,
   args: readonly string[],
   given: Record<string, string> = {},
+  flags: readonly string[] = [],
 ): Child {
-  const child = spawn(process.execPath, [fileURLToPath(program), ...args], {
+  const child = spawn(process.execPath, [...flags, fileURLToPath(program), ...args], {
     env: { ...environmentWithoutSettings(), ...given },
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     // A group of its own: Ctrl-C reaches the bench alone, which ends its children in the right order.

@@ -4,6 +4,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+// @ts-expect-error Plain JavaScript for any Node: it has no types.
+import { nodeFlags } from '../bin/launch.js';
 import { startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
 
@@ -26,14 +28,16 @@ export async function startService(
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
   const smtpPort = await findFreePort();
-  const child = startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], {
+  const given = {
     PORT: '0',
     POSTHORN_SMTP_PORT: String(smtpPort),
     POSTHORN_DATA_DIR: dataDir,
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_LOG_LEVEL: 'warn',
     ...settings,
-  });
+  };
+  const program = new URL('../src/cli.ts', import.meta.url);
+  const child = startChild(bench, program, ['serve'], given, nodeFlags);
   const [, port, apiKey] = await child.printed(
     /curl http:\/\/localhost:(\d+)\/me -H "Authorization: Bearer (ph_\w+)"/,
   );

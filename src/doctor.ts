@@ -33,6 +33,7 @@ export async function diagnose(environment: Record<string, string | undefined>):
   const findings: Finding[] = [{ check: 'configuration', level: 'ok', detail: `${mode} mode` }];
   findings.push(...(await diagnoseDatabase(config)));
   findings.push(await run('port', () => checkPort(config)));
+  if (config.roles.includes('smtp')) findings.push(await run('mail port', () => checkMailPort(config)));
   findings.push(await run('dns', () => checkDns(config)));
   return findings;
 }
@@ -130,6 +131,17 @@ async function checkPort({ host, port, basePath }: Config): Promise<Omit<Finding
   );
   if (answer?.ok) return { level: 'ok', detail: `a Posthorn answers on ${host}:${port}` };
   return { level: 'fail', detail: `${host}:${port} is in use`, remedy: 'Stop that program, or set PORT.' };
+}
+
+async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<Omit<Finding, 'check'>> {
+  const place = `${smtpHost}:${smtpPort}`;
+  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort)))
+    return { level: 'ok', detail: `${place} is free` };
+  return {
+    level: 'warn',
+    detail: `${place} is in use, which is right if it is by a Posthorn that runs`,
+    remedy: 'Else stop that program, or set POSTHORN_SMTP_PORT.',
+  };
 }
 
 function canListen(host: string, port: number): Promise<boolean> {

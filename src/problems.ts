@@ -59,7 +59,7 @@ export const problems = {
   invalid_link: {
     status: 403,
     title: 'The link is not valid',
-    remedy: 'It has run out or is not whole. Take a fresh one from `GET /messages/{id}`, or send an API key.',
+    remedy: 'It has run out or is not whole. Take a fresh one from `GET /events/{id}`, or send an API key.',
   },
   owner_mismatch: {
     status: 403,

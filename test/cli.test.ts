@@ -77,7 +77,16 @@ test('keys create takes an expiry in the future only', async () => {
 test('doctor finds a healthy service healthy', async () => {
   const findings: { check: string; level: string }[] = await json('doctor');
   const checks = findings.map((finding) => finding.check);
-  assert.deepEqual(checks, ['configuration', 'database', 'schema', 'secret key', 'clock', 'port', 'dns']);
+  assert.deepEqual(checks, [
+    'configuration',
+    'database',
+    'schema',
+    'secret key',
+    'clock',
+    'port',
+    'mail port',
+    'dns',
+  ]);
   for (const { check, level } of findings) if (check !== 'dns') assert.equal(level, 'ok', check);
 });
 

@@ -51,7 +51,12 @@ async function crash(): Promise<void> {
 
 function readSettings(databaseUrl = url) {
   const secret = randomBytes(32).toString('base64');
-  return readConfig({ DATABASE_URL: databaseUrl, POSTHORN_SECRET_KEY: secret, PORT: '0' });
+  return readConfig({
+    DATABASE_URL: databaseUrl,
+    POSTHORN_SECRET_KEY: secret,
+    PORT: '0',
+    POSTHORN_SMTP_PORT: '0',
+  });
 }
 
 function collect() {

@@ -5,7 +5,13 @@ import fc from 'fast-check';
 import { sealMessage } from 'mailauth/lib/arc/index.js';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { makeResolver } from '../src/lib/resolver.ts';
-import { type Envelope, makeAuthenticate } from '../src/mail/authenticate.ts';
+import {
+  type Envelope,
+  leaveUnverified,
+  makeAuthenticate,
+  type Verify,
+  verifySignatures,
+} from '../src/mail/authenticate.ts';
 import { type Answer, startDns } from './dns.ts';
 
 const dns = await startDns();
@@ -30,13 +36,13 @@ const plain = [
 ].join('\r\n');
 
 /** With nothing remembered from the test before. */
-function check(raw: Buffer | string, envelope: Envelope = overHttp, deadlineMs = 5000) {
+function check(raw: Buffer | string, envelope: Envelope = overHttp, deadlineMs = 5000, verify?: Verify) {
   const authenticate = makeAuthenticate({
     dnsServers: [dns.address],
     mailHost: 'mx.example.net',
     deadlineMs,
   });
-  return authenticate(Buffer.from(raw), envelope);
+  return authenticate(Buffer.from(raw), envelope, verify);
 }
 
 async function checkDkim(raw: Buffer | string, deadlineMs?: number) {
@@ -386,10 +392,34 @@ describe('DKIM', () => {
     assert.equal(signature?.domain, null);
   });
 
-  test('time runs out while the body is hashed: temperror', async () => {
+  test('a line without end, which would take a minute to hash: policy', async () => {
     publish(rsa.publicKey);
-    const signed = await sign(`${plain}${`${'x'.repeat(70)}\r\n`.repeat(100_000)}`);
-    assert.deepEqual(await checkDkim(signed, 5), [{ ...passed, result: 'temperror' }]);
+    const signed = await sign(plain);
+    const started = process.cpuUsage();
+    assert.deepEqual(await checkDkim(signed + ' '.repeat(25 * 1024 * 1024)), [
+      { ...passed, result: 'policy' },
+    ]);
+    const { user } = process.cpuUsage(started);
+    assert.ok(user < 2_000_000, `${user / 1000} ms`);
+  });
+
+  test('ten signatures that name thousands of fields are not looked at', async () => {
+    publish(rsa.publicKey);
+    const signed = await sign(plain);
+    const long = signed.slice(0, -plain.length).replace(/ h=/, ` h=${'x:'.repeat(4000)}`);
+    assert.notEqual(`${long}${plain}`, signed);
+    const header = `${long.repeat(10)}${'y: z\r\n'.repeat(3000)}`;
+    const started = process.cpuUsage();
+    assert.deepEqual(await checkDkim(`${header}${plain}`), []);
+    const { user } = process.cpuUsage(started);
+    assert.ok(user < 300_000, `${user / 1000} ms`);
+  });
+
+  test('a line of 60 KiB in the header', async () => {
+    publish(rsa.publicKey);
+    const to = `To: ${Array.from({ length: 2000 }, (_, i) => `someone.${i}@example.net`).join(', ')}`;
+    assert.ok(to.length > 50_000);
+    assert.deepEqual(await checkDkim(await sign(plain.replace(/^To: .*$/m, to))), [passed]);
   });
 });
 
@@ -539,6 +569,80 @@ describe('DMARC', () => {
     );
     assert.equal(spf.result, 'temperror');
     assert.deepEqual(dmarc, reject);
+  });
+
+  describe('a forger does not get past it', () => {
+    const hasty: Verify = (raw, keys) => verifySignatures(raw, keys, 0);
+    beforeEach(() => {
+      dns.answer('_dmarc.example.com', record('p=reject'));
+      dns.answer('example.com', { TXT: ['v=spf1 -all'] });
+    });
+
+    test('with a header line that mailauth is not given', async () => {
+      const { dkim, dmarc } = await check(`X: ${'y'.repeat(200_000)}\r\n${plain}`, smtp);
+      assert.deepEqual(dkim, []);
+      assert.deepEqual(dmarc, reject);
+    });
+
+    test('with a body that takes too long to hash: policy, whatever was hashed until then', async () => {
+      publish(rsa.publicKey);
+      const signed = await sign(`${plain}${`${'x'.repeat(70)}\r\n`.repeat(2000)}`);
+      for (const raw of [signed, signed.replace('Notes', 'Votes'), signed.replace('algebraic', 'floral')]) {
+        const { dkim, dmarc } = await check(raw, smtp, 5000, hasty);
+        assert.deepEqual(dkim, [{ result: 'policy', domain: 'example.com', selector: 's1', aligned: true }]);
+        assert.deepEqual(dmarc, reject);
+      }
+    });
+
+    test('a key that did not come stays open, though the body takes too long', async () => {
+      dns.answer('s1._domainkey.example.com', 'SERVFAIL');
+      const signed = await sign(`${plain}${`${'x'.repeat(70)}\r\n`.repeat(2000)}`);
+      const { dkim, dmarc } = await check(signed, smtp, 5000, hasty);
+      assert.equal(dkim[0]?.result, 'temperror');
+      assert.equal(dmarc.result, 'temperror');
+    });
+
+    test('with ten signatures for each of which the body is to be hashed anew', async () => {
+      publish(rsa.publicKey);
+      const signed = await sign(plain);
+      const signature = signed.slice(0, -plain.length);
+      const ten = Array.from({ length: 10 }, (_, i) => signature.replace(' s=', ` l=${999_999 + i}; s=`));
+      const body = `${'x'.repeat(70)}\r\n`.repeat(160_000);
+      const startedAt = performance.now();
+      const { dkim, dmarc } = await check(`${ten.join('')}${plain}${body}`, smtp, 1000);
+      assert.ok(performance.now() - startedAt < 5000);
+      assert.deepEqual(
+        dkim.map(({ result }) => result),
+        ['fail', 'fail', 'fail', 'fail'],
+      );
+      assert.deepEqual(dmarc, reject);
+    });
+
+    test('with a message that breaks what verifies it', async () => {
+      const signed = await sign(plain);
+      const { spf, dkim, dmarc } = await check(signed, smtp, 5000, async (raw) => leaveUnverified(raw));
+      assert.equal(spf.result, 'fail');
+      assert.deepEqual(dkim, [{ result: 'policy', domain: 'example.com', selector: 's1', aligned: true }]);
+      assert.deepEqual(dmarc, reject);
+    });
+
+    test('with a signature whose key is read one way and asked for in another', async () => {
+      const signed = await sign(plain);
+      for (const raw of [` ${signed}`, signed.replace('d=example.com;', 'd=example.com; D=example.com;')]) {
+        assert.deepEqual((await check(raw, smtp)).dmarc, reject);
+      }
+    });
+
+    test('with two addresses, of which the first is his and the second is shown', async () => {
+      dns.answer('forger.example', { TXT: ['v=spf1 +all'] });
+      dns.answer('_dmarc.forger.example', record('p=reject'));
+      const { spf, dmarc } = await check(plain.replace('Ada', '<eve@forger.example>'), {
+        ...smtp,
+        mailFrom: 'eve@forger.example',
+      });
+      assert.equal(spf.result, 'pass');
+      assert.deepEqual(dmarc, reject);
+    });
   });
 
   const authors: [string, string][] = [
@@ -707,22 +811,24 @@ describe('DNS', () => {
   });
 });
 
-describe('headers that would take minutes are not read', () => {
+describe('headers that would take minutes are judged by their author alone', () => {
   const headers: [string, string][] = [
     ['too long', `From: ada@example.com\r\n${`X: ${'y'.repeat(70)}\r\n`.repeat(5000)}`],
     ['a header without end', `From: ada@example.com\r\n${'X: y\r\n'.repeat(1_000_000)}`],
     ['too many lines', `From: ada@example.com\r\nX: y\r\n${' \r\n'.repeat(80_000)}`],
     ['too long a line', `x${' '.repeat(200_000)}y\r\nFrom: ada@example.com\r\n`],
+    ['too long a blank', `From: ada@example.com\r\nX: y${`\r\n${' '.repeat(80)}`.repeat(3000)}y\r\n`],
   ];
   for (const [title, header] of headers) {
     test(title, async () => {
+      dns.answer('_dmarc.example.com', { TXT: ['v=DMARC1; p=reject'] });
       const startedAt = performance.now();
       const found = await check(`${header}\r\nhello\r\n`, smtp);
       assert.ok(performance.now() - startedAt < 1000);
       assert.deepEqual(found, {
         spf: { result: 'none', domain: 'example.com' },
         dkim: [],
-        dmarc: { ...none, result: 'permerror' },
+        dmarc: { result: 'fail', policy: 'reject', aligned: false },
         arc: { result: 'none' },
       });
     });

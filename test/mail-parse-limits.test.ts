@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { extractAttachment, parseMessage } from '../src/mail/parse.ts';
+import { messageKey, readThread } from '../src/mail/thread.ts';
 
 const kib = 1024;
 const largest = 25 * 1024 * kib;
@@ -100,6 +101,46 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated.sort(), ['cc', 'references', 'replyTo']);
   });
 
+  test('lists of more than 64 KiB of text, each by its name', async () => {
+    const local = 'l'.repeat(600);
+    const list = many(200, (i) => `"${'é'.repeat(300)}" <${local}.${i}@x.test>,\r\n `);
+    const parsed = await parse(
+      `To: ${list}\r\nBcc: ${many(900, (i) => `u${i}@x.test, `)}\r\n`,
+      `References: ${many(100, (i) => `<${i}.${'r'.repeat(900)}@x.test>\r\n `)}\r\n\r\n`,
+    );
+    assert.deepEqual([parsed.to.length, parsed.bcc.length, parsed.references.length], [54, 900, 71]);
+    assert.deepEqual(parsed.truncated.sort(), ['headers', 'references', 'to']);
+  });
+
+  test('a content type of more than 255 characters is none that anybody knows', async () => {
+    const type = `a/${'b'.repeat(253)}`;
+    const read = async (written: string) => (await parse(`Content-Type: ${written}\r\n\r\nx`)).attachments;
+    assert.equal((await read(type))[0]?.contentType, type);
+    const [attachment] = await read(`${type}b; name=n.txt`);
+    assert.equal(attachment?.contentType, 'application/octet-stream');
+    assert.equal(attachment?.filename, 'n.txt');
+  });
+
+  test('ids of more than 998 characters are none', async () => {
+    const id = `<${'i'.repeat(997)}@x>`;
+    const part = `Content-Type: a/b\r\nContent-ID: ${id}\r\n`;
+    const parsed = await parse(`Message-ID: ${id}\r\nIn-Reply-To: ${id}\r\n${part}\r\nx`);
+    assert.deepEqual(
+      [parsed.messageId, parsed.inReplyTo, parsed.attachments[0]?.contentId],
+      [null, null, null],
+    );
+  });
+
+  test('of many ancestors those nearest and the root count', () => {
+    const ids = Array.from({ length: 50 }, (_, i) => `<${i}@x.test>`);
+    const read = (references: string[], inReplyTo: string | null) =>
+      readThread('identity', 'id', { messageId: '<new@x.test>', inReplyTo, references }).ancestors;
+    assert.deepEqual(read(ids, null), [ids[0] ?? '', ...ids.slice(-19)].map(messageKey));
+    assert.deepEqual(read(ids.slice(0, 20), null), ids.slice(0, 20).map(messageKey));
+    assert.deepEqual(read([], '<49@x.test>'), ids.slice(-1).map(messageKey));
+    assert.deepEqual(read([], null), []);
+  });
+
   test('more than 500 parts: the first are told, the rest is "body"', async () => {
     const raw = Buffer.from(
       `Content-Type: multipart/mixed; boundary=b\r\n\r\n${many(600, (i) => `--b\r\nContent-Type: a/b\r\n\r\n${i}\r\n`)}--b--`,
@@ -157,6 +198,16 @@ describe('the largest message of the worst kind', () => {
     ['soft breaks', 'Content-Transfer-Encoding: quoted-printable\n\n', fill('=\n')],
     ['padding', 'Content-Type: a/b\nContent-Transfer-Encoding: base64\n\n', fill('/w==\n')],
     ['a charset of many bytes', 'Content-Type: text/html; charset=gb18030\n\n', fill('\xff\xfe<')],
+    [
+      'parts related to one that is not there',
+      'Content-Type: multipart/related; boundary=b; start="<none>"\r\n\r\n',
+      many(499, () => `--b\r\nContent-Type: text/plain\r\nContent-ID: ${'('.repeat(50 * kib)}\r\n\r\nx\r\n`),
+    ],
+    [
+      'parts with many parameters',
+      'Content-Type: multipart/mixed; boundary=b\r\n\r\n',
+      many(499, () => `--b\r\nContent-Disposition: inline; ${'a=b;'.repeat(12 * kib)}\r\n\r\nx\r\n`),
+    ],
     ['tags that never close', 'Content-Type: text/html\n\n', fill('<!-- <a <style ')],
   ];
   for (const [name, ...pieces] of kinds) {
@@ -167,6 +218,17 @@ describe('the largest message of the worst kind', () => {
       assert.ok(user < 4_000_000, `${user / 1000} ms`);
     });
   }
+});
+
+test('parts related to one that is not there, in a small message', async () => {
+  const parts = many(
+    499,
+    () => `--b\r\nContent-Type: text/plain\r\nContent-ID: ${'('.repeat(400)}\r\n\r\nx\r\n`,
+  );
+  const started = process.cpuUsage();
+  await parse('Content-Type: multipart/related; boundary=b; start="<none>"\r\n\r\n', parts);
+  const { user } = process.cpuUsage(started);
+  assert.ok(user < 200_000, `${user / 1000} ms`);
 });
 
 describe('a header field of half a megabyte of one thing', () => {

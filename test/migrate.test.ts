@@ -53,7 +53,13 @@ async function describeSchema(sql: Pool): Promise<string[]> {
 
 function readSettings(url: string, more: Record<string, string> = {}) {
   const key = randomBytes(32).toString('base64');
-  return readConfig({ DATABASE_URL: url, POSTHORN_SECRET_KEY: key, PORT: '0', ...more });
+  return readConfig({
+    DATABASE_URL: url,
+    POSTHORN_SECRET_KEY: key,
+    PORT: '0',
+    POSTHORN_SMTP_PORT: '0',
+    ...more,
+  });
 }
 
 async function refusal(work: Promise<unknown>): Promise<OperatorError> {

@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import { test } from 'node:test';
-import { startTestService } from './harness.ts';
-import { root, run } from './programs.ts';
+import { after, test } from 'node:test';
+import { startTestService, waitFor } from './harness.ts';
+import { makeFolder, root, run } from './programs.ts';
+import { startReceiver } from './receiver.ts';
 
 const readme = readFileSync(path.join(root, 'README.md'), 'utf8');
 const [, tour = ''] = /<!-- tour:[^\n]*-->\n```sh\n(.*?)```/s.exec(readme) ?? [];
@@ -13,28 +14,41 @@ const manifest = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'
 
 test('the tour works when pasted', async () => {
   const service = await startTestService();
+  const folder = makeFolder();
+  after(() => folder.remove());
+  const received = path.join(folder.path, 'received');
+  const receiverPort = String(await freePort());
   const script = tour
     .replace('http://localhost:3000', service.url)
     .replace('ph_paste_yours_here', service.user.apiKey)
+    .replace('localhost:2525', `localhost:${service.smtpPort}`)
+    .replaceAll('4000', receiverPort)
+    // What the tour's own receiver prints goes apart from the answers.
+    .replace(/ &$/m, ' > "$RECEIVED" &')
     // One answer a line, so that they can be told apart.
     .replaceAll(/^curl [^|]*?(?<!\\)$/gms, '$&; echo');
-  const program = run('sh', ['-eu', '-c', script], {});
-  assert.equal(await program.ended, 0, program.output());
+  const program = run('sh', ['-eu', '-c', `${script}\necho done; wait`], { RECEIVED: received });
+  after(() => process.kill(-program.pid, 'SIGKILL'));
+  await program.line(/^done$/m);
   const answers = program
     .output()
+    .replace(/done\n$/, '')
     .trim()
     .split('\n')
     .map((line) => JSON.parse(line));
 
   assert.equal(answers.length, 5, program.output());
-  const [me, identity, identities, webhook, mistake] = answers;
+  const [me, identity, webhook, messages, mistake] = answers;
   assert.deepEqual(me, { userId: service.user.userId });
   assert.equal(identity.value, 'sales@example.com');
-  assert.deepEqual(identities, [identity]);
   assert.equal(webhook.ownerId, service.user.userId);
   assert.match(webhook.secret, /^whsec_/);
+  assert.equal(messages.length, 1);
+  assert.equal(messages[0].subject, 'Hello');
   assert.equal(mistake.code, 'invalid_body');
   assert.match(JSON.stringify(mistake.errors), /Did you mean message.received/);
+  await waitFor('the POST', () => /"event":"message\.received"/.test(readFileSync(received, 'utf8')));
+  assert.match(readFileSync(received, 'utf8'), /'webhook-signature': 'v1,/);
 });
 
 test('every npm script that the documents name exists', () => {
@@ -55,3 +69,9 @@ test('every file that the documents link to exists', () => {
     }
   }
 });
+
+async function freePort(): Promise<number> {
+  const receiver = await startReceiver();
+  await receiver.close();
+  return receiver.port;
+}

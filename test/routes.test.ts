@@ -38,6 +38,7 @@ interface Route {
   scheme: string | undefined;
   takesBody: boolean;
   example: unknown;
+  contentType: string | undefined;
 }
 
 const document = (await service.call('GET', '/openapi.json')).body;
@@ -48,7 +49,8 @@ const routes: Route[] = Object.entries(document.paths as Record<string, Record<s
       path,
       scheme: Object.keys(Object.assign({}, ...(operation.security ?? [])))[0],
       takesBody: operation.requestBody !== undefined,
-      example: operation.requestBody?.content['application/json']?.example,
+      contentType: Object.keys(operation.requestBody?.content ?? {})[0],
+      example: Object.values(operation.requestBody?.content ?? {})[0]?.example,
     })),
 );
 const paths = [...new Set(routes.map((route) => route.path))];
@@ -64,7 +66,10 @@ function fill(path: string, ids: string | string[]): string {
 function call(route: Route, path: string, bearer: string | null): Promise<Answer> {
   return callUrl(route.method, `${service.url}${path}`, {
     ...(route.example === undefined ? {} : { body: route.example }),
-    headers: bearer === null ? {} : { authorization: `Bearer ${bearer}` },
+    headers: {
+      ...(route.contentType ? { 'content-type': route.contentType } : {}),
+      ...(bearer === null ? {} : { authorization: `Bearer ${bearer}` }),
+    },
   });
 }
 

@@ -21,6 +21,8 @@ const operatorId = '00000000-0000-0000-0000-000000000000';
 declare module 'fastify' {
   interface FastifyContextConfig {
     access?: Access;
+    /** The type of a body that is not JSON, for the documentation. */
+    takes?: string;
   }
   interface FastifyRequest {
     /** The user whose key it is (access `key`), or `operatorId`. Every query carries it. */

@@ -234,7 +234,8 @@ function describeRange(min: number | undefined, max: number | undefined, unit: s
 function describeSecurity({ security = [] }: Route): string {
   const names = security.flatMap(Object.keys).map((scheme) => credentialOf(scheme).name);
   if (names.length === 0) return 'Anyone';
-  return names.length === security.length ? names.join(' or ') : `${names.join(' or ')}, where one is set`;
+  if (names.length === security.length) return names.join(' or ');
+  return names.includes('API key') ? 'API key or a signed link' : `${names.join(' or ')}, where one is set`;
 }
 
 function credentialOf(scheme: string): { name: string; variable: string } {

@@ -21,7 +21,9 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
       .flatMap(([, names]) => [...names]);
     if (methods.length === 0) throw new Problem('route_not_found');
     const allow = [...methods, 'OPTIONS'].join(', ');
-    if (request.method !== 'OPTIONS') throw new Problem('method_not_allowed', { headers: { allow } });
+    if (request.method !== 'OPTIONS') {
+      throw new Problem('method_not_allowed', { detail: `Use one of ${allow}.`, headers: { allow } });
+    }
     if (corsOrigins.length > 0) {
       reply.headers({
         'access-control-allow-methods': allow,

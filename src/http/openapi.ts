@@ -22,6 +22,17 @@ const ProblemDocument = Type.Object(
   { title: 'Problem', description: 'RFC 9457' },
 );
 
+const RawMessage = Type.String({
+  format: 'binary',
+  description: 'The message (RFC 5322) as it is.',
+  examples: ['From: ada@example.com\r\nSubject: Hello\r\n\r\nIs anybody there?\r\n'],
+});
+const RecipientHeader = Type.Object({
+  'x-recipient': Type.Optional(
+    Type.String({ description: 'Recipients, with commas, beside those of the query.' }),
+  ),
+});
+
 const security: Record<Access, Record<string, string[]>[]> = {
   key: [{ apiKey: [] }],
   'key or link': [{ apiKey: [] }, {}],
@@ -45,8 +56,8 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
         version: readVersion(),
         description:
           'Connect email identities, register webhooks, and be told by a signed POST when mail arrives.\n\n' +
-          `Limits: bodies up to 64 KiB; ${limit ? `${limit} requests a minute for each key (\`RateLimit\` headers)` : 'no rate limit'}; ` +
-          'pages of up to 1000 items, the next one in the `Link` header. Errors are problem documents (RFC 9457).',
+          `Limits: bodies up to 64 KiB (\`/inbound\`: ${config.maxMessageBytes} bytes); ${limit ? `${limit} requests a minute for each key (\`RateLimit\` headers)` : 'no rate limit'}; ` +
+          'pages of up to 1000 items (200 of messages, events and deliveries), the next one in the `Link` header. Errors are problem documents (RFC 9457).',
       },
       servers: [{ url: `${config.publicUrl ?? ''}${config.basePath}` || '/' }],
       components: {
@@ -74,10 +85,12 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
           content: { 'application/problem+json': { schema: ProblemDocument } },
         },
       };
+      const takes = route.config?.takes;
       return {
         url,
         schema: {
           ...schema,
+          ...(takes ? { consumes: [takes], body: RawMessage, headers: RecipientHeader } : {}),
           security: security[access],
           response: { ...(schema?.response as object), ...failures },
         },

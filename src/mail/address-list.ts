@@ -28,7 +28,7 @@ export function readAddresses(value: string, max: number): { addresses: Address[
   let mailbox: Token[] = [];
   let angle: 'closed' | 'opened' | 'route' | 'address' = 'closed';
   const endMailbox = () => {
-    for (const address of readMailbox(mailbox)) addresses.push(address);
+    addresses.push(...readMailbox(mailbox, max + 1));
     mailbox = [];
     angle = 'closed';
   };
@@ -95,7 +95,8 @@ function matchAt(pattern: RegExp, value: string, place: number): string | undefi
   return pattern.exec(value)?.[0];
 }
 
-function readMailbox(tokens: readonly Token[]): Address[] {
+/** No more than `max` of those that stand together without a comma. */
+function readMailbox(tokens: readonly Token[], max: number): Address[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
   const aside = comment ? readName(unquote(comment.text)) : null;
@@ -104,9 +105,14 @@ function readMailbox(tokens: readonly Token[]): Address[] {
     const address = readAddrSpec(dropRoute(words.slice(angle + 1)));
     return address ? [{ name: readName(joinWords(words.slice(0, angle))) ?? aside, address }] : [];
   }
-  const runs = splitRuns(words).map((run) => ({ run, address: readAddrSpec(run) }));
-  const found = runs.flatMap(({ address }) => address ?? []);
-  const rest = runs.filter(({ address }) => !address).flatMap(({ run }) => run);
+  const found: string[] = [];
+  const rest: Token[] = [];
+  for (const run of splitRuns(words)) {
+    const address = readAddrSpec(run);
+    if (address) found.push(address);
+    else for (const token of run) rest.push(token);
+    if (found.length === max) break;
+  }
   const name = found.length === 1 ? (readName(joinWords(rest)) ?? aside) : null;
   return found.map((address) => ({ name, address }));
 }
@@ -118,16 +124,17 @@ function dropRoute(tokens: readonly Token[]): Token[] {
 }
 
 /** Words with blanks between them are apart, but for dots and "@": `ada . lovelace @ example.com` is one (§4.4). */
-function splitRuns(tokens: readonly Token[]): Token[][] {
-  const runs: Token[][] = [];
-  let previous: Token | undefined;
+function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
+  let run: Token[] = [];
   for (const token of tokens) {
-    const isNew = token.isApart && token.kind !== 'special' && previous?.kind !== 'special';
-    if (isNew || !previous) runs.push([]);
-    runs.at(-1)?.push(token);
-    previous = token;
+    const isNew = token.isApart && token.kind !== 'special' && run.at(-1)?.kind !== 'special';
+    if (isNew && run.length > 0) {
+      yield run;
+      run = [];
+    }
+    run.push(token);
   }
-  return runs;
+  if (run.length > 0) yield run;
 }
 
 function readAddrSpec(tokens: readonly Token[]): string | undefined {

@@ -7,8 +7,7 @@ import { createHash } from 'node:crypto';
 import { decodeLine } from './charset.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
-import { type Parameterized, readParameterized } from './parameters.ts';
-import type { Part } from './structure.ts';
+import { findValue, type Part } from './structure.ts';
 import { decodeTransfer } from './transfer.ts';
 
 export interface ParsedAttachment {
@@ -32,31 +31,36 @@ export interface Bodies {
 
 export function sortParts(root: Part): Bodies {
   const bodies: Bodies = { text: [], html: [], attachments: [] };
-  sortInto(bodies, root);
+  sortInto(bodies, root, true);
   return bodies;
 }
 
-/** As deep as `maxDepth` at most. */
-function sortInto(bodies: Bodies, part: Part): void {
-  if (part.isContainer) for (const child of part.children) sortInto(bodies, child);
-  else if (!isShown(part)) bodies.attachments.push(part);
+/** As deep as `maxDepth` at most. `isFirst`: of its multipart, the one that is shown even if it has a name. */
+function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
+  if (part.isContainer) {
+    const first = findFirst(part);
+    for (const child of part.children) sortInto(bodies, child, child === first);
+  } else if (!isShown(part, isFirst)) bodies.attachments.push(part);
   else if (part.contentType.value === 'text/html') bodies.html.push(part);
   else bodies.text.push(part);
 }
 
-function isShown(part: Part): boolean {
+function isShown(part: Part, isFirst: boolean): boolean {
   if (part.contentType.value !== 'text/plain' && part.contentType.value !== 'text/html') return false;
   if (readDisposition(part) === 'attachment') return false;
-  if (!part.parent) return true;
-  if (part.parent.contentType.value === 'multipart/related') return part === findRelatedRoot(part.parent);
-  return part === part.parent.children[0] || readFilename(part) === null;
+  return isFirst || (!isRelated(part.parent) && readFilename(part) === null);
 }
 
-/** RFC 2387 §3.2: the part that `start` names, else the first. */
-function findRelatedRoot(related: Part): Part | undefined {
-  const [start] = readMessageIds(related.contentType.parameters.get('start') ?? '', { isAlone: true });
-  const named = start && related.children.find((child) => readContentId(child) === start);
-  return named || related.children[0];
+function isRelated(part: Part | null): boolean {
+  return part?.contentType.value === 'multipart/related';
+}
+
+/** RFC 2387 §3.2: of a multipart/related the part that `start` names, else the first. */
+function findFirst(multipart: Part): Part | undefined {
+  const start = isRelated(multipart) ? multipart.contentType.parameters.get('start') : undefined;
+  const [id] = readMessageIds(start ?? '', { isAlone: true });
+  const named = id && multipart.children.find((child) => readContentId(child) === id);
+  return named || multipart.children[0];
 }
 
 export function describeAttachment(part: Part, content: Buffer, place: number): ParsedAttachment {
@@ -82,14 +86,9 @@ export function decodeBody(raw: Buffer, part: Part): Buffer {
 
 /** RFC 2183 §2.8: a disposition that nobody knows is an attachment. */
 function readDisposition(part: Part): 'attachment' | 'inline' | null {
-  const disposition = readDispositionField(part)?.value;
+  const disposition = part.disposition?.value;
   if (!disposition) return null;
   return disposition === 'inline' ? 'inline' : 'attachment';
-}
-
-function readDispositionField(part: Part): Parameterized | undefined {
-  const field = findValue(part, 'content-disposition');
-  return field === undefined ? undefined : readParameterized(field);
 }
 
 const maxFilename = 255;
@@ -100,7 +99,7 @@ const maxFilename = 255;
  */
 function readFilename(part: Part): string | null {
   const written =
-    readDispositionField(part)?.parameters.get('filename') || part.contentType.parameters.get('name') || '';
+    part.disposition?.parameters.get('filename') || part.contentType.parameters.get('name') || '';
   const name = decodeLine(written.slice(0, 16 * maxFilename))
     .replace(/^.*[/\\]/s, '')
     .trim();
@@ -110,9 +109,4 @@ function readFilename(part: Part): string | null {
 
 function readContentId(part: Part): string | null {
   return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true })[0] ?? null;
-}
-
-/** Of the first field of that name. */
-function findValue(part: Part, name: string): string | undefined {
-  return part.fields.find((field) => field.name.toLowerCase() === name)?.value;
 }

@@ -1,18 +1,26 @@
-/** The thread that examines large messages. See examine.ts. */
-import { parentPort, workerData } from 'node:worker_threads';
-import { makeAuthenticate } from './authenticate.ts';
-import { type Answer, type Asked, type AuthenticateOptions, examine, type Question } from './examine.ts';
-import { extractAttachment } from './parse.ts';
+/** The thread that works on large messages, one question after the other. See examine.ts. */
+import { parentPort } from 'node:worker_threads';
+import type { Question, Told } from './examine.ts';
+import { extractAttachment, parseMessage } from './parse.ts';
 
-const authenticate = makeAuthenticate(workerData as AuthenticateOptions);
-
-async function answer(question: Question): Promise<Answer['told']> {
-  const raw = Buffer.from(question.raw.buffer);
-  return question.kind === 'examine'
-    ? examine(authenticate, raw, question.envelope)
-    : extractAttachment(raw, question.n);
-}
-
-parentPort?.on('message', async ({ id, question }: Asked) => {
-  parentPort?.postMessage({ id, told: await answer(question) } satisfies Answer);
+parentPort?.on('message', async (question: Question) => {
+  const told = await answer(question);
+  const isContent = told !== null && 'content' in told;
+  parentPort?.postMessage(told, isContent ? [told.content.buffer as ArrayBuffer] : []);
 });
+
+async function answer(question: Question): Promise<Told> {
+  const { buffer, byteOffset, byteLength } = question.raw;
+  const raw = Buffer.from(buffer, byteOffset, byteLength);
+  if (question.kind === 'parse') return parseMessage(raw);
+  if (question.kind === 'verify') {
+    // When it is needed: mailauth takes 30 MB, and most large messages are asked to be parsed alone.
+    const { verifySignatures } = await import('./authenticate.ts');
+    return verifySignatures(raw, question.keys);
+  }
+  const extracted = await extractAttachment(raw, question.n);
+  // A copy of its own, to give away: the content may be a view of the whole message, which is let go of at once.
+  const told = extracted && { ...extracted, content: new Uint8Array(extracted.content) };
+  (buffer as ArrayBuffer).transfer(0);
+  return told;
+}

@@ -29,6 +29,30 @@ export function readFields(block: Buffer, max: number): Field[] {
   return fields;
 }
 
+/** The header block of a message, and of one that is longer than `maxBytes` the lines that fit. */
+export function cutHeader(raw: Buffer, maxBytes: number): Buffer {
+  const end = findHeaderEnd(raw, maxBytes);
+  return end === -1 ? cutAtLine(raw, maxBytes) : raw.subarray(0, end);
+}
+
+/** Where the empty line begins that ends the header, or -1 when it does not within the first `maxBytes`. */
+export function findHeaderEnd(raw: Buffer, maxBytes: number): number {
+  const start = raw.subarray(0, maxBytes);
+  if (isEmptyLine(start, 0)) return 0;
+  for (let feed = start.indexOf(lineFeed); feed !== -1; feed = start.indexOf(lineFeed, feed + 1)) {
+    if (isEmptyLine(start, feed + 1)) return feed + 1;
+  }
+  return -1;
+}
+
+function isEmptyLine(bytes: Buffer, at: number): boolean {
+  return bytes[at] === lineFeed || (bytes[at] === 0x0d && bytes[at + 1] === lineFeed);
+}
+
+export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
+  return block.length <= maxBytes ? block : block.subarray(0, block.lastIndexOf(lineFeed, maxBytes) + 1);
+}
+
 function isContinued(block: Buffer, next: number): boolean {
   return block[next] === 0x20 || block[next] === 0x09;
 }

@@ -49,6 +49,8 @@ const maxHeaderValue = 64 * 1024;
 const maxSubject = 16 * 1024;
 const maxAddresses = 1000;
 const maxReferences = 1000;
+/** Of each list of addresses or ids: lists of messages carry them too. */
+const maxListBytes = 64 * 1024;
 const maxTextBytes = 512 * 1024;
 /** Of which so much text can be had at most: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
 const maxSourceBytes = 4 * maxTextBytes;
@@ -130,20 +132,22 @@ function readHeader({ root, hasWholeHeader }: Structure): Header {
   const first = (name: (typeof namesRead)[number]) => all(name)[0] ?? '';
   const many = (key: string, name: (typeof namesRead)[number]) => {
     const { addresses, isCut } = readAddresses(all(name).join(','), maxAddresses);
-    if (isCut) truncated.push(key);
-    return addresses;
+    const kept = cutList(addresses, (one) => `${one.name ?? ''}${one.address}`);
+    if (isCut || kept.length < addresses.length) truncated.push(key);
+    return kept;
   };
 
-  const references = readMessageIds(first('references'));
+  const named = readMessageIds(first('references'));
+  const references = cutList(named.slice(0, maxReferences), (id) => id);
   const subject = all('subject')[0];
   const headers = listHeaders(root.fields);
   if (!headers.isComplete || !hasWholeHeader) truncated.push('headers');
-  if (references.length > maxReferences) truncated.push('references');
+  if (references.length < named.length) truncated.push('references');
   if (subject !== undefined && subject.length > maxSubject) truncated.push('subject');
   return {
     messageId: readMessageIds(first('message-id'), { isAlone: true })[0] ?? null,
     inReplyTo: readMessageIds(first('in-reply-to'))[0] ?? null,
-    references: references.slice(0, maxReferences),
+    references,
     date: readDate(first('date')),
     from: readAddresses(first('from'), 1).addresses[0] ?? null,
     sender: readAddresses(first('sender'), 1).addresses[0] ?? null,
@@ -156,6 +160,15 @@ function readHeader({ root, hasWholeHeader }: Structure): Header {
     autoSubmitted: readKeyword(first('auto-submitted')),
     truncated,
   };
+}
+
+function cutList<T>(list: readonly T[], textOf: (one: T) => string): T[] {
+  let left = maxListBytes;
+  const end = list.findIndex((one) => {
+    left -= Buffer.byteLength(textOf(one));
+    return left < 0;
+  });
+  return list.slice(0, end === -1 ? undefined : end);
 }
 
 function listHeaders(fields: readonly Field[]) {

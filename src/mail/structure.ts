@@ -3,7 +3,7 @@
  * Guarantee: one pass over any bytes. Parts past the limit are left out, a multipart that lies too deep is kept
  * whole as a part without children, and `isComplete` says so.
  */
-import { type Field, readFields } from './headers.ts';
+import { cutAtLine, type Field, readFields } from './headers.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
 
 export interface Part {
@@ -11,6 +11,7 @@ export interface Part {
   children: Part[];
   fields: Field[];
   contentType: Parameterized;
+  disposition: Parameterized | null;
   /** a multipart whose delimiter was seen: its children are its content */
   isContainer: boolean;
   /** false when the header runs to the end of the part (RFC 5322 §3.5: the body is optional) */
@@ -32,6 +33,8 @@ const maxDepth = 20;
 const maxHeaderBytes = 512 * 1024;
 const maxPartHeaderBytes = 64 * 1024;
 const maxFields = 20_000;
+/** RFC 6838 §4.2: 127 characters on either side of the slash. */
+const maxContentType = 255;
 
 interface Open {
   part: Part;
@@ -116,6 +119,7 @@ function makePart(parent: Part | null, start: number): Part {
     children: [],
     fields: [],
     contentType: plainText,
+    disposition: null,
     isContainer: false,
     hasBody: false,
     bodyStart: start,
@@ -139,22 +143,26 @@ function readPartHeader(
   part.bodyStart = isAllBody ? start : bodyStart;
   part.bodyEnd = Math.max(part.bodyStart, part.bodyEnd);
   part.contentType = readContentType(part);
+  const disposition = findValue(part, 'content-disposition');
+  part.disposition = disposition === undefined ? null : readParameterized(disposition);
 }
 
-function cutAtLine(block: Buffer, maxBytes: number): Buffer {
-  return block.length <= maxBytes ? block : block.subarray(0, block.lastIndexOf(lineFeed, maxBytes) + 1);
+/** Of the first field of that name. */
+export function findValue(part: Part, name: string): string | undefined {
+  return part.fields.find((field) => field.name.toLowerCase() === name)?.value;
 }
 
 /** The first one counts. RFC 2045 §5.2: none, or one that cannot be read, is plain text. */
 function readContentType(part: Part): Parameterized {
-  const field = part.fields.find(({ name }) => name.toLowerCase() === 'content-type');
-  if (!field) {
+  const field = findValue(part, 'content-type');
+  if (field === undefined) {
     // RFC 2046 §5.1.5
     const isInDigest = part.parent?.contentType.value === 'multipart/digest';
     return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
   }
-  const contentType = readParameterized(field.value);
+  const contentType = readParameterized(field);
   const { value, parameters } = contentType;
+  if (value.length > maxContentType) return { value: 'application/octet-stream', parameters };
   if (!/^[\w!#$&^.+-]+\/[\w!#$&^.+-]+$/.test(value)) return { value: plainText.value, parameters };
   return value.startsWith('multipart/') && !parameters.get('boundary') ? plainText : contentType;
 }

@@ -26,7 +26,8 @@ export function readThread(
   const named = [...references, ...(inReplyTo === null ? [] : [inReplyTo])];
   const root = named[0] ?? messageId;
   const threadId = root === null ? id : hashId('thread', identityId, root);
-  return { threadId, ancestors: named.slice(-maxAncestors).map(messageKey) };
+  const nearest = named.slice(1).slice(1 - maxAncestors);
+  return { threadId, ancestors: [...named.slice(0, 1), ...nearest].map(messageKey) };
 }
 
 export function messageKey(messageId: string): string {

@@ -3,6 +3,7 @@
  * dot-stuffing of RFC 5321 §4.5.2 undone; it ends at CRLF "." CRLF and at nothing that resembles it, however the bytes
  * were cut into chunks; and of a message that is too big nothing is kept.
  */
+import { allocateShared, largeBytes } from '../lib/shared-bytes.ts';
 
 /** Memory that connections share: those of one client a part, and all of them the whole. */
 export class Budget {
@@ -42,12 +43,15 @@ const lineFeed = 10;
 
 const nothing = Buffer.alloc(0);
 const firstBytes = 16_384;
+const hugeBytes = 2 * 1024 * 1024;
+/** By which a huge one takes of the budget. */
+const stepBytes = 256 * 1024;
 
 export class DataReader {
   readonly #maxBytes: number;
   readonly #budget: Budget;
   /** Starts with a line end that nobody sent, because a dot at the very start is one at the start of a line. */
-  #kept = nothing;
+  #kept: Buffer = nothing;
   /** The size of `kept`, which is 0 once its memory was handed to another thread. */
   #reserved = 0;
   #length = 0;
@@ -120,17 +124,27 @@ export class DataReader {
   /** One growing buffer rather than a list of chunks: a client that sends byte by byte costs no more than another. */
   #grow(length: number): void {
     const most = this.#maxBytes + lineEnd.length;
-    const capacity = Math.min(most, Math.max(length, 2 * this.#reserved, firstBytes));
-    if (length > most || !this.#budget.take(capacity - this.#reserved)) {
+    const isHuge = length > hugeBytes;
+    const wanted = isHuge ? length + stepBytes : Math.max(length, 2 * this.#reserved, firstBytes);
+    const reserved = Math.min(most, wanted);
+    if (length > most || !this.#budget.take(reserved - this.#reserved)) {
       this.#isRefused = true;
       this.release();
       return;
     }
-    const grown = Buffer.allocUnsafeSlow(capacity);
+    this.#reserved = reserved;
+    // Room for the largest at once: doubling leaves as much behind as it takes, and pages never written cost nothing.
+    if (reserved > this.#kept.length) this.#moveTo(allocate(isHuge ? most : reserved));
+  }
+
+  #moveTo(grown: Buffer): void {
     this.#kept.copy(grown, 0, 0, this.#length);
     this.#kept = grown;
-    this.#reserved = capacity;
   }
+}
+
+function allocate(bytes: number): Buffer {
+  return bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
 }
 
 /** How many bytes at the end may be the beginning of a line end and a dot: 0, 1 (CR) or 2 (CR LF). */

@@ -190,7 +190,10 @@ export async function findRaw(sql: Sql, ownerId: string | null, id: string): Pro
   return row;
 }
 
-/** The bytes from `start` up to and without `end`, a row at a time. */
+/** The driver makes a text of twice the size of what it reads, and more: so less than a row at a time. */
+const pieceBytes = 256 * 1024;
+
+/** The bytes from `start` up to and without `end`, piece by piece. */
 export async function* readRaw(
   sql: Sql,
   rawId: string,
@@ -200,7 +203,7 @@ export async function* readRaw(
   for (let at = start; at < end; ) {
     const n = Math.floor(at / chunkBytes);
     const from = at - n * chunkBytes;
-    const length = Math.min(chunkBytes - from, end - at);
+    const length = Math.min(chunkBytes - from, end - at, pieceBytes);
     const { bytes } = only(
       await sql<{ bytes: Buffer }[]>`
         select substring(bytes from ${from + 1}::int for ${length}::int) as bytes

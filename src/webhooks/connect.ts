@@ -109,10 +109,12 @@ export function connect(
 
 function openSocket({ hostname, port, secure }: Target, addresses: TargetAddress[]): net.Socket {
   const [first] = addresses;
+  // Goes on to the next address when one fails or stays silent for a moment. In the end the first once more, with all the time
+  // that is left: a packet that was lost is sent again after a second.
+  const inTurn = first && addresses.length > 1 ? [...addresses, first] : addresses;
   // Asked for whatever is not a literal; a literal is itself the address that was checked.
   const lookup: LookupFunction = (_hostname, { all }, answer) =>
-    all ? answer(null, addresses) : answer(null, first?.address ?? '', first?.family);
-  // Goes on to the next address when one fails or stays silent for a moment; the last has all the time that is left.
+    all ? answer(null, inTurn) : answer(null, first?.address ?? '', first?.family);
   const multiple = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 500 };
   const options = { host: hostname, port, lookup, ...multiple };
   if (!secure) return net.connect(options);

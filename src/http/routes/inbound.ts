@@ -53,12 +53,11 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
   app.post(
     '/inbound',
     {
-      config: { access: 'key' },
+      config: { access: 'key', takes: 'message/rfc822' },
       bodyLimit: config.maxMessageBytes,
       schema: {
         tags: ['Messages'],
         summary: 'Hand in a message (`message/rfc822`) for your own identities',
-        consumes: ['message/rfc822'],
         querystring: Query,
         response: { 202: Taken },
       },

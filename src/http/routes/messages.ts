@@ -1,7 +1,6 @@
 /** Messages: mail that arrived, as JSON, as its raw bytes, and its attachments one by one. */
 
 import { Readable } from 'node:stream';
-import { buffer } from 'node:stream/consumers';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { Slots } from '../../lib/slots.ts';
@@ -150,10 +149,17 @@ const reading = new Slots(readBytes);
 async function extract({ sql, examiner }: Services, { rawId, size }: StoredRaw, n: number) {
   await reading.take(rawId, size);
   try {
-    return await examiner.extract(await buffer(Readable.from(readRaw(sql, rawId, 0, size))), n);
+    return await examiner.extract(await readWhole(sql, rawId, size), n);
   } finally {
     reading.release(rawId, size);
   }
+}
+
+async function readWhole(sql: Services['sql'], rawId: string, size: number): Promise<Buffer> {
+  const raw = Buffer.from(new ArrayBuffer(size));
+  let at = 0;
+  for await (const chunk of readRaw(sql, rawId, 0, size)) at += chunk.copy(raw, at);
+  return raw;
 }
 
 function sendRange({ sql }: Services, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {

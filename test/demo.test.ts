@@ -1,0 +1,128 @@
+/** `npm run demo` as a person runs it: by itself, beside a running service, and when things go wrong. */
+import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { after, test } from 'node:test';
+import { verify } from '../scripts/demo/verify.ts';
+import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
+import { callUrl, startTestService, waitFor } from './harness.ts';
+import { makeFolder, type Program, postgresPid, readyUrl, run, startNpm } from './programs.ts';
+import { startReceiver } from './receiver.ts';
+
+const told = [
+  /Connected the identity hello-[0-9a-f]{4}@demo\.example/,
+  /Registered a webhook to http:\/\/127\.0\.0\.1:\d+\/hooks/,
+  /Sent a message to port \d+ over SMTP: 250 2\.0\.0/,
+  /The webhook was called/,
+  /Its signature is right/,
+  /webhook-signature: v1,/,
+  /"event": "message\.received"/,
+  /curl -s \$BASE\/webhooks/,
+];
+
+function demo(settings: Record<string, string>): Program {
+  return run('npm', ['run', 'demo'], settings);
+}
+
+function assertTold(program: Program, ...lines: RegExp[]): void {
+  for (const line of [...lines, ...told]) assert.match(program.output(), line);
+  assert.ok(!program.output().includes('\u001b['), 'no colours where there is no terminal');
+}
+
+function listOwnFolders(): string[] {
+  return readdirSync(tmpdir()).filter((name) => name.startsWith('posthorn-demo-'));
+}
+
+test('by itself it starts a service, and leaves nothing behind', async () => {
+  const before = listOwnFolders();
+  const program = demo({ PORT: '0' });
+  assert.equal(await program.ended, 0, program.output());
+  assertTold(program, /Started a Posthorn/);
+  assert.deepEqual(listOwnFolders(), before);
+});
+
+test('Ctrl-C in the middle leaves nothing behind', async () => {
+  const before = listOwnFolders();
+  const program = demo({ PORT: '0' });
+  const own = await waitFor('its folder', () => listOwnFolders().find((name) => !before.includes(name)));
+  const pid = await waitFor('its database', () => postgresPid(`${tmpdir()}/${own}`));
+  process.kill(-program.pid, 'SIGINT');
+  await program.ended;
+  await waitFor('its folder to go', () => !listOwnFolders().includes(own));
+  assert.throws(() => process.kill(pid, 0), 'the database has ended');
+});
+
+test('beside `npm start` it uses that one, and the lines it prints work there', async () => {
+  const folder = makeFolder();
+  const smtpPort = String(await freePort());
+  const settings = { POSTHORN_DATA_DIR: folder.path, POSTHORN_SMTP_PORT: smtpPort };
+  const service = startNpm(settings);
+  after(async () => {
+    service.child.kill('SIGTERM');
+    await service.ended;
+    folder.remove();
+  });
+  const url = await readyUrl(service);
+  const program = demo({ ...settings, PORT: new URL(url).port });
+  assert.equal(await program.ended, 0, program.output());
+  assertTold(program, new RegExp(`Found a Posthorn at ${url}`));
+
+  const receiverPort = await freePort();
+  const lines = program.output().slice(program.output().indexOf('BASE='));
+  const byHand = run('sh', ['-eu', '-c', `${lines.replaceAll('4000', String(receiverPort))}\nwait`], {
+    ...settings,
+    PORT: '0',
+  });
+  after(() => process.kill(-byHand.pid, 'SIGKILL'));
+  await byHand.line(/"event":"message\.received"/);
+  const [, apiKey = ''] = /(ph_[0-9A-Za-z]{38})/.exec(service.output()) ?? [];
+  const as = { apiKey, userId: '', email: '' };
+  assert.deepEqual((await callUrl('GET', `${url}/webhooks`, { as })).body, [], "nothing is the first user's");
+});
+
+test('with POSTHORN_API_KEY it acts for that user, and removes what it made', async () => {
+  const service = await startTestService();
+  const settings = {
+    PORT: new URL(service.url).port,
+    POSTHORN_SMTP_PORT: String(service.smtpPort),
+    POSTHORN_API_KEY: service.user.apiKey,
+  };
+  const program = demo(settings);
+  assert.equal(await program.ended, 0, program.output());
+  assertTold(program, /Found a Posthorn/);
+  for (const list of ['/identities', '/webhooks', '/messages']) {
+    assert.deepEqual((await service.call('GET', list)).body, [], list);
+  }
+
+  const wrong = demo({ ...settings, POSTHORN_API_KEY: 'ph_wrong' });
+  assert.equal(await wrong.ended, 1);
+  assert.match(wrong.output(), /✗ POST \/identities was answered with 401/);
+  const noMail = demo({ ...settings, POSTHORN_SMTP_PORT: String(await freePort()) });
+  assert.equal(await noMail.ended, 1);
+  assert.match(noMail.output(), /✗ Nobody takes mail on port \d+: set POSTHORN_SMTP_PORT/);
+  assert.deepEqual((await service.call('GET', '/identities')).body, [], 'what was made before is removed');
+  const elsewhere = demo({ ...settings, POSTHORN_API_KEY: '', POSTHORN_DATA_DIR: '/nonexistent' });
+  assert.equal(await elsewhere.ended, 1);
+  assert.match(elsewhere.output(), /✗ .* another data folder .* POSTHORN_API_KEY/);
+});
+
+test('the code to copy takes what was signed with the secret, and nothing else', () => {
+  const secret = `whsec_${Buffer.alloc(24, 1).toString('base64')}`;
+  const other = `whsec_${Buffer.alloc(24, 2).toString('base64')}`;
+  const body = Buffer.from('{"a":"ü"}');
+  const sign = (ageSeconds: number, ...secrets: string[]) =>
+    signatureHeaders('id', Math.floor(Date.now() / 1000) - ageSeconds, body, secrets.map(signingKey));
+  assert.equal(verify(secret, sign(0, secret), body), true);
+  assert.equal(verify(secret, sign(0, other, secret), body), true);
+  assert.equal(verify(secret, sign(0, other), body), false);
+  assert.equal(verify(secret, sign(400, secret), body), false);
+  assert.equal(verify(secret, sign(-400, secret), body), false);
+  assert.equal(verify(secret, sign(0, secret), Buffer.from('{"a":"u"}')), false);
+  assert.equal(verify(secret, {}, body), false);
+});
+
+async function freePort(): Promise<number> {
+  const receiver = await startReceiver();
+  await receiver.close();
+  return receiver.port;
+}

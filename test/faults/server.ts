@@ -1,0 +1,121 @@
+/**
+ * The service as people run it, `posthorn serve` with its embedded PostgreSQL, in a process that can be killed and started
+ * again on the same ports and data folder; and its database, looked into from outside.
+ */
+import { readFileSync } from 'node:fs';
+import net from 'node:net';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { connect, type Pool } from '../../src/db/client.ts';
+import { waitFor } from '../harness.ts';
+import { makeFolder, type Program, postgresPid, run } from '../programs.ts';
+import { type FaultRun, pick } from './fault.ts';
+
+export interface Server {
+  url: string;
+  smtpPort: number;
+  /** Starts it and waits until it is ready. */
+  start(): Promise<void>;
+  /** Starts it and does not wait. */
+  launch(): void;
+  /** SIGKILL, to the service alone: its database goes on. */
+  kill(): Promise<void>;
+  /** SIGKILL, to the postmaster. */
+  killDatabase(): void;
+  /** Calls the API as the first user. */
+  call(method: string, at: string, body?: unknown): Promise<Response>;
+  look<T>(work: (sql: Pool) => Promise<T>): Promise<T>;
+}
+
+export async function prepareServer(lent: FaultRun): Promise<Server> {
+  const folder = makeFolder();
+  const [port, smtpPort] = [await freePort(lent.random), await freePort(lent.random)];
+  const url = `http://127.0.0.1:${port}`;
+  let program: Program | undefined;
+  let apiKey = '';
+  let isOver = false;
+
+  lent.defer(async (clean) => {
+    isOver = true;
+    program?.child.kill('SIGTERM');
+    await Promise.race([program?.ended, delay(20_000, undefined, { ref: false })]);
+    program?.child.kill('SIGKILL');
+    killPostmaster(folder.path);
+    if (clean) folder.remove();
+    else lent.tell(`what is left of it: ${folder.path}\nits last lines: ${program?.output().slice(-4000)}`);
+  });
+
+  function launch(): void {
+    // A run that was given up goes on until it notices.
+    if (isOver) throw new Error('The fault is over.');
+    program = run(process.execPath, ['src/cli.ts', 'serve'], {
+      PORT: String(port),
+      POSTHORN_SMTP_PORT: String(smtpPort),
+      POSTHORN_DATA_DIR: folder.path,
+      POSTHORN_RATE_LIMIT: '0',
+      // Nobody answers there, at once: no message waits for DNS.
+      POSTHORN_DNS_SERVERS: '127.0.0.1:9',
+    });
+  }
+
+  return {
+    url,
+    smtpPort,
+    launch,
+    async start() {
+      launch();
+      await program?.line(/is ready: http/);
+      [, apiKey = apiKey] = /(ph_[0-9A-Za-z]{38})/.exec(program?.output() ?? '') ?? [];
+    },
+    async kill() {
+      program?.child.kill('SIGKILL');
+      await program?.ended;
+    },
+    killDatabase: () => killPostmaster(folder.path),
+    call: (method, at, body) =>
+      fetch(`${url}${at}`, {
+        method,
+        headers: {
+          authorization: `Bearer ${apiKey}`,
+          ...(body ? { 'content-type': 'application/json' } : {}),
+        },
+        ...(body ? { body: JSON.stringify(body) } : {}),
+      }),
+    async look(work) {
+      const sql = connect(databaseUrl(folder.path), { max: 1, applicationName: 'posthorn faults' });
+      try {
+        return await work(sql);
+      } finally {
+        await sql.end({ timeout: 1 });
+      }
+    },
+  };
+}
+
+function databaseUrl(dataDir: string): string {
+  const read = (name: string) => readFileSync(path.join(dataDir, 'postgres', name), 'utf8');
+  const port = read('postmaster.pid').split('\n')[3];
+  return `postgres://posthorn:${read('posthorn.password').trim()}@127.0.0.1:${port}/posthorn`;
+}
+
+function killPostmaster(dataDir: string): void {
+  const pid = postgresPid(dataDir);
+  try {
+    if (pid) process.kill(pid, 'SIGKILL');
+  } catch {
+    // It has ended, and its pid file is what is left of it.
+  }
+}
+
+/** Below the range of outgoing connections: there a client that tries a server that is down may reach itself. */
+function freePort(random: () => number): Promise<number> {
+  return waitFor('a free port', async () => {
+    const port = pick(random, 20_000, 32_000);
+    const server = net.createServer();
+    const isFree = await new Promise<boolean>((resolve) => {
+      server.on('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true));
+    });
+    server.close();
+    return isFree ? port : 0;
+  });
+}

@@ -1,0 +1,216 @@
+/** Large messages, in their thread: as small ones are examined, one breaking no other, and no longer than DNS may take. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { generateKeyPairSync } from 'node:crypto';
+import { after, beforeEach, describe, test } from 'node:test';
+import { promisify } from 'node:util';
+import { dkimSign } from 'mailauth/lib/dkim/sign.js';
+import { makeLog } from '../src/lib/log.ts';
+import type { Envelope } from '../src/mail/authenticate.ts';
+import { type Examiner, makeExaminer } from '../src/mail/examine.ts';
+import { startDns } from './dns.ts';
+
+const dns = await startDns();
+after(() => dns.close());
+beforeEach(() => {
+  dns.reset();
+  dns.answer('_dmarc.example.com', { TXT: ['v=DMARC1; p=reject'] });
+  dns.answer('example.com', { TXT: ['v=spf1 -all'] });
+});
+
+const log = makeLog({ level: 'silent', json: true });
+const smtp: Envelope = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
+const examineUrl = new URL('../src/mail/examine.ts', import.meta.url).href;
+const reject = { result: 'fail', policy: 'reject', aligned: false };
+const line = `${'x'.repeat(70)}\r\n`;
+
+async function withExaminer(
+  work: (examiner: Examiner) => Promise<void>,
+  options: { patienceMs?: number } = {},
+): Promise<void> {
+  const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
+  try {
+    await work(examiner);
+  } finally {
+    await examiner.stop();
+  }
+}
+
+/** With an attachment of its own, and so large that it goes to the thread. */
+function largeMail(subject: string, bytes = 300 * 1024): string {
+  return [
+    'From: Ada <ada@example.com>',
+    `Subject: ${subject}`,
+    'Content-Type: multipart/mixed; boundary=b',
+    '',
+    '--b',
+    '',
+    `Text of ${subject}`,
+    '--b',
+    'Content-Type: application/octet-stream; name=small.bin',
+    '',
+    'small',
+    '--b',
+    'Content-Type: application/octet-stream; name=large.bin',
+    '',
+    line.repeat(Math.ceil(bytes / line.length)),
+    '--b--',
+    '',
+  ].join('\r\n');
+}
+
+test('a large message is examined as a small one is', () =>
+  withExaminer(async (examiner) => {
+    const { privateKey, publicKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+    const key = publicKey.export({ type: 'spki', format: 'der' }).toString('base64');
+    dns.answer('s1._domainkey.example.com', { TXT: [`v=DKIM1; k=rsa; p=${key}`] });
+    for (const bytes of [1024, 300 * 1024]) {
+      const message = largeMail('notes', bytes);
+      const { signatures } = await dkimSign(message, {
+        canonicalization: 'relaxed/relaxed',
+        signatureData: [
+          {
+            signingDomain: 'example.com',
+            selector: 's1',
+            privateKey: privateKey.export({ type: 'pkcs8', format: 'pem' }) as string,
+          },
+        ],
+      } as unknown as Parameters<typeof dkimSign>[1]);
+      const { parsed, authentication } = await examiner.examine(Buffer.from(signatures + message), smtp);
+      assert.equal(parsed.text, 'Text of notes');
+      assert.deepEqual(
+        parsed.attachments.map(({ filename }) => filename),
+        ['small.bin', 'large.bin'],
+      );
+      assert.deepEqual(parsed.truncated, []);
+      assert.deepEqual(authentication, {
+        spf: { result: 'fail', domain: 'example.com' },
+        dkim: [{ result: 'pass', domain: 'example.com', selector: 's1', aligned: true }],
+        dmarc: { result: 'pass', policy: 'reject', aligned: true },
+        arc: { result: 'none' },
+      });
+    }
+  }));
+
+test('an attachment comes alone, not with the message that it was in', () =>
+  withExaminer(async (examiner) => {
+    const extracted = await examiner.extract(Buffer.from(largeMail('notes')), 0);
+    assert.equal(Buffer.from(extracted?.content ?? '').toString(), 'small');
+    assert.equal(extracted?.content.buffer.byteLength, 5);
+    assert.equal(await examiner.extract(Buffer.from(largeMail('notes')), 2), null);
+  }));
+
+describe('a message that the thread cannot do', () => {
+  test('is taken with its header, and judged by it', () =>
+    withExaminer(
+      async (examiner) => {
+        const raw = Buffer.from(`${'X: y\r\n'.repeat(2000)}${largeMail('notes')}`);
+        const { parsed, authentication } = await examiner.examine(raw, smtp);
+        assert.equal(parsed.subject, 'notes');
+        assert.equal(parsed.from?.address, 'ada@example.com');
+        assert.deepEqual([parsed.text, parsed.attachments], [null, []]);
+        assert.deepEqual(parsed.truncated, ['headers', 'body']);
+        assert.equal(authentication.spf.result, 'fail');
+        assert.deepEqual(authentication.dmarc, reject);
+      },
+      { patienceMs: 1 },
+    ));
+
+  test('whose header does not end where reading does: that is told, and no line is read in part', () =>
+    withExaminer(
+      async (examiner) => {
+        const header = `Subject: notes\r\nFrom: ada@example.com${'.uk'.repeat(40_000)}\r\n`;
+        const { parsed, authentication } = await examiner.examine(
+          Buffer.from(`${header}${largeMail('more')}`),
+          smtp,
+        );
+        assert.equal(parsed.subject, 'notes');
+        assert.equal(parsed.from, null);
+        assert.deepEqual(authentication.dmarc, { result: 'permerror', policy: null, aligned: null });
+        assert.deepEqual(parsed.truncated, ['headers', 'body']);
+      },
+      { patienceMs: 1 },
+    ));
+
+  test('a small message goes there for a header of more than 32 KiB', () =>
+    withExaminer(
+      async (examiner) => {
+        const read = async (header: string) => {
+          const { parsed } = await examiner.examine(Buffer.from(`${header}\r\n\r\nbody`), smtp);
+          return parsed.truncated;
+        };
+        assert.deepEqual(await read(`X: ${'y'.repeat(31 * 1024)}`), []);
+        assert.deepEqual(await read(`X: ${'y'.repeat(33 * 1024)}`), ['body']);
+      },
+      { patienceMs: 1 },
+    ));
+
+  test('takes nothing from those that wait behind it', () =>
+    withExaminer(
+      async (examiner) => {
+        // Four ways to hash what is slowest to hash: seconds.
+        const signatures = ['relaxed/relaxed', 'simple/simple', 'simple/relaxed; l=9', 'simple/relaxed; l=99']
+          .map(
+            (c) => `DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=from; bh=AA; b=AA; c=${c}\r\n`,
+          )
+          .join('');
+        const slow = Buffer.from(`${signatures}${largeMail('slow')}${' \n'.repeat(12 * 1024 * 1024)}`);
+        const [culprit, ...innocent] = await Promise.all([
+          examiner.examine(slow, smtp),
+          ...['one', 'two', 'three'].map((subject) =>
+            examiner.examine(Buffer.from(largeMail(subject)), smtp),
+          ),
+        ]);
+        assert.deepEqual(
+          culprit?.authentication.dkim.map(({ result }) => result),
+          ['policy', 'policy', 'policy', 'policy'],
+        );
+        assert.deepEqual(culprit?.authentication.dmarc, reject);
+        assert.deepEqual(
+          innocent.map(({ parsed }) => [parsed.text, parsed.attachments.length, parsed.truncated.length]),
+          ['one', 'two', 'three'].map((subject) => [`Text of ${subject}`, 2, 0]),
+        );
+      },
+      { patienceMs: 1500 },
+    ));
+});
+
+test('while DNS does not answer, many large messages wait for it together', () =>
+  withExaminer(async (examiner) => {
+    for (const name of ['example.com', '_dmarc.example.com', 's1._domainkey.example.com']) {
+      dns.answer(name, 'DROP');
+    }
+    const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=from; bh=AA; b=AA\r\n';
+    const startedAt = performance.now();
+    const examined = await Promise.all(
+      Array.from({ length: 12 }, (_, i) =>
+        examiner.examine(Buffer.from(`${signature}${largeMail(`notes ${i}`)}`), smtp),
+      ),
+    );
+    const tookMs = performance.now() - startedAt;
+    assert.ok(tookMs < 8000, `${tookMs} ms`);
+    for (const { authentication } of examined) assert.equal(authentication.dmarc.result, 'temperror');
+  }));
+
+test('a stop rejects what is under way and what waits, and leaves nothing running', async () => {
+  const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
+  const raw = Buffer.from(largeMail('notes'));
+  const asked = Promise.allSettled([examiner.extract(raw, 0), examiner.extract(raw, 0)]);
+  const examined = assert.rejects(examiner.examine(raw, smtp), /stopped/);
+  const startedAt = performance.now();
+  await examiner.stop();
+  for (const { status } of await asked) assert.equal(status, 'rejected');
+  await examined;
+  await assert.rejects(examiner.extract(raw, 0), /stopped/);
+  assert.ok(performance.now() - startedAt < 5000);
+});
+
+test('a program that has stopped it ends', async () => {
+  const program = `
+    const { makeExaminer } = await import(${JSON.stringify(examineUrl)});
+    const examiner = makeExaminer({ dnsServers: null, mailHost: 'mx', log: { error() {} } });
+    const asked = examiner.extract(Buffer.alloc(300_000), 0).catch(() => {});
+    await examiner.stop();
+    await asked;`;
+  await promisify(execFile)(process.execPath, ['--input-type=module', '-e', program], { timeout: 10_000 });
+});
