@@ -8,6 +8,8 @@ alter table identities
   add column standing_since timestamptz not null default now(),
   add column grace_since timestamptz,
   add column standing_reason text,
+  -- When the look began that it rests on: an older one must not overrule it.
+  add column looked_at timestamptz,
   -- Null: not looked at again by itself. While a check is under way, when it is given up for lost.
   add column next_check_at timestamptz,
   -- Checks that a person may ask for at once: how many were left, and when.

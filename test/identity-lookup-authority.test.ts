@@ -183,7 +183,7 @@ describe('inside is never asked', () => {
     system.answer('ns1.host.example', { A: ['10.0.0.1'] });
     system.answer('ns2.host.example', { AAAA: ['::1'] });
     const told = reasonOf(await look());
-    assert.match(told, /example\.com have addresses that are not public \(10\.0\.0\.1\)/);
+    assert.match(told, /example\.com have addresses that are not public, /);
     assert.match(told, /POSTHORN_DNS_SERVERS/);
     assert.deepEqual(asked.sort(), ['10.0.0.1', '::1']);
   });

@@ -304,8 +304,10 @@ describe('what others wrote', () => {
 
   test('comes back bounded', () => {
     const record = judgeOne('ownership', stands(...Array.from({ length: 50 }, () => 'x'.repeat(60_000))));
-    assert.equal(record.found.length, 10);
-    assert.equal(record.found[0]?.length, 1001);
+    assert.equal(record.found.length, 5);
+    assert.equal(record.found[0]?.length, 501);
+    const escaped = judgeOne('ownership', stands('\u0001'.repeat(400)));
+    assert.equal(escaped.found[0]?.length, 501, 'as it is told, escapes included');
   });
 
   test('is not handed back for publishing when it cannot be published', () => {

@@ -132,7 +132,7 @@ describe('the next look', () => {
     await sql`update identities set next_check_at = null where id = ${givenUp.id}`;
     assert.equal((await call('DELETE', `/identities/${holder.id}`)).status, 204);
     assert.ok(Number(await secondsToNextLook(rival)) <= 0);
-    assert.equal(await secondsToNextLook(givenUp), null);
+    assert.ok(Number(await secondsToNextLook(givenUp)) <= 0, 'also one that was given up');
     const loop = startVerification(parts);
     await waitFor('the rival to have it', async () => (await find(rival)).status === 'verified');
     await loop.stop();

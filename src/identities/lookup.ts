@@ -128,7 +128,7 @@ function zoneFinder(asking: Asking, options: LookupOptions): (name: string) => P
       return {
         kind: 'unknown',
         reason: refused
-          ? `the name servers of ${zone} have addresses that are not public (${refused}), which only the operator's POSTHORN_DNS_SERVERS may be`
+          ? `the name servers of ${zone} have addresses that are not public, which only the operator's POSTHORN_DNS_SERVERS may be`
           : `the name servers of ${zone} could not be found by their names`,
       };
     }

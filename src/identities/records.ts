@@ -66,8 +66,8 @@ type Expected = Pick<DnsRecord, 'type' | 'name' | 'value' | 'priority' | 'purpos
 };
 
 const ttl = 3600;
-const maxFound = 10;
-const maxFoundLength = 1000;
+const maxFound = 5;
+const maxFoundLength = 500;
 /** Theirs is only handed back for publishing where it can be: what is not text, or too long, is replaced by ours. */
 const plainText = /^[\x20-\x7e]{1,2048}$/;
 
@@ -263,7 +263,8 @@ function tellRotation(
 /** Bytes that do not print as `dig` shows them: nothing from DNS may steer a terminal. */
 function toPrintable(text: string): string {
   const printable = text.slice(0, maxFoundLength).replace(/[^\x20-\x7e]/g, escapeDecimal);
-  return text.length > maxFoundLength ? `${printable}…` : printable;
+  const isCut = text.length > maxFoundLength || printable.length > maxFoundLength;
+  return isCut ? `${printable.slice(0, maxFoundLength)}…` : printable;
 }
 
 function escapeDecimal(character: string): string {

@@ -64,7 +64,8 @@ export function decideStatus(
   if (standing.status === 'verified') return decideVerified(standing, required, now, random);
   if (standing.status === 'failed') return decideFailed(standing, holder, stands, now, random);
   if (stands) {
-    const waitSeconds = nextWait(unprovenAges, standing.since, now, random);
+    // Theirs once the holder's is gone, whenever that is: so there is always a next look.
+    const waitSeconds = nextWait(unprovenAges, standing.since, now, random) ?? jitter(day, random);
     return verdict(standing, 'pending', tellHeld(holder), waitSeconds);
   }
   return decideUnproven(standing, records, now, random);
@@ -163,7 +164,8 @@ function verdict(
 export function decideLoss(standing: Standing, now: Date, random: () => number): Verdict {
   const reason =
     'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.';
-  return fail(standing, reason, now, random);
+  // Soon: should the look that took it have seen an old copy of the zone, it is theirs again.
+  return { ...fail(standing, reason, now, random), waitSeconds: jitter(5 * minute, random) };
 }
 
 /** A person asks for a look: what is not verified begins anew, and is `pending` while the look is under way. */

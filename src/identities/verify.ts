@@ -8,6 +8,7 @@ import { isUnavailable, type Pool, type Sql, transaction } from '../db/client.ts
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import { Slots } from '../lib/slots.ts';
 import { addDkimKey, dropUnseenDkimKeys, type NewDkimKey, retireDkimKeys } from '../store/dkim-keys.ts';
 import {
   type Claim,
@@ -16,10 +17,13 @@ import {
   type Held,
   holdClaim,
   holdValue,
+  makeDue,
+  readClock,
   readRecords,
   type Stored,
   saveRecords,
   saveStanding,
+  wakeRivals,
 } from '../store/verification.ts';
 import { makeDkimKey } from './dkim.ts';
 import type { Lookup } from './lookup.ts';
@@ -41,6 +45,10 @@ import {
   type Verdict,
 } from './verdict.ts';
 
+/** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
+const looking = new Slots({ inAll: 100, perKey: 20 });
+const keyMaking = new Slots({ inAll: 2, perKey: 1 });
+
 export interface VerifyParts {
   sql: Pool;
   sealer: Sealer;
@@ -57,7 +65,7 @@ export async function prepareProof(
   given: { id: string; ownerId: string; domain: string; incomingDomain: boolean },
 ) {
   const token = randomBytes(24).toString('base64url');
-  const dkimKey = await makeSealedDkimKey(sealer, given.id);
+  const dkimKey = await makeSealedDkimKey(sealer, given.ownerId, given.id);
   const wanted = wantedOf({ ...given, token, dkimKeys: [dkimKey] }, mailHost);
   const dnsRecords = JSON.stringify(judgeRecords(wanted, new Map(), new Date()));
   return { token, dnsRecords, dkimKey, firstCheckSeconds };
@@ -78,14 +86,40 @@ export async function checkClaim(
   claim: Claim,
   options: { asked: boolean; signal: AbortSignal },
 ): Promise<void> {
-  const wanted = wantedOf(claim, parts.mailHost);
-  const answers = await parts.lookup.look(questionsFor(wanted), options.signal);
+  // The loop has a bound of its own.
+  if (!options.asked) return look(parts, claim, options);
+  await looking.take(claim.ownerId);
+  return look(parts, claim, options).finally(() => looking.release(claim.ownerId));
+}
+
+async function look(
+  parts: VerifyParts,
+  claim: Claim,
+  { asked, signal }: { asked: boolean; signal: AbortSignal },
+): Promise<void> {
+  const lookedAt = await readClock(parts.sql);
+  const answers = await parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal);
   // What was not asked to the end is no outage of DNS.
-  if (options.signal.aborted) return;
-  await transaction(parts.sql, async (sql) => {
+  if (signal.aborted) return;
+  const changes = await transaction(parts.sql, async (sql) => {
     const held = await holdValue(sql, claim);
-    if (held) await decide(parts, sql, held, answers, options.asked);
+    if (!held) return [];
+    // What a later look saw stands; this one is made again.
+    const isLate = [held.mine, held.holder].some((one) => one?.lookedAt && one.lookedAt > lookedAt);
+    if (isLate) await makeDue(sql, claim.ownerId, claim.id);
+    return isLate ? [] : decide(parts, sql, held, answers, { asked, lookedAt });
   });
+  for (const { message, ...about } of changes) parts.log.info(about, message);
+}
+
+/** What is logged once it is committed. */
+interface Change {
+  identityId: string;
+  ownerId: string;
+  domain: string;
+  from: string;
+  to: string;
+  message: string;
 }
 
 async function decide(
@@ -93,22 +127,26 @@ async function decide(
   sql: Sql,
   { now, claim, mine, holder }: Held,
   answers: Answers,
-  asked: boolean,
-): Promise<void> {
+  { asked, lookedAt }: { asked: boolean; lookedAt: Date },
+): Promise<Change[]> {
   const seenKey = findReplacement(parts, claim, answers, now);
   const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, parts.mailHost);
   const records = judgeRecords(wanted, answers, now);
-  const standing = asked ? beginAgain(mine, now) : mine;
   const ownership = answers.get(questionKey({ name: `_posthorn.${claim.domain}`, type: 'TXT' }));
   const theirs = holder ? sightToken(ownership, holder.token) : null;
+  const standing = asked ? beginAgain(mine, now) : mine;
   const verdict = decideStatus(standing, records, theirs, now, Math.random);
   // The one who loses it goes first: at no moment do two hold it.
-  if (holder && verdict.takesOver) await demote(parts, sql, holder, answers, now);
+  const lost = holder && verdict.takesOver ? await demote(parts, sql, holder, answers, now, lookedAt) : [];
   // What is wanted has changed since the question was put: another look, at once, asks for that too.
   const isWhole = questionsFor(wanted).every((question) => answers.has(questionKey(question)));
   const waitSeconds = isWhole ? verdict.waitSeconds : 0;
-  await save(parts, sql, mine, claim.domain, markRecords(records, verdict), { ...verdict, waitSeconds });
+  const marked = markRecords(records, verdict);
+  const changes = await save(sql, mine, claim.domain, marked, { ...verdict, waitSeconds }, lookedAt);
+  if (mine.status === 'verified' && verdict.status === 'failed')
+    await wakeRivals(sql, claim.domain, claim.id);
   if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
+  return [...lost, ...changes];
 }
 
 /** The key that takes the place of the others, once it is seen in DNS. */
@@ -127,14 +165,15 @@ async function demote(
   holder: Stored,
   answers: Answers,
   now: Date,
-): Promise<void> {
+  lookedAt: Date,
+): Promise<Change[]> {
   const claim = await findClaim(sql, holder.ownerId, holder.id);
-  if (!claim) return;
+  if (!claim) return [];
   const verdict = decideLoss(holder, now, Math.random);
   const before: DnsRecord[] = JSON.parse(holder.dnsRecords) ?? [];
   const steady = before.filter(({ graceUntil }) => graceUntil === undefined);
   const records = keepSeen(judgeRecords(wantedOf(claim, parts.mailHost), answers, now), steady);
-  await save(parts, sql, holder, claim.domain, markRecords(records, verdict), verdict);
+  return save(sql, holder, claim.domain, markRecords(records, verdict), verdict, lookedAt);
 }
 
 /** Those that were not looked at are told as they were before, where they were. */
@@ -147,23 +186,21 @@ function keepSeen(records: readonly DnsRecord[], before: readonly DnsRecord[]): 
 }
 
 async function save(
-  { log }: VerifyParts,
   sql: Sql,
   before: Stored,
   domain: string,
   records: DnsRecord[],
   verdict: Verdict,
-): Promise<void> {
+  lookedAt: Date,
+): Promise<Change[]> {
   const { id, ownerId } = before;
   const changed =
     verdict.status !== before.status || tellApart(records) !== tellApart(JSON.parse(before.dnsRecords));
-  await saveStanding(sql, before, { ...verdict, dnsRecords: JSON.stringify(records), changed });
-  if (verdict.status !== before.status) {
-    log.info(
-      { identityId: id, ownerId, domain, from: before.status, to: verdict.status },
-      `identity ${domain} is ${verdict.status}: ${verdict.reason}`,
-    );
-  }
+  const dnsRecords = JSON.stringify(records);
+  await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
+  if (verdict.status === before.status) return [];
+  const message = `identity ${domain} is ${verdict.status}: ${verdict.reason}`;
+  return [{ identityId: id, ownerId, domain, from: before.status, to: verdict.status, message }];
 }
 
 /** What a reader of the records would notice: all but the time of the look. */
@@ -171,9 +208,15 @@ function tellApart(records: DnsRecord[] | null): string {
   return JSON.stringify((records ?? []).map(({ checkedAt, ...rest }) => rest));
 }
 
-/** Takes a while: no transaction is to wait for it. */
-export async function makeSealedDkimKey(sealer: Sealer, identityId: string): Promise<NewDkimKey> {
-  const { selector, publicKey, privateKey } = await makeDkimKey(new Date());
+/** Takes a while: no transaction is to wait for it. A few at a time, the owners in turn. */
+export async function makeSealedDkimKey(
+  sealer: Sealer,
+  ownerId: string,
+  identityId: string,
+): Promise<NewDkimKey> {
+  await keyMaking.take(ownerId);
+  const made = makeDkimKey(new Date()).finally(() => keyMaking.release(ownerId));
+  const { selector, publicKey, privateKey } = await made;
   return { selector, publicKey, privateKey: sealer.seal(privateKey, `dkim ${identityId} ${selector}`) };
 }
 
@@ -238,7 +281,7 @@ export function startVerification(parts: VerifyParts): Loop {
 
   /** One that was made before there were keys. */
   async function giveKey({ ownerId, id }: Claim): Promise<Claim | undefined> {
-    await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts.sealer, id));
+    await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts.sealer, ownerId, id));
     return findClaim(sql, ownerId, id);
   }
 

@@ -156,6 +156,17 @@ export async function findIdentity(sql: Sql, ownerId: string, id: string): Promi
   return row;
 }
 
+export async function hasIdentity(
+  sql: Sql,
+  ownerId: string,
+  kind: IdentityKind,
+  valueKey: string,
+): Promise<boolean> {
+  const found = await sql`
+    select from identities where owner_id = ${ownerId} and kind = ${kind} and value_key = ${valueKey}`;
+  return found.count > 0;
+}
+
 export interface IdentityChanges {
   incoming_domain?: boolean;
   provider_id?: string | null;
@@ -204,7 +215,7 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     // Whoever else claims the value may have it the sooner.
     await sql`
       update identities set next_check_at = now()
-      where kind = 'domain' and next_check_at is not null and status <> 'verified' and value_key = (
+      where kind = 'domain' and status <> 'verified' and value_key = (
         select value_key from identities
         where owner_id = ${ownerId} and id = ${id} and kind = 'domain' and status = 'verified')`;
     const deleted = await sql`

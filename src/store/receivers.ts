@@ -28,6 +28,12 @@ export async function findReceivers(
     from unnest(${[...keys.addresses, keys.domain]}::text[]) as named (key) cross join lateral (
       select id, owner_id, public_id, kind, value, value_key, status from identities
       where value_key = named.key and (kind = 'email' or incoming_domain)
+        -- Nor one without proof at a domain that another owner has proven.
+        and (status = 'verified' or not exists (
+          select from identities proven
+          where proven.kind = 'domain' and proven.value_key = identities.domain and proven.status = 'verified'
+            and proven.owner_id <> identities.owner_id
+        ))
         ${ownerId === undefined ? sql`` : sql`and owner_id = ${ownerId}`}
       order by status = 'verified' desc limit 2
     ) claimant

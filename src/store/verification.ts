@@ -80,6 +80,8 @@ export interface Stored {
   reason: string | null;
   /** JSON text. */
   dnsRecords: string;
+  /** When the look began that this rests on. */
+  lookedAt: Date | null;
 }
 
 export interface Held {
@@ -105,14 +107,20 @@ export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promi
   // After the lock, so that what the one before us did is seen.
   const rows = await sql<Stored[]>`
     select id, owner_id as "ownerId", verification_token as token, status, standing_since as since,
-      grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords"
+      grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords",
+      looked_at as "lookedAt"
     from identities
     where kind = 'domain' and value_key = ${domain} and (id = ${id} or status = 'verified')
     order by id for no key update`;
   const mine = rows.find((row) => row.id === id);
-  const { now } = only(await sql<{ now: Date }[]>`select clock_timestamp() as now`);
+  const now = await readClock(sql);
   const claim = mine && (await findClaim(sql, ownerId, id));
   return claim && { now, claim, mine, holder: rows.find((row) => row.id !== id) };
+}
+
+/** By which looks are told apart: the database's clock, whichever process looks. */
+export async function readClock(sql: Sql): Promise<Date> {
+  return only(await sql<{ now: Date }[]>`select clock_timestamp() as now`).now;
 }
 
 export interface NewStanding {
@@ -122,6 +130,8 @@ export interface NewStanding {
   reason: string | null;
   /** JSON text. */
   dnsRecords: string;
+  /** When the look began. */
+  lookedAt: Date;
   /** Until the next look; null for none. */
   waitSeconds: number | null;
   /** Whether anything but the time of the look has changed. */
@@ -138,6 +148,7 @@ export async function saveStanding(
     update identities
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
       standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
+      looked_at = ${given.lookedAt},
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
     where owner_id = ${ownerId} and id = ${id}`;
@@ -157,11 +168,18 @@ export async function saveRecords(
     where owner_id = ${ownerId} and id = ${id}`;
 }
 
-/** Has a domain identity looked at now, unless it is given up. */
+/** Whoever else claims the value may have it now: also those who had been given up. */
+export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<void> {
+  await sql`
+    update identities set next_check_at = now()
+    where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
+}
+
+/** Has a domain identity looked at now. */
 export async function makeDue(sql: Sql, ownerId: string, id: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
-    where owner_id = ${ownerId} and id = ${id} and kind = 'domain' and next_check_at is not null`;
+    where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
 }
 
 export async function readRecords(

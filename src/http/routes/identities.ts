@@ -8,6 +8,7 @@ import {
   createIdentity,
   deleteIdentity,
   findIdentity,
+  hasIdentity,
   type IdentityChanges,
   identityKinds,
   identityStatuses,
@@ -86,15 +87,17 @@ export function identityRoutes(app: App, services: Services): void {
       config: { access: 'key', references, findFaults: findMismatch },
       schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
     },
-    async (request, reply) => {
-      // Making a key takes a while; no transaction waits for it.
-      const given = await prepareIdentity(services, request.ownerId, request.body);
-      await answerOnce(services, request, reply, async (sql) => {
-        const identity = await createIdentity(sql, request.ownerId, given);
+    (request, reply) =>
+      answerOnce(services, request, reply, async (sql) => {
+        const { ownerId } = request;
+        const { kind, key } = readValue(request.body.value);
+        // First: a domain has a key made for it, which takes a while.
+        if (await hasIdentity(sql, ownerId, kind, key)) throw new Problem('identity_exists');
+        const given = await prepareIdentity(services, ownerId, request.body);
+        const identity = await createIdentity(sql, ownerId, given);
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: locate(services, `/identities/${identity.id}`), body: identity };
-      });
-    },
+      }),
   );
 
   app.get(

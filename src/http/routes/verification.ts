@@ -6,7 +6,7 @@ import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
-import { answerOnce } from '../idempotency.ts';
+import { actAndAnswerOnce } from '../idempotency.ts';
 import { IdParams, NullableTimestamp, oneOf, Timestamp } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 import { Identity } from './identities.ts';
@@ -47,16 +47,20 @@ export function verificationRoutes(app: App, services: Services): void {
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
-      const identity = await findIdentity(sql, ownerId, id);
-      if (!identity) throw new Problem('not_found');
-      const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
-      if (!claim) throw new Problem('domain_needed');
-      const limited = await takeCheck(sql, ownerId, claim.id);
-      if (limited) throw tooManyChecks(limited.waitSeconds);
-      await checkClaim(verification, claim, { asked: true, signal: abortedWith(reply) });
-      const checked = await findIdentity(sql, ownerId, id);
-      if (!checked) throw new Problem('not_found');
-      return checked;
+      const check = async () => {
+        const identity = await findIdentity(sql, ownerId, id);
+        if (!identity) throw new Problem('not_found');
+        const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
+        if (!claim) throw new Problem('domain_needed');
+        const limited = await takeCheck(sql, ownerId, claim.id);
+        if (limited) throw tooManyChecks(limited.waitSeconds);
+        await checkClaim(verification, claim, { asked: true, signal: abortedWith(reply) });
+      };
+      await actAndAnswerOnce(services, request, reply, check, async (sql) => {
+        const checked = await findIdentity(sql, ownerId, id);
+        if (!checked) throw new Problem('not_found');
+        return { status: 200, body: checked };
+      });
     },
   );
 
@@ -105,13 +109,21 @@ export function verificationRoutes(app: App, services: Services): void {
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
-      const key = await makeSealedDkimKey(services.sealer, id);
-      await answerOnce(services, request, reply, async (sql) => {
-        const known = await findIdentity(sql, ownerId, id);
-        if (!known) throw new Problem('not_found');
-        if (!(await rotateDkim(verification, sql, ownerId, id, key))) throw new Problem('domain_needed');
-        return { status: 200, body: (await findIdentity(sql, ownerId, id)) ?? known };
-      });
+      await actAndAnswerOnce(
+        services,
+        request,
+        reply,
+        async () => {
+          const known = await findIdentity(sql, ownerId, id);
+          if (!known) throw new Problem('not_found');
+          if (known.kind === 'email') throw new Problem('domain_needed');
+          return { known, key: await makeSealedDkimKey(services.sealer, ownerId, id) };
+        },
+        async (sql, { known, key }) => {
+          if (!(await rotateDkim(verification, sql, ownerId, id, key))) throw new Problem('not_found');
+          return { status: 200, body: (await findIdentity(sql, ownerId, id)) ?? known };
+        },
+      );
     },
   );
 }
