@@ -35,10 +35,9 @@ ${rows.join('\n')}
 }
 
 export function renderConfigPage(): string {
-  const rows = Object.entries(settings).map(([name, { shown, about, comesWith }]) => {
-    const note = comesWith ? ` *(Read and checked now; takes effect when ${comesWith} is built.)*` : '';
-    return `| \`${name}\` | ${shown} | ${about}${note} |`;
-  });
+  const rows = Object.entries(settings).map(
+    ([name, { shown, about }]) => `| \`${name}\` | ${shown} | ${about} |`,
+  );
   return `${generated}
 # Configuration
 

@@ -38,8 +38,6 @@ interface Setting<T> {
   shown: string;
   about: string;
   secret?: boolean;
-  /** Read and checked from the first version on; has its effect once this part of the service is there. */
-  comesWith?: 'mail' | 'verification';
 }
 
 function setting<T>(
@@ -47,7 +45,7 @@ function setting<T>(
   fallback: NoInfer<T>,
   shown: string,
   about: string,
-  extra: Pick<Setting<T>, 'secret' | 'comesWith'> = {},
+  extra: Pick<Setting<T>, 'secret'> = {},
 ): Setting<T> {
   return { read, fallback, shown, about, ...extra };
 }

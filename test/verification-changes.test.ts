@@ -218,3 +218,37 @@ test('one from before there were proofs gets its key and records by itself', asy
   await loop.stop();
   assert.equal((await sql`select from dkim_keys where identity_id = ${made.id}`).length, 1);
 });
+
+test('a look that began before a later one ended overrules nothing, and is made again', async () => {
+  const domain = newDomain();
+  const other = await service.makeUser();
+  const [holder, rival] = [await add(domain), await add(domain, {}, other)];
+  await publish(domain, [rival]);
+  // Its answers are there, the rival's token alone, but what comes of them waits.
+  let goOn = () => {};
+  let asked = false;
+  const slow: VerifyParts = {
+    ...parts,
+    lookup: {
+      async look(questions, signal) {
+        const answers = await lookup.look(questions, signal);
+        asked = true;
+        await new Promise<void>((resolve) => {
+          goOn = resolve;
+        });
+        return answers;
+      },
+    },
+  };
+  const claim = await findClaim(sql, other.userId, rival.id);
+  assert.ok(claim);
+  const late = checkClaim(slow, claim, { asked: false, signal: new AbortController().signal });
+  await waitFor('the look', () => asked);
+  await publish(domain, [holder]);
+  assert.equal(await statusAfterCheck(holder), 'verified');
+  goOn();
+  await late;
+  assert.equal((await find(holder)).status, 'verified');
+  assert.equal((await find(rival)).status, 'unverified');
+  assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+});
