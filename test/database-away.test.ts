@@ -169,7 +169,7 @@ describe('a database that goes away', { concurrency: false }, () => {
       const clients = Array.from({ length: 15 }, async (_, client) => {
         for (let n = 0; !down; n++) {
           const headers = client % 2 ? { 'idempotency-key': `${round}-${client}-${n}` } : {};
-          const answer = await call('POST', '/identities', { value: domain() }, headers);
+          const answer = await call('POST', '/identities', { value: `a@${domain()}` }, headers);
           if (answer.status === 201) acknowledged.push(answer.body.id);
           else refused.push(answer);
         }

@@ -47,7 +47,7 @@ import {
 
 /** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
 const looking = new Slots({ inAll: 100, perKey: 20 });
-const keyMaking = new Slots({ inAll: 2, perKey: 1 });
+const keyMaking = new Slots({ inAll: 4, perKey: 2 });
 
 export interface VerifyParts {
   sql: Pool;

@@ -87,17 +87,18 @@ export function identityRoutes(app: App, services: Services): void {
       config: { access: 'key', references, findFaults: findMismatch },
       schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
     },
-    (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
-        const { ownerId } = request;
-        const { kind, key } = readValue(request.body.value);
-        // First: a domain has a key made for it, which takes a while.
-        if (await hasIdentity(sql, ownerId, kind, key)) throw new Problem('identity_exists');
-        const given = await prepareIdentity(services, ownerId, request.body);
-        const identity = await createIdentity(sql, ownerId, given);
+    async (request, reply) => {
+      const { ownerId } = request;
+      const { kind, key } = readValue(request.body.value);
+      // A domain has a key made for it, which takes a while: not in vain, and no connection waits for it.
+      const isKnown = await hasIdentity(sql, ownerId, kind, key);
+      const given = isKnown ? null : await prepareIdentity(services, ownerId, request.body);
+      await answerOnce(services, request, reply, async (sql) => {
+        const identity = given && (await createIdentity(sql, ownerId, given));
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: locate(services, `/identities/${identity.id}`), body: identity };
-      }),
+      });
+    },
   );
 
   app.get(
