@@ -6,6 +6,7 @@
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import type { Log } from '../lib/log.ts';
+import { MovableTimer } from '../lib/movable-timer.ts';
 import type { Certificate } from './certificate.ts';
 import { type Budget, DataReader } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
@@ -74,8 +75,7 @@ export class Connection<Route> {
   #messageEndsBy = 0;
   #replies = '';
 
-  #timer: NodeJS.Timeout | null = null;
-  #timerMs = 0;
+  readonly #timer = new MovableTimer(() => this.#expire());
   #inputEnded = false;
   #isStopping = false;
   #isGone = false;
@@ -139,7 +139,7 @@ export class Connection<Route> {
     this.#phase = 'closing';
     this.cut();
     this.#dropMessage();
-    if (this.#timer) clearTimeout(this.#timer);
+    this.#timer.clear();
     if (!this.#isAsking) this.#ended();
   };
 
@@ -302,7 +302,7 @@ export class Connection<Route> {
     if (answer.next === 'close') this.#close();
     else if (answer.next === 'tls') this.#startTls();
     else if (answer.next === 'data') this.#startData();
-    else this.#arm(this.#parts.limits.commandTimeoutMs);
+    else this.#timer.arm(this.#parts.limits.commandTimeoutMs);
   }
 
   /** A client that does not read what it is told is not listened to. */
@@ -339,7 +339,7 @@ export class Connection<Route> {
     this.#dropMessage();
     this.#socket.end();
     this.#socket.resume();
-    this.#arm(lingerMs);
+    this.#timer.arm(lingerMs);
   }
 
   /** The go-ahead is given once there is a certificate. */
@@ -360,7 +360,7 @@ export class Connection<Route> {
     this.#flush();
     this.#phase = 'handshake';
     this.#pending = nothing;
-    this.#arm(limits.commandTimeoutMs);
+    this.#timer.arm(limits.commandTimeoutMs);
     this.#plain.off('data', this.#onData).off('end', this.#onEnd).off('drain', this.#onDrain);
     const secured = new tls.TLSSocket(this.#plain, { isServer: true, secureContext });
     this.#socket = secured;
@@ -375,25 +375,14 @@ export class Connection<Route> {
       this.#tls = { version: secured.getProtocol() ?? '', cipher: secured.getCipher().standardName };
       this.#session.becomeSecure();
       this.#phase = 'command';
-      this.#arm(limits.commandTimeoutMs);
+      this.#timer.arm(limits.commandTimeoutMs);
       this.#advance();
     });
   }
 
   #armForData(): void {
     const leftMs = Math.ceil(this.#messageEndsBy - performance.now());
-    this.#arm(Math.max(0, Math.min(this.#parts.limits.dataTimeoutMs, leftMs)));
-  }
-
-  /** One timer for the connection's life: to move it costs next to nothing. */
-  #arm(withinMs: number): void {
-    if (this.#timer && this.#timerMs === withinMs) {
-      this.#timer.refresh();
-      return;
-    }
-    if (this.#timer) clearTimeout(this.#timer);
-    this.#timerMs = withinMs;
-    this.#timer = setTimeout(() => this.#expire(), withinMs).unref();
+    this.#timer.arm(Math.max(0, Math.min(this.#parts.limits.dataTimeoutMs, leftMs)));
   }
 
   #expire(): void {

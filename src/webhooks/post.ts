@@ -8,6 +8,7 @@
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { Client, type Dispatcher } from 'undici';
+import { MovableTimer } from '../lib/movable-timer.ts';
 import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './answer.ts';
 import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from './connect.ts';
 import type { Egress } from './egress.ts';
@@ -167,8 +168,7 @@ class Connection {
   /** Answers that have come over the present socket. */
   #served = 0;
   #socketError: Error | null = null;
-  #timer: NodeJS.Timeout | null = null;
-  #timerMs = 0;
+  readonly #timer = new MovableTimer(() => this.#expire());
   #ended: Promise<void> | null = null;
 
   constructor(origin: string, owner: Owner) {
@@ -205,7 +205,7 @@ class Connection {
   send(post: Post, withinMs: number): void {
     this.#post = post;
     post.connection = this;
-    this.#arm(withinMs);
+    this.#timer.arm(withinMs);
     const { headers, body } = post.request;
     this.#client.dispatch({ method: 'POST', path: post.target.path, headers, body }, post);
   }
@@ -231,7 +231,7 @@ class Connection {
       this.#owner.ended(this);
       this.#post?.fail('connection_lost', 'The sender is shutting down');
       this.#post = null;
-      if (this.#timer) clearTimeout(this.#timer);
+      this.#timer.clear();
     }
     return this.#ended;
   }
@@ -256,17 +256,7 @@ class Connection {
     });
   }
 
-  /** One timer serves all POSTs of a connection: to move it costs next to nothing, and fired while idle it is ignored. */
-  #arm(withinMs: number): void {
-    if (this.#timer && this.#timerMs === withinMs) {
-      this.#timer.refresh();
-      return;
-    }
-    if (this.#timer) clearTimeout(this.#timer);
-    this.#timerMs = withinMs;
-    this.#timer = setTimeout(() => this.#expire(), withinMs).unref();
-  }
-
+  /** Fired while idle it is ignored. */
   #expire(): void {
     if (this.#connecting) this.#connecting.expire();
     else this.#post?.expire();
