@@ -13,7 +13,8 @@ import { openCluster } from '../src/db/embedded-cluster.ts';
 import { findPostmaster, launchServer, stopServer } from '../src/db/embedded-server.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { startDns } from './dns.ts';
-import { assertProblem, startTestService, type TestService, waitFor } from './harness.ts';
+import { assertProblem, startTestService, waitFor } from './harness.ts';
+import { countRows, large, makeIdentity, send, small, told } from './mail-in-trouble.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
 
@@ -34,7 +35,6 @@ after(async () => {
   await receiver.close();
   await dns.close();
 });
-const tables = ['messages', 'events', 'deliveries', 'raw_chunks'];
 
 async function start(): Promise<void> {
   const { end } = await launchServer(cluster, port, {});
@@ -52,40 +52,6 @@ async function crash(): Promise<void> {
 }
 const recovered = () =>
   waitFor('the service to recover', async () => (await service.call('GET', '/health/ready')).status === 200);
-
-async function makeIdentity(at: TestService): Promise<string> {
-  const value = `a${randomBytes(5).toString('hex')}@away.example`;
-  const answer = await at.call('POST', '/identities', { body: { value } });
-  assert.equal(answer.status, 201, answer.text);
-  return value;
-}
-
-const told = ({ status, enhanced }: SmtpReply) => `${status} ${enhanced}`;
-
-/** The reply to the end of the message; `meanwhile` happens after its recipients were accepted. */
-async function send(
-  at: TestService,
-  to: string[],
-  raw: string,
-  meanwhile?: () => Promise<unknown>,
-): Promise<SmtpReply> {
-  const client = await connectSmtp(at.smtpPort);
-  const routed = await client.envelope('ada@sender.example', ...to);
-  assert.equal(routed.status, 250, routed.full);
-  await meanwhile?.();
-  const reply = await client.data(toWire(raw));
-  client.close();
-  return reply;
-}
-
-async function countRows(sql: TestService['sql']): Promise<Record<string, number>> {
-  const counts: Record<string, number> = {};
-  for (const table of tables) counts[table] = (await sql`select from ${sql(table)}`).count;
-  return counts;
-}
-
-const small = 'Subject: away\r\nMessage-ID: <small@away.example>\r\n\r\nBody\r\n';
-const large = `Subject: away\r\nMessage-ID: <large@away.example>\r\n\r\n${'x'.repeat(3_000_000)}\r\n`;
 
 describe('a database that goes away', { concurrency: false }, () => {
   test('between RCPT and the end of the message: 451 for it and for further recipients, 503 over HTTP', {

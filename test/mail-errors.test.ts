@@ -1,51 +1,16 @@
 /** What mail is told when a query fails: to try again later, with nothing half stored, and the next one is taken. */
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { startDns } from './dns.ts';
-import { startTestService, type TestService } from './harness.ts';
-import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
+import { startTestService } from './harness.ts';
+import { countRows, large, makeIdentity, send, small, told } from './mail-in-trouble.ts';
+import { connectSmtp } from './smtp-client.ts';
 
 const dns = await startDns();
 after(() => dns.close());
-const tables = ['messages', 'events', 'deliveries', 'raw_chunks'];
 const service = await startTestService({ POSTHORN_DNS_SERVERS: dns.address });
 await service.makeWebhook('http://127.0.0.1:9/');
 const to = await makeIdentity(service);
-
-async function makeIdentity(at: TestService): Promise<string> {
-  const value = `a${randomBytes(5).toString('hex')}@away.example`;
-  const answer = await at.call('POST', '/identities', { body: { value } });
-  assert.equal(answer.status, 201, answer.text);
-  return value;
-}
-
-const told = ({ status, enhanced }: SmtpReply) => `${status} ${enhanced}`;
-
-/** The reply to the end of the message; `meanwhile` happens after its recipients were accepted. */
-async function send(
-  at: TestService,
-  to: string[],
-  raw: string,
-  meanwhile?: () => Promise<unknown>,
-): Promise<SmtpReply> {
-  const client = await connectSmtp(at.smtpPort);
-  const routed = await client.envelope('ada@sender.example', ...to);
-  assert.equal(routed.status, 250, routed.full);
-  await meanwhile?.();
-  const reply = await client.data(toWire(raw));
-  client.close();
-  return reply;
-}
-
-async function countRows(sql: TestService['sql']): Promise<Record<string, number>> {
-  const counts: Record<string, number> = {};
-  for (const table of tables) counts[table] = (await sql`select from ${sql(table)}`).count;
-  return counts;
-}
-
-const small = 'Subject: away\r\nMessage-ID: <small@away.example>\r\n\r\nBody\r\n';
-const large = `Subject: away\r\nMessage-ID: <large@away.example>\r\n\r\n${'x'.repeat(3_000_000)}\r\n`;
 
 describe('a query that fails', () => {
   /** PostgreSQL refuses rows of this table from the condition on, with this code. */
