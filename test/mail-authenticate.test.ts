@@ -5,13 +5,8 @@ import fc from 'fast-check';
 import { sealMessage } from 'mailauth/lib/arc/index.js';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { makeResolver } from '../src/lib/resolver.ts';
-import {
-  type Envelope,
-  leaveUnverified,
-  makeAuthenticate,
-  type Verify,
-  verifySignatures,
-} from '../src/mail/authenticate.ts';
+import { type Envelope, makeAuthenticate, type Verify } from '../src/mail/authenticate.ts';
+import { leaveUnverified } from '../src/mail/signatures.ts';
 import { type Answer, startDns } from './dns.ts';
 
 const dns = await startDns();
@@ -392,27 +387,118 @@ describe('DKIM', () => {
     assert.equal(signature?.domain, null);
   });
 
-  test('a line without end, which would take a minute to hash: policy', async () => {
-    publish(rsa.publicKey);
-    const signed = await sign(plain);
-    const started = process.cpuUsage();
-    assert.deepEqual(await checkDkim(signed + ' '.repeat(25 * 1024 * 1024)), [
-      { ...passed, result: 'policy' },
-    ]);
-    const { user } = process.cpuUsage(started);
-    assert.ok(user < 2_000_000, `${user / 1000} ms`);
-  });
+  for (const [title, text] of [
+    ['a line of blanks', ' '.repeat(25 * 1024 * 1024)],
+    ['empty lines', '\r\n'.repeat(12 * 1024 * 1024)],
+    ['blanks with something after them', `${' \t'.repeat(12 * 1024 * 1024)}x`],
+  ] as const) {
+    test(`25 MB of ${title} take no longer than 25 MB of text`, async () => {
+      publish(rsa.publicKey);
+      const signed = await sign(plain);
+      const started = process.cpuUsage();
+      const [found] = await checkDkim(signed + text);
+      assert.equal(found?.result, text.endsWith('x') ? 'fail' : 'pass', 'blanks at the end do not count');
+      const { user } = process.cpuUsage(started);
+      assert.ok(user < 2_000_000, `${user / 1000} ms`);
+    });
+  }
 
-  test('ten signatures that name thousands of fields are not looked at', async () => {
+  test('ten signatures that name thousands of fields', async () => {
     publish(rsa.publicKey);
     const signed = await sign(plain);
     const long = signed.slice(0, -plain.length).replace(/ h=/, ` h=${'x:'.repeat(4000)}`);
     assert.notEqual(`${long}${plain}`, signed);
     const header = `${long.repeat(10)}${'y: z\r\n'.repeat(3000)}`;
     const started = process.cpuUsage();
-    assert.deepEqual(await checkDkim(`${header}${plain}`), []);
+    const results = (await checkDkim(`${header}${plain}`)).map(({ result }) => result);
+    assert.deepEqual(results, Array(10).fill('fail'));
     const { user } = process.cpuUsage(started);
-    assert.ok(user < 300_000, `${user / 1000} ms`);
+    assert.ok(user < 600_000, `${user / 1000} ms`);
+  });
+
+  const tags: [string, (signed: string) => string, string][] = [
+    ['another version', (signed) => signed.replace(' v=1;', ' v=2;'), 'neutral'],
+    ['no version', (signed) => signed.replace(' v=1;', ''), 'neutral'],
+    ['an unknown algorithm', (signed) => signed.replace('a=rsa-sha256', 'a=rsa-md5'), 'neutral'],
+    ['an unknown canonicalization', (signed) => signed.replace('c=relaxed/relaxed', 'c=nofws'), 'neutral'],
+    ['a length that is no number', (signed) => signed.replace(' s=s1;', ' s=s1; l=ten;'), 'neutral'],
+    ['for another domain', (signed) => signed.replace(' s=s1;', ' s=s1; i=@example.net;'), 'permerror'],
+    ['for nobody', (signed) => signed.replace(' s=s1;', ' s=s1; i=5;'), 'permerror'],
+    ['a length beyond the body', (signed) => signed.replace(' s=s1;', ' s=s1; l=99999;'), 'fail'],
+  ];
+  for (const [title, change, result] of tags) {
+    test(`${title}: ${result}`, async () => {
+      publish(rsa.publicKey);
+      const signed = await sign(plain);
+      assert.match(signed, /^DKIM-Signature:\s+v=1; a=rsa-sha256; c=relaxed\/relaxed;/);
+      assert.notEqual(change(signed), signed);
+      assert.equal((await checkDkim(change(signed)))[0]?.result, result);
+    });
+  }
+
+  test('one tag twice: a signature that cannot be read', async () => {
+    publish(rsa.publicKey);
+    const signed = (await sign(plain)).replace(' s=s1;', ' s=s1; s=s1;');
+    assert.deepEqual(await checkDkim(signed), [
+      { result: 'neutral', domain: null, selector: null, aligned: false },
+    ]);
+  });
+
+  test('a key in the form of the RFC, without what is usually around it', async () => {
+    const key = rsa.publicKey.export({ type: 'pkcs1', format: 'der' }).toString('base64');
+    dns.answer('s1._domainkey.example.com', { TXT: [`p=${key}`] });
+    assert.deepEqual(await checkDkim(await sign(plain)), [passed]);
+  });
+
+  test('the sample of RFC 8463, which others signed', async () => {
+    const rsaKey = [
+      'MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDkHlOQoBTzWRiGs5V6NpP3idY6Wk08a5qhdR6wy5bdOKb2jLQiY/J16JYi0Qvx/b',
+      'yYzCNb3W91y3FutACDfzwQ/BC/e/8uBsCR+yz1Lxj+PL6lHvqMKrM3rG4hstT5QjvHO9PzoxZyVYLzBfO2EeC3Ip3G+2kryOTIKT+l',
+      '/K4w3QIDAQAB',
+    ].join('');
+    const domain = 'football.example.com';
+    dns.answer(`brisbane._domainkey.${domain}`, {
+      TXT: ['v=DKIM1; k=ed25519; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo='],
+    });
+    dns.answer(`test._domainkey.${domain}`, { TXT: [`v=DKIM1; k=rsa; p=${rsaKey}`] });
+    const message = [
+      'DKIM-Signature: v=1; a=ed25519-sha256; c=relaxed/relaxed;',
+      ' d=football.example.com; i=@football.example.com;',
+      ' q=dns/txt; s=brisbane; t=1528637909; h=from : to :',
+      ' subject : date : message-id : from : subject : date;',
+      ' bh=2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8=;',
+      ' b=/gCrinpcQOoIfuHNQIbq4pgh9kyIK3AQUdt9OdqQehSwhEIug4D11Bus',
+      ' Fa3bT3FY5OsU7ZbnKELq+eXdp1Q1Dw==',
+      'DKIM-Signature: v=1; a=rsa-sha256; c=relaxed/relaxed;',
+      ' d=football.example.com; i=@football.example.com;',
+      ' q=dns/txt; s=test; t=1528637909; h=from : to : subject :',
+      ' date : message-id : from : subject : date;',
+      ' bh=2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8=;',
+      ' b=F45dVWDfMbQDGHJFlXUNB2HKfbCeLRyhDXgFpEL8GwpsRe0IeIixNTe3',
+      ' DhCVlUrSjV4BwcVcOF6+FF3Zo9Rpo1tFOeS9mPYQTnGdaSGsgeefOsk2Jz',
+      ' dA+L10TeYt9BgDfQNZtKdN1WO//KgIqXP7OdEFE4LjFYNcUxZQ4FADY+8=',
+      'From: Joe SixPack <joe@football.example.com>',
+      'To: Suzie Q <suzie@shopping.example.net>',
+      'Subject: Is dinner ready?',
+      'Date: Fri, 11 Jul 2003 21:00:37 -0700 (PDT)',
+      'Message-ID: <20030712040037.46341.5F8J@football.example.com>',
+      '',
+      'Hi.',
+      '',
+      'We lost the game.  Are you hungry yet?',
+      '',
+      'Joe.',
+      '',
+    ].join('\r\n');
+    assert.deepEqual(await checkDkim(message), [
+      { result: 'pass', domain, selector: 'brisbane', aligned: true },
+      { result: 'pass', domain, selector: 'test', aligned: true },
+    ]);
+  });
+
+  test("a key of another kind than the signature's: permerror", async () => {
+    publish(ed25519.publicKey);
+    assert.deepEqual(await checkDkim(await sign(plain)), [{ ...passed, result: 'permerror' }]);
   });
 
   test('a line of 60 KiB in the header', async () => {
@@ -572,34 +658,15 @@ describe('DMARC', () => {
   });
 
   describe('a forger does not get past it', () => {
-    const hasty: Verify = (raw, keys) => verifySignatures(raw, keys, 0);
     beforeEach(() => {
       dns.answer('_dmarc.example.com', record('p=reject'));
       dns.answer('example.com', { TXT: ['v=spf1 -all'] });
     });
 
-    test('with a header line that mailauth is not given', async () => {
+    test('with a long line in the header', async () => {
       const { dkim, dmarc } = await check(`X: ${'y'.repeat(200_000)}\r\n${plain}`, smtp);
       assert.deepEqual(dkim, []);
       assert.deepEqual(dmarc, reject);
-    });
-
-    test('with a body that takes too long to hash: policy, whatever was hashed until then', async () => {
-      publish(rsa.publicKey);
-      const signed = await sign(`${plain}${`${'x'.repeat(70)}\r\n`.repeat(2000)}`);
-      for (const raw of [signed, signed.replace('Notes', 'Votes'), signed.replace('algebraic', 'floral')]) {
-        const { dkim, dmarc } = await check(raw, smtp, 5000, hasty);
-        assert.deepEqual(dkim, [{ result: 'policy', domain: 'example.com', selector: 's1', aligned: true }]);
-        assert.deepEqual(dmarc, reject);
-      }
-    });
-
-    test('a key that did not come stays open, though the body takes too long', async () => {
-      dns.answer('s1._domainkey.example.com', 'SERVFAIL');
-      const signed = await sign(`${plain}${`${'x'.repeat(70)}\r\n`.repeat(2000)}`);
-      const { dkim, dmarc } = await check(signed, smtp, 5000, hasty);
-      assert.equal(dkim[0]?.result, 'temperror');
-      assert.equal(dmarc.result, 'temperror');
     });
 
     test('with ten signatures for each of which the body is to be hashed anew', async () => {
@@ -613,7 +680,7 @@ describe('DMARC', () => {
       assert.ok(performance.now() - startedAt < 5000);
       assert.deepEqual(
         dkim.map(({ result }) => result),
-        ['fail', 'fail', 'fail', 'fail'],
+        [...Array(4).fill('fail'), ...Array(6).fill('policy')],
       );
       assert.deepEqual(dmarc, reject);
     });

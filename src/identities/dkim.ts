@@ -4,8 +4,8 @@
  */
 import { createHash, generateKeyPair } from 'node:crypto';
 import { promisify } from 'node:util';
+import { readTags } from '../lib/tag-list.ts';
 import type { Judgement } from './records.ts';
-import { readTags } from './tags.ts';
 
 export interface DkimKey {
   selector: string;

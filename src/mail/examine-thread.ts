@@ -2,6 +2,7 @@
 import { parentPort } from 'node:worker_threads';
 import type { Question, Told } from './examine.ts';
 import { extractAttachment, parseMessage } from './parse.ts';
+import { verifySignatures } from './signatures.ts';
 
 parentPort?.on('message', async (question: Question) => {
   const told = await answer(question);
@@ -13,11 +14,7 @@ async function answer(question: Question): Promise<Told> {
   const { buffer, byteOffset, byteLength } = question.raw;
   const raw = Buffer.from(buffer, byteOffset, byteLength);
   if (question.kind === 'parse') return parseMessage(raw);
-  if (question.kind === 'verify') {
-    // When it is needed: mailauth takes 30 MB, and most large messages are asked to be parsed alone.
-    const { verifySignatures } = await import('./authenticate.ts');
-    return verifySignatures(raw, question.keys);
-  }
+  if (question.kind === 'verify') return verifySignatures(raw, question.keys);
   const extracted = await extractAttachment(raw, question.n);
   // A copy of its own, to give away: the content may be a view of the whole message, which is let go of at once.
   const told = extracted && { ...extracted, content: new Uint8Array(extracted.content) };

@@ -8,18 +8,11 @@ import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
 import { Slots } from '../lib/slots.ts';
-import {
-  type Authentication,
-  type Envelope,
-  type Keys,
-  leaveUnverified,
-  makeAuthenticate,
-  readUnsigned,
-  type Signed,
-  verifySignatures,
-} from './authenticate.ts';
+import { type Authentication, type Envelope, makeAuthenticate, type Verify } from './authenticate.ts';
+import type { Keys } from './dkim.ts';
 import { cutAtLine, findHeaderEnd } from './headers.ts';
 import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from './parse.ts';
+import { leaveUnverified, readUnsigned, type Signed } from './signatures.ts';
 
 export interface Examination {
   parsed: ParsedMessage;
@@ -69,15 +62,15 @@ export function makeExaminer(options: {
     }
   }
   const parse = (raw: Buffer) => askOr({ kind: 'parse', raw }, () => parseHead(raw));
-  const verify = async (raw: Buffer, keys: Keys) =>
-    readUnsigned(raw) ?? askOr({ kind: 'verify', raw, keys }, () => leaveUnverified(raw));
+  const verify: Verify = (raw, keys, message) =>
+    readUnsigned(raw, message) ?? askOr({ kind: 'verify', raw, keys }, () => leaveUnverified(raw));
 
   return {
     async examine(raw, envelope) {
       const [authentication, parsed] = await Promise.all(
         isLarge(raw)
           ? [authenticate(raw, envelope, verify), parse(raw)]
-          : [authenticate(raw, envelope, verifySignatures), parseMessage(raw)],
+          : [authenticate(raw, envelope), parseMessage(raw)],
       );
       return { parsed, authentication };
     },

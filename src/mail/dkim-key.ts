@@ -1,0 +1,86 @@
+/** What a key in DNS says (RFC 6376 §3.6.1, RFC 8463 §4), and whether a signature may be verified with it. */
+import { createPublicKey, type KeyObject } from 'node:crypto';
+import type { Answer } from '../lib/resolver.ts';
+import { readTags } from '../lib/tag-list.ts';
+
+export type KeyType = 'rsa' | 'ed25519';
+
+interface Key {
+  key: KeyObject;
+  type: string | undefined;
+  /** null: any. */
+  hashes: string[] | null;
+  isForMail: boolean;
+  /** `t=s`: i= may not name a subdomain. */
+  isExact: boolean;
+}
+
+/** RFC 8301 §3.2. */
+const leastRsaBits = 1024;
+const ed25519Prefix = Buffer.from('302a300506032b6570032100', 'hex');
+
+/** `policy`: too weak. `permerror`: none that could verify this. */
+export function readKey(
+  records: Answer,
+  wanted: { type: KeyType; hash: string },
+): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
+  const [first] = records;
+  const found = recall(typeof first === 'string' ? first : (first ?? []).join(''));
+  if (!found?.isForMail || found.type !== wanted.type) return 'permerror';
+  if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
+  const { modulusLength = leastRsaBits } = found.key.asymmetricKeyDetails ?? {};
+  return modulusLength < leastRsaBits ? 'policy' : found;
+}
+
+/** To read a key takes ten times as long as to verify with it, and a sender has one for all its mail. */
+const known = new Map<string, Key | null>();
+const maxKnown = 500;
+
+function recall(record: string): Key | null {
+  const kept = known.get(record);
+  if (kept !== undefined) return kept;
+  const read = readRecord(record);
+  const [oldest] = known.size >= maxKnown ? known.keys() : [];
+  if (oldest !== undefined) known.delete(oldest);
+  known.set(record, read);
+  return read;
+}
+
+function readRecord(record: string): Key | null {
+  const tags = readTags(record.replace(/\s+/g, ''));
+  if (!tags || (tags.get('v') ?? 'DKIM1') !== 'DKIM1') return null;
+  const key = importKey(tags.get('p') ?? '');
+  if (!key || (tags.get('k') ?? key.asymmetricKeyType) !== key.asymmetricKeyType) return null;
+  const services = tags.get('s')?.split(':') ?? ['*'];
+  return {
+    key,
+    type: key.asymmetricKeyType,
+    hashes: tags.get('h')?.toLowerCase().split(':') ?? null,
+    isForMail: services.includes('*') || services.includes('email'),
+    isExact: (tags.get('t') ?? '').split(':').includes('s'),
+  };
+}
+
+/** null: no key. An empty one has been revoked. */
+function importKey(base64: string): KeyObject | null {
+  if (!/^[A-Za-z0-9+/]+={0,2}$/.test(base64)) return null;
+  const bytes = Buffer.from(base64, 'base64');
+  try {
+    if (bytes.length === 32) {
+      const key = Buffer.concat([ed25519Prefix, bytes]);
+      return createPublicKey({ key, format: 'der', type: 'spki' });
+    }
+    return importRsa(bytes);
+  } catch {
+    return null;
+  }
+}
+
+/** People publish a SubjectPublicKeyInfo; the RFC's own form is the RSAPublicKey within it. */
+function importRsa(key: Buffer): KeyObject {
+  try {
+    return createPublicKey({ key, format: 'der', type: 'spki' });
+  } catch {
+    return createPublicKey({ key, format: 'der', type: 'pkcs1' });
+  }
+}
