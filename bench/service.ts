@@ -5,7 +5,7 @@ import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 // @ts-expect-error Plain JavaScript for any Node: it has no types.
-import { nodeFlags } from '../bin/launch.js';
+import { environment, nodeFlags } from '../bin/launch.js';
 import { startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
 
@@ -34,6 +34,7 @@ export async function startService(
     POSTHORN_DATA_DIR: dataDir,
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_LOG_LEVEL: 'warn',
+    MALLOC_ARENA_MAX: environment.MALLOC_ARENA_MAX,
     ...settings,
   };
   const program = new URL('../src/cli.ts', import.meta.url);

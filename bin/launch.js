@@ -17,10 +17,17 @@ const neededMajor = 24;
  */
 export const nodeFlags = ['--heap-growing-percent=30', '--max-semi-space-size=8'];
 
+/**
+ * glibc makes every thread a heap of its own and returns little of it; two are enough. A message of 25 MiB, which goes through
+ * a thread, then takes 286 MB at its highest instead of 305.
+ */
+export const environment = { MALLOC_ARENA_MAX: '2', ...process.env };
+
 export function launch(file, args) {
   const launcher = process.ppid;
   const child = spawn(findNode(), [...nodeFlags, file, ...args], {
     stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
+    env: environment,
   });
 
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));

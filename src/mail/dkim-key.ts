@@ -13,6 +13,7 @@ interface Key {
   isForMail: boolean;
   /** `t=s`: i= may not name a subdomain. */
   isExact: boolean;
+  isWeak: boolean;
 }
 
 /** RFC 8301 §3.2. */
@@ -28,8 +29,7 @@ export function readKey(
   const found = recall(typeof first === 'string' ? first : (first ?? []).join(''));
   if (!found?.isForMail || found.type !== wanted.type) return 'permerror';
   if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
-  const { modulusLength = leastRsaBits } = found.key.asymmetricKeyDetails ?? {};
-  return modulusLength < leastRsaBits ? 'policy' : found;
+  return found.isWeak ? 'policy' : found;
 }
 
 /** To read a key takes ten times as long as to verify with it, and a sender has one for all its mail. */
@@ -58,6 +58,7 @@ function readRecord(record: string): Key | null {
     hashes: tags.get('h')?.toLowerCase().split(':') ?? null,
     isForMail: services.includes('*') || services.includes('email'),
     isExact: (tags.get('t') ?? '').split(':').includes('s'),
+    isWeak: (key.asymmetricKeyDetails?.modulusLength ?? leastRsaBits) < leastRsaBits,
   };
 }
 
