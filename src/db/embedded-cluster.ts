@@ -37,7 +37,7 @@ export interface Cluster {
 }
 
 /** Only what PostgreSQL needs: our own environment holds secrets, and PG… variables would steer it. */
-export const serverEnvironment = { PATH: process.env.PATH, LC_ALL: 'C' };
+export const serverEnvironment = { PATH: '/usr/bin:/bin', LC_ALL: 'C' };
 
 export async function openCluster(dataDir: string, log: Log): Promise<Cluster> {
   const pgdata = join(dataDir, 'postgres');

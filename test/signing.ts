@@ -1,0 +1,87 @@
+/** What the tests of authentication share: a DNS server of their own, and senders who sign. */
+import assert from 'node:assert/strict';
+import { generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { after, beforeEach } from 'node:test';
+import { dkimSign } from 'mailauth/lib/dkim/sign.js';
+import { type Envelope, makeAuthenticate, type Verify } from '../src/mail/authenticate.ts';
+import { startDns } from './dns.ts';
+
+export const dns = await startDns();
+after(() => dns.close());
+beforeEach(() => dns.reset());
+
+export const rsa = generateKeyPairSync('rsa', { modulusLength: 2048 });
+export const otherRsa = generateKeyPairSync('rsa', { modulusLength: 2048 });
+
+export const smtp: Envelope = {
+  mailFrom: 'ada@example.com',
+  remoteIp: '192.0.2.7',
+  helo: 'mail.example.com',
+};
+export const overHttp: Envelope = { mailFrom: null, remoteIp: null, helo: null };
+export const plain = [
+  'From: Ada <ada@example.com>',
+  'To: bob@example.net',
+  'Subject: Notes on the engine',
+  '',
+  'It weaves algebraic patterns.',
+  'Nothing else.',
+  '',
+].join('\r\n');
+
+/** With nothing remembered from the test before. */
+export function check(
+  raw: Buffer | string,
+  envelope: Envelope = overHttp,
+  deadlineMs = 5000,
+  verify?: Verify,
+) {
+  const authenticate = makeAuthenticate({
+    dnsServers: [dns.address],
+    mailHost: 'mx.example.net',
+    deadlineMs,
+  });
+  return authenticate(Buffer.from(raw), envelope, verify);
+}
+
+export async function checkDkim(raw: Buffer | string, deadlineMs?: number) {
+  return (await check(raw, overHttp, deadlineMs)).dkim;
+}
+
+export async function sign(
+  message: string,
+  options: {
+    domain?: string;
+    selector?: string;
+    key?: KeyObject;
+    expires?: Date;
+    maxBodyLength?: number;
+    canonicalization?: string;
+  } = {},
+): Promise<string> {
+  const { domain = 'example.com', selector = 's1', key = rsa.privateKey, expires, maxBodyLength } = options;
+  const { canonicalization = 'relaxed/relaxed' } = options;
+  const { signatures, errors } = await dkimSign(message, {
+    canonicalization,
+    signatureData: [
+      {
+        signingDomain: domain,
+        selector,
+        privateKey: key.export({ type: 'pkcs8', format: 'pem' }) as string,
+        ...(maxBodyLength !== undefined && { maxBodyLength }),
+      },
+    ],
+    ...(expires && { expires, signTime: new Date(expires.getTime() - 3_600_000) }),
+  } as unknown as Parameters<typeof dkimSign>[1]);
+  assert.deepEqual(errors, []);
+  return signatures + message;
+}
+
+export function publish(key: KeyObject, { domain = 'example.com', selector = 's1' } = {}): void {
+  const der = key.export({ type: 'spki', format: 'der' });
+  const type = key.asymmetricKeyType === 'ed25519' ? 'ed25519' : 'rsa';
+  const value = (type === 'ed25519' ? der.subarray(-32) : der).toString('base64');
+  dns.answer(`${selector}._domainkey.${domain}`, { TXT: [`v=DKIM1; k=${type}; p=${value}`] });
+}
+
+export const none = { result: 'none', policy: null, aligned: null };
