@@ -1,6 +1,10 @@
 import assert from 'node:assert/strict';
-import { generateKeyPairSync } from 'node:crypto';
+import { createHash, generateKeyPairSync } from 'node:crypto';
 import { describe, test } from 'node:test';
+import fc from 'fast-check';
+// @ts-expect-error It has no types.
+import { dkimBody } from 'mailauth/lib/dkim/body/index.js';
+import { hashBody } from '../src/mail/canonical.ts';
 import type { Answer } from './dns.ts';
 import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
 
@@ -304,4 +308,32 @@ describe('DKIM', () => {
     assert.ok(to.length > 50_000);
     assert.deepEqual(await checkDkim(await sign(plain.replace(/^To: .*$/m, to))), [passed]);
   });
+});
+
+test('whatever lines a body has, its canonical form is the one that another verifier hashes', () => {
+  const piece = fc.constantFrom(' ', '\t', '\r\n', 'a', 'bc', '.', 'é', '\r\n\r\n');
+  const body = fc.array(piece, { maxLength: 60 }).map((pieces) => Buffer.from(pieces.join('')));
+  fc.assert(
+    fc.property(
+      body,
+      fc.constantFrom('simple' as const, 'relaxed' as const),
+      fc.option(fc.nat(80), { nil: undefined }),
+      (bytes, form, limit) => {
+        const theirs = dkimBody(form, 'sha256', limit ?? false);
+        theirs.update(bytes);
+        assert.equal(hashBody(bytes, form, 'sha256', limit).hash.toString('base64'), theirs.digest('base64'));
+      },
+    ),
+    { numRuns: 2000 },
+  );
+});
+
+test('a body of more than one chunk is hashed as a whole', () => {
+  const text = 'a line\r\n'.repeat(5000);
+  for (const end of ['', '\r\n'.repeat(20_000), ' \t'.repeat(20_000), `${'\r\n'.repeat(20_000)}x\r\n`]) {
+    const expected = end.includes('x') ? text + end : text;
+    const { hash, length } = hashBody(Buffer.from(text + end), 'relaxed', 'sha256');
+    assert.equal(length, expected.length);
+    assert.equal(hash.toString('hex'), createHash('sha256').update(expected).digest('hex'));
+  }
 });
