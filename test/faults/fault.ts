@@ -1,23 +1,37 @@
-/** What a fault is, and what the runner lends it. */
+/** What a fault is, what the runner lends it, and what it says in the end. */
 
 export interface Fault {
   /** A sentence for `--help`. */
   about: string;
-  usualRounds: number;
+  rounds: { usual: number; short: number };
   /** However it goes, it is over by then. */
-  boundMs(rounds: number): number;
-  /** Breaks things and returns a sentence for each promise that did not hold. */
-  run(lent: FaultRun): Promise<string[]>;
+  boundMs(rounds: number, short: boolean): number;
+  /** What this machine or user lacks for it; null when it can be run. */
+  lacks?(): string | null;
+  run(lent: FaultRun): Promise<Outcome>;
 }
 
 export interface FaultRun {
   rounds: number;
+  /** The least that still shows something: outages last seconds. */
+  short: boolean;
   /** From 0 up to 1, the same for the same seed. */
   random(): number;
   /** Told as it goes on. */
   tell(line: string): void;
   /** Called at the end, the last first; `clean` is false where what is left is evidence. */
   defer(undo: (clean: boolean) => unknown): void;
+}
+
+export interface Outcome {
+  /** Messages that got their 250, whose keeping was looked into. */
+  acknowledged: number;
+  /** A sentence for each that was acknowledged and is not stored, not announced, or not as it was sent. */
+  lost: string[];
+  /** The same for what nobody sent, and for what is stored or announced as two. */
+  conjured: string[];
+  /** The same for every other promise that did not hold. */
+  broken: string[];
 }
 
 /** A whole number from `least` up to and with `most`. */

@@ -5,13 +5,14 @@
 import { createHash } from 'node:crypto';
 import type { Pool } from '../../src/db/client.ts';
 import type { ReceivedRequest } from '../receiver.ts';
-import { toWire } from '../smtp-client.ts';
 import { pick } from './fault.ts';
+import { findHalfStored } from './half-stored.ts';
 
 export interface Letter {
   number: number;
   to: readonly string[];
-  wire: Buffer;
+  /** Written anew each time: thousands of them would fill the memory. */
+  compose(): Buffer;
   sha256: string;
   /** The round in which its first 250 came; null while none has. */
   acknowledgedIn: number | null;
@@ -26,12 +27,19 @@ export interface Webhook {
   only: string | null;
 }
 
+/** What does not fit together, a sentence for each. */
+export interface Differences {
+  lost: string[];
+  conjured: string[];
+  broken: string[];
+}
+
 export class Ledger {
   readonly letters: Letter[] = [];
   /** By webhook, recipient and bytes: the ids of the messages that were announced, and how many POSTs there were. */
   readonly posts = new Map<string, { ids: Set<string>; count: number }>();
-  /** What can be seen at once to be wrong. */
-  readonly violations: string[] = [];
+  /** Announcements whose bytes are not those that their hash says. */
+  readonly garbled: string[] = [];
   readonly #random: () => number;
   readonly #addresses: readonly string[];
 
@@ -47,11 +55,17 @@ export class Ledger {
     const [least, most] =
       dice < 0.01 ? [1_100_000, 2_200_000] : dice < 0.04 ? [270_000, 330_000] : [200, 8000];
     const to = this.#chooseRecipients();
-    const head = `From: <load@sender.example>\r\nTo: ${to.join(', ')}\r\nSubject: ${number}\r\nMessage-ID: <${number}@sender.example>\r\n\r\n`;
     const line = `${createHash('sha256').update(String(number)).digest('base64')}\r\n`;
-    const raw = Buffer.from(head + line.repeat(Math.ceil(pick(this.#random, least, most) / line.length)));
-    const sha256 = createHash('sha256').update(raw).digest('hex');
-    const letter = { number, to, wire: toWire(raw), sha256, acknowledgedIn: null, sendings: 0 };
+    const lines = Math.ceil(pick(this.#random, least, most) / line.length);
+    const head = `From: <load@sender.example>\r\nTo: ${to.join(', ')}\r\nSubject: ${number}\r\nMessage-ID: <${number}@sender.example>\r\n\r\n`;
+    return this.enter(to, () => Buffer.from(head + line.repeat(lines)));
+  }
+
+  /** A letter of the fault's own making. */
+  enter(to: readonly string[], compose: () => Buffer): Letter {
+    const sha256 = hash(compose());
+    const number = this.letters.length + 1;
+    const letter = { number, to, compose, sha256, acknowledgedIn: null, sendings: 0 };
     this.letters.push(letter);
     return letter;
   }
@@ -65,9 +79,9 @@ export class Ledger {
   /** A POST came. */
   note({ url, body }: ReceivedRequest): void {
     const { data } = JSON.parse(body.toString());
-    const { rawEmail, rawEmailSha256, message } = data;
-    if (rawEmail !== null && createHash('sha256').update(rawEmail).digest('hex') !== rawEmailSha256) {
-      this.violations.push(`message ${message.id} was announced with other bytes than its hash says`);
+    const { rawEmail, rawEmailEncoding, rawEmailSha256, message } = data;
+    if (rawEmail !== null && hash(Buffer.from(rawEmail, rawEmailEncoding)) !== rawEmailSha256) {
+      this.garbled.push(`message ${message.id} was announced with other bytes than its hash says`);
     }
     const key = `${url} ${message.identity.value} ${rawEmailSha256}`;
     const post = this.posts.get(key) ?? { ids: new Set(), count: 0 };
@@ -76,9 +90,9 @@ export class Ledger {
     this.posts.set(key, post);
   }
 
-  /** The letters that some webhook has not been told of yet. */
+  /** The letters that were acknowledged and of which some webhook has not been told yet. */
   listUnannounced(webhooks: readonly Webhook[]): string[] {
-    return this.letters.flatMap((letter) =>
+    return this.#acknowledged().flatMap((letter) =>
       letter.to.flatMap((address) =>
         webhooks
           .filter(({ only }) => only === null || only === address)
@@ -88,11 +102,18 @@ export class Ledger {
     );
   }
 
-  /** Sent twice as an event of its own, which is another thing than the same POST twice. */
-  listAnnouncedTwice(): string[] {
-    return [...this.posts]
+  /** Announced as an event of its own, which is another thing than the same POST twice; or never sent at all. */
+  listConjuredPosts(): string[] {
+    const known = new Set(this.letters.map(({ sha256 }) => sha256));
+    const twice = [...this.posts]
       .filter(([, { ids }]) => ids.size > 1)
       .map(([key, { ids }]) => `${key} was announced as several messages: ${[...ids].join(', ')}`);
+    const unknown = [...this.posts.keys()].filter((key) => !known.has(key.split(' ')[2] ?? ''));
+    return [...twice, ...unknown.map((key) => `announced, and never sent so: ${key}`)];
+  }
+
+  countAcknowledged(): number {
+    return this.#acknowledged().length;
   }
 
   /** How many POSTs came more than once, which is allowed. */
@@ -100,62 +121,56 @@ export class Ledger {
     return [...this.posts.values()].reduce((sum, { count }) => sum + count - 1, 0);
   }
 
-  /** Holds the letters against the database. Returns what does not fit, and which letters are stored. */
-  async compare(sql: Pool): Promise<{ violations: string[]; stored: Set<Letter> }> {
+  /** Holds the letters against the database. Says as well which letters are stored. */
+  async compare(sql: Pool): Promise<Differences & { stored: Set<Letter> }> {
     const rows = await sql<{ sha256: string; address: string; count: number }[]>`
       select encode(sha256, 'hex') as sha256, value as address, count(*)::int as count
       from messages join identities on identities.id = identity_id group by 1, 2`;
     const counts = new Map(rows.map(({ sha256, address, count }) => [`${address} ${sha256}`, count]));
-    const violations = await findHalfStored(sql);
+    const lost: string[] = [];
+    const conjured: string[] = [];
+    const broken = await findHalfStored(sql);
     const stored = new Set<Letter>();
     for (const letter of this.letters) {
       const found = letter.to.map((address) => counts.get(`${address} ${letter.sha256}`) ?? 0);
-      for (const address of letter.to) counts.delete(`${address} ${letter.sha256}`);
       const copies = found.join(' and ');
       if (found.some((count) => count > 0)) stored.add(letter);
-      if (found.some((count) => count > 1)) violations.push(`${describe(letter)} is stored ${copies} times`);
+      if (found.some((count) => count > 1)) conjured.push(`${describe(letter)} is stored ${copies} times`);
       else if (letter.acknowledgedIn !== null && found.includes(0))
-        violations.push(`${describe(letter)} is stored ${copies} times although it was acknowledged`);
+        lost.push(`${describe(letter)} is stored ${copies} times although it was acknowledged`);
       else if (new Set(found).size > 1)
-        violations.push(`${describe(letter)} is stored for some of its recipients: ${copies} times`);
+        broken.push(`${describe(letter)} is stored for some of its recipients: ${copies} times`);
     }
-    for (const key of counts.keys()) violations.push(`stored, and never sent so: ${key}`);
-    return { violations, stored };
+    const sent = new Set(
+      this.letters.flatMap(({ to, sha256 }) => to.map((address) => `${address} ${sha256}`)),
+    );
+    for (const key of counts.keys()) if (!sent.has(key)) conjured.push(`stored, and never sent so: ${key}`);
+    return { lost, conjured, broken, stored };
   }
+
+  #acknowledged(): Letter[] {
+    return this.letters.filter(({ acknowledgedIn }) => acknowledgedIn !== null);
+  }
+}
+
+/** Tries of one delivery that were under way at the same moment, by the receiver's clock. */
+export function listOverlapping(requests: readonly ReceivedRequest[]): string[] {
+  const byDelivery = Map.groupBy(requests, ({ url, headers }) => `${url} ${headers['webhook-id']}`);
+  return [...byDelivery].flatMap(([delivery, tries]) => {
+    const inTurn = tries.toSorted((one, other) => one.arrivedAtMs - other.arrivedAtMs);
+    const isOverlapping = inTurn.some(
+      ({ arrivedAtMs }, index) =>
+        index > 0 && arrivedAtMs < (inTurn[index - 1]?.endedAtMs ?? Number.POSITIVE_INFINITY),
+    );
+    return isOverlapping ? [`two tries at the same moment: ${delivery}`] : [];
+  });
+}
+
+export function hash(bytes: Buffer): string {
+  return createHash('sha256').update(bytes).digest('hex');
 }
 
 function describe({ number, to, sha256, acknowledgedIn, sendings }: Letter): string {
   const when = acknowledgedIn === null ? 'no 250' : `250 in round ${acknowledgedIn}`;
   return `letter ${number} to ${to.join(' and ')} (${when}, sent ${sendings} times, sha256 ${sha256.slice(0, 12)}…)`;
-}
-
-/** Parts without their whole. */
-async function findHalfStored(sql: Pool): Promise<string[]> {
-  const looks: Record<string, Promise<{ id: string }[]>> = {
-    'a message without its event': sql`
-      select id from messages where not exists (
-        select from events where events.id = messages.event_id and events.message_id = messages.id
-          and events.event = 'message.received' and events.identity_id = messages.identity_id)`,
-    'a message without all its bytes': sql`
-      select id from messages where sha256 is distinct from (
-        select sha256(string_agg(bytes, ''::bytea order by n)) from raw_chunks where raw_chunks.raw_id = messages.raw_id)`,
-    'an event without its message': sql`
-      select id from events where not exists (
-        select from messages where messages.id = events.message_id and messages.event_id = events.id)`,
-    'bytes without a message': sql`
-      select distinct raw_id as id from raw_chunks where not exists (
-        select from messages where messages.raw_id = raw_chunks.raw_id)`,
-    'an event without the delivery to a webhook that listens': sql`
-      select events.id from events join webhooks using (owner_id)
-      where (webhooks.identity_id is null or webhooks.identity_id = events.identity_id) and not exists (
-        select from deliveries where deliveries.event_id = events.id and deliveries.webhook_id = webhooks.id)`,
-    'a delivery without its event': sql`
-      select id from deliveries where not exists (select from events where events.id = deliveries.event_id)`,
-  };
-  const found = await Promise.all(
-    Object.entries(looks).map(async ([what, look]) =>
-      (await look).map(({ id }) => `half stored: ${what}, ${id}`),
-    ),
-  );
-  return found.flat();
 }

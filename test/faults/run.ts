@@ -1,12 +1,13 @@
 /**
- * `npm run test:faults -- [fault …] [--rounds N] [--seed S]`: breaks a real service on purpose and holds what is left against
- * what was promised. A file for each fault. Exit codes: 0 everything held, 1 something did not and the evidence is printed,
- * 2 not understood.
+ * `npm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]`: breaks a real service on purpose and holds what is left
+ * against what was promised. A file for each fault. Exit codes: 0 everything held, 1 something did not and the evidence is
+ * printed, 2 not understood.
  */
 import { randomInt } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { type Fault, type FaultRun, makeRandom } from './fault.ts';
+import { table as formatTable } from '../../src/lib/table.ts';
+import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
 import { kill } from './kill.ts';
 
 const faults: Record<string, Fault> = { kill };
@@ -19,33 +20,49 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
 interrupted.promise.catch(() => {});
 process.channel?.unref();
 
-const { names, rounds, seed } = readArguments();
+const { names, areNamed, rounds, short, seed } = readArguments();
+const table = [['fault', 'rounds', 'acknowledged', 'lost', 'conjured', 'seconds', 'held']];
 for (const name of names) {
-  if (!(await survive(name, faults[name] as Fault))) process.exitCode = 1;
+  const fault = faults[name] as Fault;
+  const lacking = fault.lacks?.();
+  const row = lacking ? refuse(name, lacking) : await survive(name, fault);
+  table.push([name, ...row]);
 }
+process.stderr.write(`\nseed ${seed}\n${formatTable(table)}\n`);
 // A run that was given up may still wait for something.
 process.exit();
 
-async function survive(name: string, fault: Fault): Promise<boolean> {
+/** Not to be run here: a failure for whoever asked for it by name, and told in any case. */
+function refuse(name: string, lacking: string): string[] {
+  process.stderr.write(`${name}: not run: ${lacking}\n`);
+  if (areNamed) process.exitCode = 1;
+  return ['0', '-', '-', '-', '0', `not run: ${lacking}`];
+}
+
+/** Its row of the table. */
+async function survive(name: string, fault: Fault): Promise<string[]> {
   const began = performance.now();
   const undoing: Parameters<FaultRun['defer']>[0][] = [];
   const tell = (line: string) => process.stderr.write(`${name}: ${line}\n`);
-  const count = rounds ?? fault.usualRounds;
-  tell(
-    `${count} rounds, seed ${seed} (again with: npm run test:faults -- ${name} --rounds ${count} --seed ${seed})`,
-  );
-  let violations: string[];
+  const count = rounds ?? fault.rounds[short ? 'short' : 'usual'];
+  const again = `npm run test:faults -- ${name} --rounds ${count} --seed ${seed}${short ? ' --short' : ''}`;
+  tell(`${count} rounds, seed ${seed} (again with: ${again})`);
+  let outcome: Outcome;
   try {
     const work = fault.run({
       rounds: count,
+      short,
       random: makeRandom(seed),
       tell,
       defer: (undo) => undoing.push(undo),
     });
-    violations = await Promise.race([work, interrupted.promise, giveUpAfter(fault.boundMs(count))]);
+    outcome = await Promise.race([work, interrupted.promise, giveUpAfter(fault.boundMs(count, short))]);
   } catch (error) {
-    violations = [error === interruption ? interruption.message : ((error as Error).stack ?? String(error))];
+    const broken = error === interruption ? interruption.message : ((error as Error).stack ?? String(error));
+    outcome = { acknowledged: 0, lost: [], conjured: [], broken: [broken] };
   }
+  const { acknowledged, lost, conjured, broken } = outcome;
+  const violations = [...lost, ...conjured, ...broken];
   const held = violations.length === 0;
   const hasEvidence = !held && !violations.includes(interruption.message);
   for (const violation of violations.slice(0, shownViolations)) tell(`✗ ${violation}`);
@@ -55,10 +72,10 @@ async function survive(name: string, fault: Fault): Promise<boolean> {
       tell(`could not clean up: ${error.message}`),
     );
   }
-  tell(
-    `${held ? '✓ held' : `✗ did not hold, seed ${seed}`} (${Math.round((performance.now() - began) / 1000)} s)`,
-  );
-  return held;
+  const seconds = Math.round((performance.now() - began) / 1000);
+  tell(`${held ? '✓ held' : `✗ did not hold, seed ${seed}`} (${seconds} s)`);
+  if (!held) process.exitCode = 1;
+  return [...[count, acknowledged, lost.length, conjured.length, seconds].map(String), held ? 'yes' : 'NO'];
 }
 
 async function giveUpAfter(ms: number): Promise<never> {
@@ -69,7 +86,12 @@ async function giveUpAfter(ms: number): Promise<never> {
 function readArguments() {
   try {
     const { values, positionals } = parseArgs({
-      options: { rounds: { type: 'string' }, seed: { type: 'string' }, help: { type: 'boolean' } },
+      options: {
+        rounds: { type: 'string' },
+        seed: { type: 'string' },
+        short: { type: 'boolean' },
+        help: { type: 'boolean' },
+      },
       allowPositionals: true,
     });
     const unknown = positionals.find((name) => !(name in faults));
@@ -77,13 +99,15 @@ function readArguments() {
     if (values.help) throw new Error('Breaks a real service on purpose.');
     return {
       names: positionals.length > 0 ? positionals : Object.keys(faults),
+      areNamed: positionals.length > 0,
       rounds: readNumber('--rounds', values.rounds),
+      short: values.short === true,
       seed: readNumber('--seed', values.seed) ?? randomInt(1, 2 ** 31),
     };
   } catch (error) {
-    const list = Object.entries(faults).map(([name, { about }]) => `  ${name}  ${about}`);
+    const list = formatTable(Object.entries(faults).map(([name, { about }]) => [name, about]));
     process.stderr.write(
-      `${(error as Error).message}\nnpm run test:faults -- [fault …] [--rounds N] [--seed S]\n${list.join('\n')}\n`,
+      `${(error as Error).message}\nnpm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]\n${list}\n`,
     );
     process.exit(2);
   }

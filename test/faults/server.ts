@@ -1,6 +1,6 @@
 /**
- * The service as people run it, `posthorn serve` with its embedded PostgreSQL, in a process that can be killed and started
- * again on the same ports and data folder; and its database, looked into from outside.
+ * The service as people run it, `posthorn serve`, in a process that can be killed and started again on the same ports; with
+ * its embedded PostgreSQL unless another is named; and its database, looked into from outside.
  */
 import { readFileSync } from 'node:fs';
 import net from 'node:net';
@@ -14,25 +14,41 @@ import { type FaultRun, pick } from './fault.ts';
 export interface Server {
   url: string;
   smtpPort: number;
+  /** Shown by the first start on a database; another process on the same one is told it. */
+  apiKey: string;
   /** Starts it and waits until it is ready. */
   start(): Promise<void>;
   /** Starts it and does not wait. */
   launch(): void;
   /** SIGKILL, to the service alone: its database goes on. */
   kill(): Promise<void>;
-  /** SIGKILL, to the postmaster. */
+  /** SIGKILL, to the postmaster of the embedded PostgreSQL. */
   killDatabase(): void;
   /** Calls the API as the first user. */
   call(method: string, at: string, body?: unknown): Promise<Response>;
   look<T>(work: (sql: Pool) => Promise<T>): Promise<T>;
+  /** Resident memory of the process, in MB. */
+  memoryMb(): number;
+  /** What it logged as faults of its own. */
+  errors(): string[];
+  isRunning(): boolean;
 }
 
-export async function prepareServer(lent: FaultRun): Promise<Server> {
-  const folder = makeFolder();
+interface ServerOptions {
+  settings?: Record<string, string>;
+  /** Another PostgreSQL than the embedded one. */
+  databaseUrl?: string;
+  /** Of the machine's own making when left out. */
+  dataDir?: string;
+  nodeArguments?: string[];
+}
+
+export async function prepareServer(lent: FaultRun, options: ServerOptions = {}): Promise<Server> {
+  const folder = options.dataDir ? { path: options.dataDir, remove: () => {} } : makeFolder();
   const [port, smtpPort] = [await freePort(lent.random), await freePort(lent.random)];
   const url = `http://127.0.0.1:${port}`;
+  const { databaseUrl, settings = {}, nodeArguments = [] } = options;
   let program: Program | undefined;
-  let apiKey = '';
   let isOver = false;
 
   lent.defer(async (clean) => {
@@ -48,24 +64,28 @@ export async function prepareServer(lent: FaultRun): Promise<Server> {
   function launch(): void {
     // A run that was given up goes on until it notices.
     if (isOver) throw new Error('The fault is over.');
-    program = run(process.execPath, ['src/cli.ts', 'serve'], {
+    program = run(process.execPath, [...nodeArguments, 'src/cli.ts', 'serve'], {
       PORT: String(port),
       POSTHORN_SMTP_PORT: String(smtpPort),
       POSTHORN_DATA_DIR: folder.path,
       POSTHORN_RATE_LIMIT: '0',
       // Nobody answers there, at once: no message waits for DNS.
       POSTHORN_DNS_SERVERS: '127.0.0.1:9',
+      ...(databaseUrl ? { DATABASE_URL: databaseUrl, POSTHORN_SECRET_KEY: sharedKey } : {}),
+      ...settings,
     });
   }
 
-  return {
+  const server: Server = {
     url,
     smtpPort,
+    apiKey: '',
     launch,
     async start() {
       launch();
-      await program?.line(/is ready: http/);
-      [, apiKey = apiKey] = /(ph_[0-9A-Za-z]{38})/.exec(program?.output() ?? '') ?? [];
+      await program?.line(/is ready/);
+      const [, shown] = /(ph_[0-9A-Za-z]{38})/.exec(program?.output() ?? '') ?? [];
+      server.apiKey = shown ?? server.apiKey;
     },
     async kill() {
       program?.child.kill('SIGKILL');
@@ -76,26 +96,40 @@ export async function prepareServer(lent: FaultRun): Promise<Server> {
       fetch(`${url}${at}`, {
         method,
         headers: {
-          authorization: `Bearer ${apiKey}`,
+          authorization: `Bearer ${server.apiKey}`,
           ...(body ? { 'content-type': 'application/json' } : {}),
         },
         ...(body ? { body: JSON.stringify(body) } : {}),
       }),
     async look(work) {
-      const sql = connect(databaseUrl(folder.path), { max: 1, applicationName: 'posthorn faults' });
+      const address = databaseUrl ?? embeddedUrl(folder.path);
+      const sql = connect(address, { max: 1, applicationName: 'posthorn faults' });
       try {
         return await work(sql);
       } finally {
         await sql.end({ timeout: 1 });
       }
     },
+    memoryMb: () => readMemoryMb(program?.pid ?? 0),
+    errors: () =>
+      (program?.output() ?? '').split('\n').filter((line) => /^[\d:]{8} (ERROR|FATAL) /.test(line)),
+    isRunning: () => program?.child.exitCode === null && program.child.signalCode === null,
   };
+  return server;
 }
 
-function databaseUrl(dataDir: string): string {
+/** Of services that share a database. */
+const sharedKey = Buffer.alloc(32, 'faults').toString('base64');
+
+function embeddedUrl(dataDir: string): string {
   const read = (name: string) => readFileSync(path.join(dataDir, 'postgres', name), 'utf8');
   const port = read('postmaster.pid').split('\n')[3];
   return `postgres://posthorn:${read('posthorn.password').trim()}@127.0.0.1:${port}/posthorn`;
+}
+
+function readMemoryMb(pid: number): number {
+  const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
+  return Math.round(Number(kilobytes) / 1024);
 }
 
 function killPostmaster(dataDir: string): void {
@@ -108,7 +142,7 @@ function killPostmaster(dataDir: string): void {
 }
 
 /** Below the range of outgoing connections: there a client that tries a server that is down may reach itself. */
-function freePort(random: () => number): Promise<number> {
+export function freePort(random: () => number): Promise<number> {
   return waitFor('a free port', async () => {
     const port = pick(random, 20_000, 32_000);
     const server = net.createServer();
