@@ -7,10 +7,17 @@ import { randomInt } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { table as formatTable } from '../../src/lib/table.ts';
+import { databaseKill, databaseStop } from './database.ts';
 import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
 import { kill } from './kill.ts';
+import { killOneOfThree } from './kill-one-of-three.ts';
 
-const faults: Record<string, Fault> = { kill };
+const faults: Record<string, Fault> = {
+  kill,
+  'kill-one-of-three': killOneOfThree,
+  'database-stop': databaseStop,
+  'database-kill': databaseKill,
+};
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');
 const interrupted = Promise.withResolvers<never>();

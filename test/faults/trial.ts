@@ -47,7 +47,10 @@ export async function prepareTrial(
 }
 
 /** Letters without pause until `stop` is called; then those that have no answer yet get one. */
-export function keepSending({ ledger, post }: Trial, round: number): { stop(): Promise<void> } {
+export function keepSending(
+  { ledger, post }: Pick<Trial, 'ledger' | 'post'>,
+  round: number,
+): { stop(): Promise<void> } {
   let isOver = false;
   const sending = post.send(round, () => (isOver ? undefined : ledger.write()));
   return {

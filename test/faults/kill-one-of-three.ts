@@ -1,0 +1,67 @@
+/**
+ * `kill -9` of one of three processes that deliver from one database, under load. What must hold: what it had claimed goes on
+ * elsewhere once its lease has run out; nothing is lost; by the receiver's clock no delivery has two tries at the same
+ * moment; and every delivery is recorded as delivered, by one try.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { leaseSeconds } from '../../src/store/deliveries.ts';
+import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
+import { preparePostgres } from './postgres.ts';
+import { prepareServer, type Server } from './server.ts';
+import { awaitAnnouncements, conclude, keepSending, prepareTrial } from './trial.ts';
+
+/** The lease, and what it takes to notice its end and to work off what waited, on a busy machine. */
+const withinMs = leaseSeconds * 1000 + 8000;
+
+export const killOneOfThree: Fault = {
+  about: 'kill -9 of one of three processes that deliver',
+  rounds: { usual: 5, short: 1 },
+  boundMs: (rounds) => 150_000 + rounds * 45_000,
+  run,
+};
+
+async function run(lent: FaultRun): Promise<Outcome> {
+  const { random, tell } = lent;
+  const postgres = await preparePostgres(lent);
+  await postgres.start();
+  const databaseUrl = postgres.url;
+  const server = await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'api,smtp' } });
+  await server.start();
+  const three: Server[] = [];
+  for (let n = 0; n < 3; n += 1)
+    three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'deliver' } }));
+  await Promise.all(three.map((process) => process.start()));
+  // So slow that a kill finds some under way in each of them.
+  const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 100 });
+  const { receiver, ledger } = trial;
+  const late: string[] = [];
+
+  for (let round = 1; round <= lent.rounds; round += 1) {
+    const load = keepSending(trial, round);
+    await delay(pick(random, 1500, 3000));
+    const victim = pick(random, 0, 2);
+    await three[victim]?.kill();
+    const killedAt = performance.now();
+    const underWay = receiver.requests.filter(({ endedAtMs }) => endedAtMs === null).length;
+    await delay(pick(random, 0, 500));
+    await load.stop();
+    const [waitedMs] = await Promise.all([awaitAnnouncements(trial, 2 * withinMs), three[victim]?.start()]);
+    const tookMs = Math.round(performance.now() - killedAt);
+    tell(
+      `round ${round}/${lent.rounds}: killed process ${victim + 1} with ${ledger.letters.length} letters sent and ` +
+        `${underWay} tries under way in all; everything had come ${tookMs} ms later (${Math.round(waitedMs)} ms after the load)`,
+    );
+    if (tookMs > withinMs) late.push(`round ${round}: what was claimed came ${tookMs} ms after the kill`);
+  }
+  const outcome = await conclude(trial);
+  const unsettled = await server.look(
+    (sql) => sql<{ id: string; status: string; attempts: number }[]>`
+      select deliveries.id, status, count(attempts.id)::int as attempts
+      from deliveries left join attempts on delivery_id = deliveries.id
+      group by deliveries.id having status <> 'delivered' or count(attempts.id) <> 1`,
+  );
+  const odd = unsettled.map(
+    (row) => `delivery ${row.id} is ${row.status} after ${row.attempts} recorded tries`,
+  );
+  return { ...outcome, broken: [...outcome.broken, ...late, ...odd] };
+}
