@@ -64,7 +64,7 @@ export const settings = {
     postgresUrl,
     null,
     'the embedded PostgreSQL',
-    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. `sslmode`, `sslrootcert`, `sslcert` and `sslkey` are honoured.',
+    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. `sslmode`, `sslrootcert`, `sslcert` and `sslkey` are honoured. Of several hosts (`@one:5432,two:5432/database`) the primary is used, also after a failover.',
     { secret: true },
   ),
   POSTHORN_DATA_DIR: setting<string>(

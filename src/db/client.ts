@@ -46,10 +46,12 @@ const types = {
 };
 
 export function connect(url: string, options: { max: number; applicationName: string }): Pool {
-  const { plainUrl, ssl } = readTls(url);
+  const { rest, isPrimaryWanted } = readHostWish(url);
+  const { plainUrl, ssl } = readTls(rest);
   return postgres(plainUrl, {
     max: options.max,
     ...(ssl === undefined ? {} : { ssl }),
+    ...(isPrimaryWanted ? { target_session_attrs: 'primary' } : {}),
     connect_timeout: 5,
     // The driver's own backoff grows to 20 s, and a request would hang that long; ours is answered 503 soon.
     backoff: () => 0.25,
@@ -137,6 +139,25 @@ function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return delay(ms, undefined, signal ? { signal } : {}).catch(() => {
     throw new OperatorError('Stopped while waiting for the database.');
   });
+}
+
+/**
+ * Of several hosts the service wants the one that takes writes. The driver's own `read-write` asks a server for its default
+ * only, which a standby has as well; `primary` asks what it is.
+ */
+function readHostWish(url: string): { rest: string; isPrimaryWanted: boolean } {
+  const [address = '', query = ''] = url.split('?', 2);
+  const parameters = new URLSearchParams(query);
+  const wish = parameters.get('target_session_attrs');
+  parameters.delete('target_session_attrs');
+  if (![null, 'any', 'primary', 'read-write'].includes(wish)) {
+    throw new OperatorError(
+      `DATABASE_URL has target_session_attrs=${wish}, and Posthorn writes: leave it out, or say primary.`,
+    );
+  }
+  const rest = parameters.size > 0 ? `${address}?${parameters}` : address;
+  const isPrimaryWanted = readHosts(address).length > 1 || wish === 'primary' || wish === 'read-write';
+  return { rest, isPrimaryWanted };
 }
 
 type TlsOption = NonNullable<postgresTypes.Options<Record<string, never>>['ssl']>;

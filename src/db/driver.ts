@@ -1,11 +1,12 @@
 /**
- * The PostgreSQL driver, with three defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
+ * The PostgreSQL driver, with four defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
  * and #1208, open at the time of writing). When a connection dies with a write still to be made, the driver
  *  - writes to a socket that is gone, which throws where nobody can catch it and ends the process: any transaction
  *    that PostgreSQL cuts does so, since the driver sends `rollback` after it;
  *  - takes the write for scheduled ever after, so that this place in the pool never connects again.
  * When a connection is closed before it is ready, as a proxy does whose database is away, it connects again without pause
- * or end, and the query that wanted it is never answered.
+ * or end, and the query that wanted it is never answered. With several hosts it does the same whenever none of them will do,
+ * since it never counts those it has tried: mended, each is tried once, and then the query fails.
  * Whoever wants the driver imports it from here; an import of `postgres` itself beside it would be the unmended one.
  */
 import { registerHooks } from 'node:module';
@@ -31,11 +32,17 @@ const mends: [string, string][] = [
   ],
   [
     'if (initial)\n      return reconnect()',
-    `if (initial && !hadError && options.host.length < 2)
-      errored(Errors.connection('CONNECTION_CLOSED', options, socket))
-    if (initial)
-      return reconnect()`,
+    `if (initial && options.host[++retries])
+      return reconnect()
+    initial && errored(Errors.connection('CONNECTION_CLOSED', options, socket))
+    retries = 0`,
   ],
+  // A host that is silent, or not ready for sessions, is no reason to leave out the next.
+  [
+    "errored(Errors.connection('CONNECT_TIMEOUT', options, socket))",
+    "error(Errors.connection('CONNECT_TIMEOUT', options, socket))",
+  ],
+  ['errored(Errors.postgres(parseError(x)))', 'error(Errors.postgres(parseError(x)))'],
 ];
 
 const hooks = registerHooks({
