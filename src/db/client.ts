@@ -45,7 +45,10 @@ const types = {
   jsonArray: arrayType(199, quoted),
 };
 
-export function connect(url: string, options: { max: number; applicationName: string }): Pool {
+export function connect(
+  url: string,
+  options: { max: number; applicationName: string; statementTimeoutMs?: number },
+): Pool {
   const { rest, isPrimaryWanted } = readHostWish(url);
   const { plainUrl, ssl } = readTls(rest);
   return postgres(plainUrl, {
@@ -59,7 +62,10 @@ export function connect(url: string, options: { max: number; applicationName: st
     // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
     fetch_types: false,
     types,
-    connection: { application_name: options.applicationName, statement_timeout: 30_000 },
+    connection: {
+      application_name: options.applicationName,
+      statement_timeout: options.statementTimeoutMs ?? 30_000,
+    },
     onnotice: () => {},
   });
 }

@@ -1,5 +1,5 @@
 /**
- * The PostgreSQL driver, with four defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
+ * The PostgreSQL driver, with five defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
  * and #1208, open at the time of writing). When a connection dies with a write still to be made, the driver
  *  - writes to a socket that is gone, which throws where nobody can catch it and ends the process: any transaction
  *    that PostgreSQL cuts does so, since the driver sends `rollback` after it;
@@ -7,6 +7,9 @@
  * When a connection is closed before it is ready, as a proxy does whose database is away, it connects again without pause
  * or end, and the query that wanted it is never answered. With several hosts it does the same whenever none of them will do,
  * since it never counts those it has tried: mended, each is tried once, and then the query fails.
+ * When the network to PostgreSQL falls silent, as when its machine is gone, it waits for an answer for as long as the kernel
+ * does: a quarter of an hour. Mended, a connection with a question open that hears nothing for longer than a statement may
+ * take is closed. A `simple` query, which migrations alone use, may take as long as it likes.
  * Whoever wants the driver imports it from here; an import of `postgres` itself beside it would be the unmended one.
  */
 import { registerHooks } from 'node:module';
@@ -41,6 +44,13 @@ const mends: [string, string][] = [
   [
     "errored(Errors.connection('CONNECT_TIMEOUT', options, socket))",
     "error(Errors.connection('CONNECT_TIMEOUT', options, socket))",
+  ],
+  [
+    "socket.on('data', data)\n",
+    `socket.on('data', data)
+      const statementMs = options.connection.statement_timeout
+      statementMs && socket.setTimeout(statementMs * 7 / 6, () => query && !query.options.simple && socket.destroy())
+`,
   ],
   ['errored(Errors.postgres(parseError(x)))', 'error(Errors.postgres(parseError(x)))'],
 ];

@@ -26,8 +26,10 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
   const applied: string[] = [];
   for (const migration of listMigrations()) {
     await sql.begin(async (sql) => {
+      // An index on a large table takes its time, and so does waiting for another process that makes one.
+      await sql`set local statement_timeout = 0`;
       // Not `create table if not exists` alone: two at once can both find it missing and one fails.
-      await sql`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`;
+      await sql`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`.simple();
       await sql`
         create table if not exists schema_migrations (
           version int primary key,
