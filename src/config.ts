@@ -1,5 +1,5 @@
 /**
- * The only reader of the environment. Every setting is declared once, in `settings` below: how it is read, its
+ * The only reader of the environment. Every setting is declared once, in `settings` below or in what it takes in: how it is read, its
  * default, and the sentence that docs/config.md shows. A mistake stops the start, and all mistakes are told at once.
  */
 import path from 'node:path';
@@ -20,35 +20,18 @@ import {
   postgresUrl,
   publicUrl,
   secretKey,
+  setting,
   text,
   token,
   wholeNumber,
 } from './lib/setting-readers.ts';
 import { suggest } from './lib/suggest.ts';
+import { readTraceConfig, traceSettings } from './lib/trace-settings.ts';
 
 const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
 type Role = (typeof roles)[number];
 
 export type Config = ReturnType<typeof readConfig>;
-
-interface Setting<T> {
-  read: (text: string) => T;
-  fallback: T;
-  /** The default, as a person reads it. */
-  shown: string;
-  about: string;
-  secret?: boolean;
-}
-
-function setting<T>(
-  read: (text: string) => T,
-  fallback: NoInfer<T>,
-  shown: string,
-  about: string,
-  extra: Pick<Setting<T>, 'secret'> = {},
-): Setting<T> {
-  return { read, fallback, shown, about, ...extra };
-}
 
 // `null` as a default means: depends on the others, worked out in `readConfig`.
 export const settings = {
@@ -255,6 +238,7 @@ export const settings = {
     '30',
     'How long messages, events and deliveries are kept.',
   ),
+  ...traceSettings,
 };
 
 type SettingName = keyof typeof settings;
@@ -334,6 +318,8 @@ export function readConfig(environment: Record<string, string | undefined>) {
     },
     inlineRawBytes: values.POSTHORN_INLINE_RAW_BYTES,
     acceptUnverified: values.POSTHORN_ACCEPT_UNVERIFIED ?? !production,
+    /** Null: tracing is off. */
+    traces: readTraceConfig(values),
     /** Not ours to refuse (Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service of that name), worth a line. */
     unknown: Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings)),
   };

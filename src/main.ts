@@ -17,9 +17,10 @@ import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
-import { makeMetrics } from './lib/metrics.ts';
+import { type Metrics, makeMetrics } from './lib/metrics.ts';
 import { OperatorError } from './lib/operator-error.ts';
 import { makeSealer, readOrMakeKeyFile, type Sealer } from './lib/secrets.ts';
+import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
 import { makeExaminer } from './mail/examine.ts';
 import { makeLinks } from './mail/links.ts';
@@ -90,6 +91,12 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     const { acceptUnverified, inlineRawBytes } = config;
     let url: string | null = null;
     const sealer = await openSealer(secretKeys, sql);
+    const metrics = makeMetrics({
+      backlog: () => countBacklog(sql),
+      oldestPendingSeconds: () => readOldestPending(sql),
+    });
+    const tracer = await openTracer(config, log, metrics);
+    if (tracer) ground.push(() => tracer.stop());
     const parts = {
       config,
       sql,
@@ -100,10 +107,8 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       links: makeLinks(secretKeys, () => baseUrl(config, url)),
       examiner,
       mail: { sql, examiner, acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
-      metrics: makeMetrics({
-        backlog: () => countBacklog(sql),
-        oldestPendingSeconds: () => readOldestPending(sql),
-      }),
+      metrics,
+      tracer,
       poster: makePoster({ egress }),
       userAgent: `Posthorn/${readVersion()}`,
     };
@@ -118,6 +123,14 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     await stop();
     throw error;
   }
+}
+
+/** Its code is read only where traces are wanted. */
+async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise<Tracer | null> {
+  if (!config.traces) return null;
+  const { startTracer } = await import('./lib/tracing.ts');
+  const count = (outcome: string, number: number) => spans.inc({ outcome }, number);
+  return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
 /** The operator's keys, or the one in the data folder of an embedded database. */

@@ -71,6 +71,13 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ POSTHORN_SMTP_HOST: '::' }, /POSTHORN_SMTP_HOST=::/],
   [{ NODE_ENV: 'prod' }, /NODE_ENV=prod: write production/],
   [{ POSTHORN_ROLES: ',' }, /at least one/],
+  [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /absolute URL such as http:\/\/localhost:4318/],
+  [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/json, http\/protobuf/],
+  [{ OTEL_TRACES_SAMPLER: 'parentbased_traceidratios' }, /Did you mean parentbased_traceidratio\?/],
+  [{ OTEL_TRACES_SAMPLER_ARG: '5' }, /a number from 0 to 1/],
+  [{ OTEL_RESOURCE_ATTRIBUTES: 'team' }, /name=value/],
+  [{ OTEL_RESOURCE_ATTRIBUTES: 'team=%E0%A4%A' }, /name=value/],
+  [{ OTEL_EXPORTER_OTLP_HEADERS: 'x-key=a%0Ab' }, /write headers/],
   [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
 ];
 
@@ -80,6 +87,7 @@ for (const [environment, expected] of mistakes) {
 
 test('a secret is never repeated in the message about it', () => {
   assert.doesNotMatch(faultsOf({ POSTHORN_ADMIN_TOKEN: 'hunter2' }), /hunter2/);
+  assert.doesNotMatch(faultsOf({ OTEL_EXPORTER_OTLP_HEADERS: 'hunter2' }), /hunter2/);
   assert.doesNotMatch(faultsOf({ DATABASE_URL: 'mysql://u:hunter2@localhost/x' }), /hunter2/);
 });
 
@@ -102,4 +110,39 @@ test('base path and public URL lose their trailing slashes', () => {
   });
   assert.equal(config.basePath, '/api/v2');
   assert.equal(config.publicUrl, 'https://mail.example.com');
+});
+
+test('traces are off without an endpoint, whatever else is set', () => {
+  assert.equal(readConfig({}).traces, null);
+  assert.equal(readConfig({ OTEL_SERVICE_NAME: 'mail', OTEL_TRACES_SAMPLER: 'always_on' }).traces, null);
+});
+
+test('the variables of OpenTelemetry mean what they mean elsewhere', () => {
+  const OTEL_EXPORTER_OTLP_ENDPOINT = 'http://collector:4318';
+  const read = (more: Record<string, string>) => readConfig({ OTEL_EXPORTER_OTLP_ENDPOINT, ...more }).traces;
+  assert.deepEqual(read({}), {
+    url: 'http://collector:4318/v1/traces',
+    headers: {},
+    resource: { 'service.name': 'posthorn' },
+    sampling: { parentBased: true, ratio: 1 },
+  });
+  const under = { OTEL_EXPORTER_OTLP_ENDPOINT: 'https://collector/tenant/' };
+  assert.equal(read(under)?.url, 'https://collector/tenant/v1/traces');
+  const whole = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://other/as-it-is' };
+  assert.equal(read(whole)?.url, 'https://other/as-it-is');
+  assert.deepEqual(
+    read({ OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic%20YTpi, x-team = mail' })?.headers,
+    {
+      authorization: 'Basic YTpi',
+      'x-team': 'mail',
+    },
+  );
+  const resource = { OTEL_RESOURCE_ATTRIBUTES: 'service.name=a,k8s.pod.name=p-1' };
+  assert.deepEqual(read(resource)?.resource, { 'service.name': 'a', 'k8s.pod.name': 'p-1' });
+  assert.equal(read({ ...resource, OTEL_SERVICE_NAME: 'b' })?.resource['service.name'], 'b');
+  const part = { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0.25' };
+  assert.deepEqual(read(part)?.sampling, { parentBased: false, ratio: 0.25 });
+  assert.equal(read({ OTEL_TRACES_SAMPLER: 'parentbased_always_off' })?.sampling.ratio, 0);
+  // The argument is for ratios alone.
+  assert.equal(read({ ...part, OTEL_TRACES_SAMPLER: 'always_on' })?.sampling.ratio, 1);
 });

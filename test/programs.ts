@@ -23,7 +23,7 @@ type Environment = Record<string, string | undefined>;
 /** The machine's environment without what would configure a service, and with what the test wants. */
 function environment(settings: Environment): Environment {
   const kept = Object.entries(process.env).filter(
-    ([name]) => !/^(POSTHORN_|TEST_|NODE_TEST|npm_|DATABASE_URL|PORT|HOST$)/.test(name),
+    ([name]) => !/^(POSTHORN_|OTEL_|TEST_|NODE_TEST|npm_|DATABASE_URL|PORT|HOST$)/.test(name),
   );
   return { ...Object.fromEntries(kept), ...settings };
 }

@@ -191,7 +191,7 @@ async function collectRoutes(): Promise<string[]> {
   const mail = { ...config, sql: service.sql, examiner, readValue: () => undefined };
   const parts = {
     ...{ config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster },
-    ...{ links, examiner, mail },
+    ...{ links, examiner, mail, tracer: null },
     verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: openLookup(config) },
   };
   const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakeDelivery: () => {} });

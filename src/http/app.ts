@@ -29,6 +29,7 @@ import { verificationRoutes } from './routes/verification.ts';
 import { webhookTestRoutes } from './routes/webhook-test.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import type { App, Services } from './services.ts';
+import { traceRequests } from './trace.ts';
 import { makeValidation, refuseFaults } from './validation.ts';
 
 const maxBodyBytes = 64 * 1024;
@@ -51,6 +52,7 @@ export async function buildApp(services: Services): Promise<App> {
   requireAccessRule(app);
   readJsonBodies(app);
   answerBeforeDeadline(app);
+  if (services.tracer) traceRequests(app, services.tracer);
   passRequests(app, services, gate);
   answerOtherMethods(app, services.config.corsOrigins);
   await documentRoutes(app, services.config);

@@ -13,6 +13,7 @@ import type { VerifyParts } from '../identities/verify.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import type { Tracer } from '../lib/tracing.ts';
 import type { AcceptParts } from '../mail/accept.ts';
 import type { Examiner } from '../mail/examine.ts';
 import type { Links } from '../mail/links.ts';
@@ -26,6 +27,8 @@ export interface Services {
   sealer: Sealer;
   log: Log;
   metrics: Metrics;
+  /** Null: tracing is off. */
+  tracer: Tracer | null;
   links: Links;
   examiner: Examiner;
   /** What taking mail needs. */

@@ -77,6 +77,12 @@ export function makeMetrics(sources = nothingKnown) {
       labelNames: ['status'],
       registers,
     }),
+    spans: new Counter({
+      name: 'posthorn_trace_spans_total',
+      help: 'Spans of traces by what became of them: sent, or dropped because the collector was away, slow or refused them.',
+      labelNames: ['outcome'],
+      registers,
+    }),
     backlog: new Gauge({
       name: 'posthorn_delivery_backlog',
       help: 'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',

@@ -1,9 +1,28 @@
-/** How the text of a setting is read: a value, or a `Fault` whose message says what to write instead. */
+/** What a setting is, and how its text is read: a value, or a `Fault` whose message says what to write instead. */
 import { isIP } from 'node:net';
 import { suggest } from './suggest.ts';
 
 /** What a reader throws; `readConfig` puts the setting's name in front. */
 export class Fault extends Error {}
+
+export interface Setting<T> {
+  read: (text: string) => T;
+  fallback: T;
+  /** The default, as a person reads it. */
+  shown: string;
+  about: string;
+  secret?: boolean;
+}
+
+export function setting<T>(
+  read: (text: string) => T,
+  fallback: NoInfer<T>,
+  shown: string,
+  about: string,
+  extra: Pick<Setting<T>, 'secret'> = {},
+): Setting<T> {
+  return { read, fallback, shown, about, ...extra };
+}
 
 /** Any word is fine but one that was meant to be the strict one. */
 export function nodeEnv(given: string): string {
@@ -79,6 +98,44 @@ export function publicUrl(given: string): string {
     return url.href.replace(/\/+$/, '');
   }
   throw new Fault('write an absolute URL such as https://mail.example.com.');
+}
+
+export function collectorUrl(given: string): string {
+  const url = readUrl(given);
+  if (url && /^https?:$/.test(url.protocol) && !url.search && !url.hash && !url.username) return url.href;
+  throw new Fault('write an absolute URL such as http://localhost:4318.');
+}
+
+/** `name=value` with commas; values are percent-encoded where they need to be (W3C Baggage). */
+export function pairs(given: string): Readonly<Record<string, string>> {
+  const entries = given.split(',').map((pair): [string, string] => {
+    const [, name, value] = /^\s*([\w.!#$%&'*+^`|~/-]+)\s*=\s*([\x21-\x7e\s]*?)\s*$/.exec(pair) ?? [];
+    const decoded = value === undefined ? null : percentDecoded(value);
+    if (!name || decoded === null) throw new Fault('write name=value, several with commas.');
+    return [name, decoded];
+  });
+  return Object.fromEntries(entries);
+}
+
+export function headers(given: string): Readonly<Record<string, string>> {
+  const read = pairs(given);
+  const fits = ([name, value]: [string, string]) => !name.includes('/') && /^[\x20-\x7e]*$/.test(value);
+  if (Object.entries(read).every(fits)) return read;
+  throw new Fault('write headers as name=value, several with commas.');
+}
+
+function percentDecoded(text: string): string | null {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}
+
+export function ratio(given: string): number {
+  const number = /^(\d+(\.\d*)?|\.\d+)$/.test(given) ? Number(given) : Number.NaN;
+  if (number >= 0 && number <= 1) return number;
+  throw new Fault('write a number from 0 to 1.');
 }
 
 export function hostName(given: string): string {

@@ -3,8 +3,10 @@ import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
+import type { Tracer } from '../lib/tracing.ts';
 import { type AcceptParts, examineMail, type IncomingMail, recordMail } from '../mail/accept.ts';
 import { type Route, type Routed, type RouteParts, routeRecipient } from '../mail/route.ts';
+import { beginTaking } from '../mail/trace.ts';
 import type { Acceptance, ReceivedMail } from './connection.ts';
 import { type SmtpDoor, startSmtp } from './server.ts';
 import type { RcptVerdict, Refusal } from './session.ts';
@@ -14,6 +16,7 @@ interface DoorParts {
   mail: AcceptParts & RouteParts;
   log: Log;
   metrics: Metrics;
+  tracer: Tracer | null;
   wakeDelivery(): void;
 }
 
@@ -73,9 +76,18 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
   }
 
   async function record(incoming: IncomingMail) {
-    const recorded = await recordMail(mail.sql, await examineMail(mail, incoming), mail);
-    if (recorded.deliveries > 0) parts.wakeDelivery();
-    return recorded;
+    const taking = parts.tracer && beginTaking(parts.tracer, 'smtp');
+    try {
+      const messages = await examineMail(mail, incoming);
+      taking?.examined(messages);
+      const recorded = await recordMail(mail.sql, messages, mail);
+      taking?.recorded(recorded);
+      if (recorded.deliveries > 0) parts.wakeDelivery();
+      return recorded;
+    } catch (error) {
+      taking?.failed(error);
+      throw error;
+    }
   }
 
   async function accept(received: ReceivedMail<Routed>): Promise<Acceptance> {

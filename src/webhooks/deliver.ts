@@ -9,6 +9,7 @@ import type { Log } from '../lib/log.ts';
 import { startLoop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import type { Tracer } from '../lib/tracing.ts';
 import {
   type ClaimedDelivery,
   claimDeliveries,
@@ -23,6 +24,7 @@ import { KnownTargets } from './known-targets.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
 import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
 import { Recorder } from './recorder.ts';
+import { traceTry } from './trace.ts';
 import { postSigned, type SigningTarget, toResult } from './try.ts';
 
 export interface DeliveryParts {
@@ -34,6 +36,7 @@ export interface DeliveryParts {
   userAgent: string;
   log: Log;
   metrics: Metrics;
+  tracer?: Tracer | null;
   limits?: LaneLimits;
 }
 
@@ -56,7 +59,7 @@ const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 export function startDelivery(parts: DeliveryParts): DeliveryLoop {
-  const { sql, poster, log, metrics } = parts;
+  const { sql, poster, log, metrics, tracer = null } = parts;
   const limits = parts.limits ?? defaultLimits;
   const lanes = new Lanes(limits);
   const bodies = new Bodies(parts);
@@ -186,19 +189,23 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     }
     if (delivery.isNew)
       metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - leasedAt) / 1000);
-    const outcome = await postSigned(parts, target, { id: delivery.eventId, body });
+    const trace = tracer && traceTry(tracer, delivery.eventId);
+    const outcome = await postSigned(parts, target, { id: delivery.eventId, body }, trace?.traceparent);
     // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
-    if (!cut) settle(delivery, target, outcome, startedAt);
+    if (cut) return;
+    const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
+    trace?.end(delivery, target, outcome, verdict);
+    settle(delivery, target, outcome, verdict, startedAt);
   }
 
   function settle(
     delivery: ClaimedDelivery,
     target: SigningTarget,
     outcome: PostOutcome,
+    verdict: Verdict,
     startedAt: number,
   ): void {
     const { id, token, tries, webhookId } = delivery;
-    const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
     metrics.tries.inc({ outcome: verdict.error ?? 'delivered' });
     metrics.trySeconds.observe(outcome.durationMs / 1000);
     if (verdict.error) tell(delivery, outcome, verdict);

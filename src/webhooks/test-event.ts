@@ -2,6 +2,7 @@
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import type { Span, Tracer } from '../lib/tracing.ts';
 import { type Attempt, listAttempts, recordTestTry, type TryResult } from '../store/deliveries.ts';
 import { readTargets } from '../store/targets.ts';
 import { findWebhook, type Webhook } from '../store/webhooks.ts';
@@ -9,6 +10,7 @@ import { buildBody } from './bodies.ts';
 import { decide } from './decide.ts';
 import type { Poster } from './post.ts';
 import { sampleData } from './sample.ts';
+import { traceTry } from './trace.ts';
 import { openTarget, postSigned, toResult } from './try.ts';
 
 interface TestTry {
@@ -19,17 +21,22 @@ interface TestTry {
 
 /** One POST, also while the webhook is disabled; undefined when the owner has no such webhook. */
 export async function tryWebhook(
-  parts: { sql: Sql; sealer: Sealer; poster: Poster; userAgent: string },
+  parts: { sql: Sql; sealer: Sealer; poster: Poster; userAgent: string; tracer: Tracer | null },
   ownerId: string,
   webhookId: string,
+  /** Of the request that asks for it. */
+  asking?: Span,
 ): Promise<TestTry | undefined> {
   const webhook = await findWebhook(parts.sql, ownerId, webhookId);
   const [target] = webhook ? await readTargets(parts.sql, [webhookId]) : [];
   if (!webhook || !target) return undefined;
   const event = { id: newId(), event: 'message.received', data: JSON.stringify(sampleData()) };
   const body = buildBody(event.event, event.data);
-  const outcome = await postSigned(parts, openTarget(target, parts.sealer), { id: event.id, body });
+  const trace = parts.tracer && traceTry(parts.tracer, event.id, asking);
+  const signing = openTarget(target, parts.sealer);
+  const outcome = await postSigned(parts, signing, { id: event.id, body }, trace?.traceparent);
   const verdict = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
+  trace?.end({ eventId: event.id, tries: 0 }, signing, outcome, verdict);
   return { webhook, event, result: toResult(outcome, verdict) };
 }
 

@@ -3,6 +3,7 @@ import { Type } from 'typebox';
 import { Slots } from '../../lib/slots.ts';
 import { examineMail, recordMail } from '../../mail/accept.ts';
 import { type Routed, routeRecipient } from '../../mail/route.ts';
+import { beginTaking, type Taking } from '../../mail/trace.ts';
 import { Problem } from '../../problems.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
 import { Uuid } from '../schemas.ts';
@@ -72,18 +73,23 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
       const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
       let deliveries = 0;
+      let taking: Taking | null = null;
       await actAndAnswerOnce(
         services,
         request,
         reply,
         async () => {
           const recipients = await route(services, request.ownerId, addresses);
-          return examineMail(services.mail, { source: 'api', raw, envelope, recipients });
+          taking = services.tracer && beginTaking(services.tracer, 'api', request.span);
+          const messages = await examineMail(services.mail, { source: 'api', raw, envelope, recipients });
+          taking?.examined(messages);
+          return messages;
         },
         async (sql, messages) => {
           const recorded = await recordMail(sql, messages, services.mail);
           if (recorded.messageIds.length === 0) throw unknownRecipients(addresses);
           deliveries = recorded.deliveries;
+          taking?.recorded(recorded);
           return { status: 202, body: { messageIds: recorded.messageIds } };
         },
       );

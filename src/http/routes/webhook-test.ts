@@ -27,7 +27,7 @@ export function webhookTestRoutes(app: App, services: Services): void {
         services,
         request,
         reply,
-        () => tryWebhook(services, request.ownerId, id),
+        () => tryWebhook(services, request.ownerId, id, request.span),
         async (sql, tried) => {
           if (!tried) throw new Problem('not_found');
           return { status: 200, body: await keepTestTry(sql, request.ownerId, tried) };
