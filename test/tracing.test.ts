@@ -5,6 +5,7 @@ import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { maxWaiting } from '../src/lib/otlp.ts';
 import { startTracer } from '../src/lib/tracing.ts';
+import { beginTaking } from '../src/mail/trace.ts';
 import { waitFor } from './harness.ts';
 import { readSpans } from './otlp.ts';
 import { answer, hang, startReceiver } from './receiver.ts';
@@ -120,6 +121,15 @@ describe('traceparent', () => {
     const { tracer } = makeTracer({ parentBased: false, ratio: 0 });
     assert.equal(tracer.beginRequest(`00-${trace}-${span}-01`).sampled, false);
   });
+});
+
+test('a message that could not be examined has a trace of its own, of one span', async () => {
+  const { tracer, at } = makeTracer({ path: '/unexamined' });
+  const taking = beginTaking(tracer, 'smtp');
+  taking.failed(new RangeError('too deep'));
+  await tracer.stop();
+  const told = readSpans(at()).map(({ name, error, parentSpanId }) => ({ name, error, parentSpanId }));
+  assert.deepEqual(told, [{ name: 'accept message', error: 'RangeError', parentSpanId: undefined }]);
 });
 
 describe('a collector', () => {

@@ -33,8 +33,10 @@ export function beginTaking(tracer: Tracer, source: IncomingMail['source'], requ
       tracer.end(span, { name, kind: 'internal', attributes: {}, error: fault, endedAt });
     };
     const endedAt = performance.now();
-    child('examine', startedAt, examinedAt, null);
-    child('record', examinedAt, endedAt, error);
+    if (messages.length > 0) {
+      child('examine', startedAt, examinedAt, null);
+      child('record', examinedAt, endedAt, error);
+    }
     const attributes = {
       'posthorn.source': source,
       'posthorn.event_id': message.eventId,
@@ -61,7 +63,7 @@ export function beginTaking(tracer: Tracer, source: IncomingMail['source'], requ
     },
     failed(error) {
       const name = errorCode(error) ?? (error as Error).name;
-      // Without a message there is no event: then the trace is nobody's.
+      // It was not even examined, so there is no event: then the trace is nobody's.
       for (const message of messages.length > 0 ? messages : [{}]) tell(message, 'failed', name);
     },
   };

@@ -21,7 +21,7 @@ export function traceTry(tracer: Tracer, eventId: string, asking?: Span) {
       const attributes = {
         'http.request.method': 'POST',
         // Not the URL, which is often a secret in itself.
-        'server.address': new URL(target.url).hostname,
+        'server.address': URL.parse(target.url)?.hostname,
         'http.response.status_code': outcome.status,
         'posthorn.webhook_id': target.id,
         'posthorn.event_id': tried.eventId,
