@@ -23,6 +23,8 @@ import {
   type Stored,
   saveRecords,
   saveStanding,
+  showPending,
+  stopPending,
   wakeRivals,
 } from '../store/verification.ts';
 import { makeDkimKey } from './dkim.ts';
@@ -86,30 +88,39 @@ export async function checkClaim(
   claim: Claim,
   options: { asked: boolean; signal: AbortSignal },
 ): Promise<void> {
-  // The loop has a bound of its own.
-  if (!options.asked) return look(parts, claim, options);
+  const isJudged = options.asked
+    ? await lookInTurn(parts, claim, options)
+    : await look(parts, claim, options);
+  if (!isJudged) await stopPending(parts.sql, claim);
+}
+
+/** For a look that a person asked for; the loop has a bound of its own. */
+async function lookInTurn(...[parts, claim, options]: Parameters<typeof look>): Promise<boolean> {
+  await showPending(parts.sql, claim);
   await looking.take(claim.ownerId);
   return look(parts, claim, options).finally(() => looking.release(claim.ownerId));
 }
 
+/** Whether it came to a judgement. */
 async function look(
   parts: VerifyParts,
   claim: Claim,
   { asked, signal }: { asked: boolean; signal: AbortSignal },
-): Promise<void> {
+): Promise<boolean> {
   const lookedAt = await readClock(parts.sql);
   const answers = await parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal);
   // What was not asked to the end is no outage of DNS.
-  if (signal.aborted) return;
+  if (signal.aborted) return false;
   const changes = await transaction(parts.sql, async (sql) => {
     const held = await holdValue(sql, claim);
-    if (!held) return [];
+    if (!held) return null;
     // What a later look saw stands; this one is made again.
     const isLate = [held.mine, held.holder].some((one) => one?.lookedAt && one.lookedAt > lookedAt);
     if (isLate) await makeDue(sql, claim.ownerId, claim.id);
-    return isLate ? [] : decide(parts, sql, held, answers, { asked, lookedAt });
+    return isLate ? null : decide(parts, sql, held, answers, { asked, lookedAt });
   });
-  for (const { message, ...about } of changes) parts.log.info(about, message);
+  for (const { message, ...about } of changes ?? []) parts.log.info(about, message);
+  return changes !== null;
 }
 
 /** What is logged once it is committed. */

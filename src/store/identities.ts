@@ -36,11 +36,25 @@ export interface Identity {
 
 type ListedIdentity = Identity & { position: string };
 
+/**
+ * What is not proven is pending while it, or the domain of an address, is being looked at. Told when it is read and never
+ * written: what is decided rests on `status` alone, and a look that is lost leaves nothing to put right.
+ */
+function shownStatus(sql: Sql) {
+  return sql`
+    case when identities.status in ('unverified', 'failed') and exists (
+      select from identities as proof
+      where proof.owner_id = identities.owner_id
+        and proof.id = coalesce(identities.domain_identity_id, identities.id) and proof.pending_until > now())
+    then 'pending' else identities.status end`;
+}
+
 // Timestamps are formatted here because a Date would lose the microseconds.
 function columns(sql: Sql) {
   return sql`
     id, owner_id, kind, public_id, value, incoming_domain, domain_identity_id,
-    dns_records::text as dns_records, meta::text as meta, provider_id, smtp_account_id, status,
+    dns_records::text as dns_records, meta::text as meta, provider_id, smtp_account_id,
+    ${shownStatus(sql)} as status,
     to_char(created_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US+00') as created_at,
     to_char(updated_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US+00') as updated_at`;
 }
@@ -144,7 +158,7 @@ export async function listIdentities(
     from identities
     where owner_id = ${ownerId}
       ${filter.kind ? sql`and kind = ${filter.kind}` : sql``}
-      ${filter.status ? sql`and status = ${filter.status}` : sql``}
+      ${filter.status ? sql`and ${shownStatus(sql)} = ${filter.status}` : sql``}
       ${filter.valueKey ? sql`and value_key = ${filter.valueKey}` : sql``}
       ${pageOf(sql, page, 'identities')}`;
   return toPage(rows, page);

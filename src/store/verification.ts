@@ -51,9 +51,26 @@ export async function claimDue(sql: Sql, limit: number): Promise<Claim[]> {
       select id from candidates join identities using (id)
       where next_check_at <= now() order by rank limit ${limit} for update of identities skip locked
     )
-    update identities set next_check_at = now() + ${checkSeconds} * interval '1 second'
+    update identities
+    set next_check_at = now() + ${checkSeconds} * interval '1 second',
+      pending_until = case when status = 'unverified' then now() + ${checkSeconds} * interval '1 second'
+        else pending_until end
     where id = any (array(select id from picked))
     returning ${claimColumns(sql)}`;
+}
+
+/** From now on it shows as pending, unless it is verified: until the look ends that a person asked for, or is lost. */
+export async function showPending(sql: Sql, { ownerId, id }: Claim): Promise<void> {
+  await sql`
+    update identities set pending_until = now() + ${checkSeconds} * interval '1 second'
+    where owner_id = ${ownerId} and id = ${id} and status in ('unverified', 'failed')`;
+}
+
+/** The look ended without a word. */
+export async function stopPending(sql: Sql, { ownerId, id }: Claim): Promise<void> {
+  await sql`
+    update identities set pending_until = null
+    where owner_id = ${ownerId} and id = ${id} and pending_until is not null`;
 }
 
 export async function findClaim(sql: Sql, ownerId: string, id: string): Promise<Claim | undefined> {
@@ -148,7 +165,7 @@ export async function saveStanding(
     update identities
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
       standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
-      looked_at = ${given.lookedAt},
+      looked_at = ${given.lookedAt}, pending_until = null,
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
     where owner_id = ${ownerId} and id = ${id}`;
