@@ -137,3 +137,57 @@ test('a domain deleted while it is being checked leaves nothing behind that is v
     assert.equal(await statusAfterCheck(claim, rival), 'verified');
   }
 });
+
+test('every change of status is logged with its reason and moves updated_at, and nothing else does', async () => {
+  const domain = newDomain();
+  const owner = await add(domain);
+  const address = await add(`Ada@${domain}`);
+  const told: unknown[][] = [];
+  const changes = async (what: () => Promise<unknown>) => {
+    const [before, count] = [await find(address), service.logged.length];
+    await what();
+    const after = await find(address);
+    const lines = service.logged.slice(count).filter((line) => line.identityId === address.id && line.to);
+    assert.equal(lines.length, before.status === after.status ? 0 : 1);
+    assert.equal(before.updated_at !== after.updated_at, lines.length > 0);
+    for (const { from, to, ownerId, domain: name, msg } of lines) {
+      assert.deepEqual([ownerId, name], [service.user.userId, domain]);
+      told.push([from, to, msg]);
+    }
+  };
+  await changes(() => verify(owner));
+  dns.answer(domain, { TXT: ['v=spf1 a:mx.posthorn.example -all'] });
+  await changes(() => verify(owner));
+  await changes(() => verify(owner));
+  await publish(domain, [owner]);
+  await changes(() => verify(address));
+  dns.answer(`_posthorn.${domain}`, 'NXDOMAIN');
+  await changes(() => verify(owner));
+  await age(owner, 73);
+  await changes(() => verify(owner));
+  await changes(() => call('DELETE', `/identities/${owner.id}`));
+  const is = (status: string, reason: string) =>
+    `identity Ada@${domain} is ${status} with its domain: ${reason}`;
+  assert.deepEqual(told, [
+    ['unverified', 'pending', is('pending', 'The SPF record found, not yet all that is required.')],
+    ['pending', 'verified', is('verified', 'The required records stand.')],
+    ['verified', 'failed', is('failed', 'The ownership record did not come back within 72 hours.')],
+    ['failed', 'unverified', is('unverified', 'The domain identity was deleted.')],
+  ]);
+});
+
+test('the change of very many is logged in one line', async () => {
+  const domain = newDomain();
+  const owner = await add(domain);
+  await Promise.all(Array.from({ length: 21 }, (_, n) => add(`a${n}@${domain}`)));
+  await publish(domain, [owner]);
+  assert.equal(await statusAfterCheck(owner), 'verified');
+  const lines = service.logged.filter((line) => line.domain === domain && line.to);
+  assert.deepEqual(
+    lines.map(({ msg, addresses }) => [msg, addresses]),
+    [
+      [`identity ${domain} is verified: The required records stand.`, undefined],
+      [`21 addresses of ${domain} are verified with it: The required records stand.`, 21],
+    ],
+  );
+});

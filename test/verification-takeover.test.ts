@@ -107,7 +107,9 @@ describe("the own token stands and the holder's is gone", () => {
     const rows = await sql`
       select distinct xmin::text from identities where id in ${sql([one.theirs.id, one.mine.id])}`;
     assert.equal(rows.length, 1);
-    const told = service.logged.filter(({ to, domain }) => to === 'failed' && domain === one.domain);
+    const told = service.logged.filter(
+      ({ to, identityId }) => to === 'failed' && identityId === one.theirs.id,
+    );
     assert.equal(told.length, 1);
     assert.equal(told[0]?.ownerId, holder.userId);
     assert.match(String(told[0]?.msg), /Another owner has proven/);

@@ -13,6 +13,7 @@ import { addDkimKey, dropUnseenDkimKeys, type NewDkimKey, retireDkimKeys } from 
 import {
   type Claim,
   claimDue,
+  type Followers,
   findClaim,
   type Held,
   holdClaim,
@@ -123,14 +124,31 @@ async function look(
   return changes !== null;
 }
 
-/** What is logged once it is committed. */
+/** What is logged once it is committed: of an identity, or of many addresses in one line. */
 interface Change {
-  identityId: string;
+  identityId?: string;
   ownerId: string;
   domain: string;
-  from: string;
+  from?: string;
   to: string;
+  addresses?: number;
   message: string;
+}
+
+/** The addresses that changed with their domain, and why. */
+export function tellFollowers(
+  { count, each }: Followers,
+  about: { ownerId: string; domain: string; to: string },
+  reason: string,
+): Change[] {
+  if (each.length < count) {
+    const message = `${count} addresses of ${about.domain} are ${about.to} with it: ${reason}`;
+    return [{ ...about, addresses: count, message }];
+  }
+  return each.map(({ id, value, from }) => {
+    const message = `identity ${value} is ${about.to} with its domain: ${reason}`;
+    return { identityId: id, from, ...about, message };
+  });
 }
 
 async function decide(
@@ -208,10 +226,12 @@ async function save(
   const changed =
     verdict.status !== before.status || tellApart(records) !== tellApart(JSON.parse(before.dnsRecords));
   const dnsRecords = JSON.stringify(records);
-  await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
-  if (verdict.status === before.status) return [];
+  const followers = await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
+  const about = { ownerId, domain, to: verdict.status };
+  const followed = tellFollowers(followers, about, verdict.reason);
+  if (verdict.status === before.status) return followed;
   const message = `identity ${domain} is ${verdict.status}: ${verdict.reason}`;
-  return [{ identityId: id, ownerId, domain, from: before.status, to: verdict.status, message }];
+  return [{ identityId: id, from: before.status, ...about, message }, ...followed];
 }
 
 /** What a reader of the records would notice: all but the time of the look. */

@@ -6,7 +6,7 @@ import { type Sql, transaction } from '../db/client.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { holdDomain } from './verification.ts';
+import { type Followers, holdDomain, setFollowers } from './verification.ts';
 
 export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
@@ -209,19 +209,26 @@ export async function updateIdentity(
 
 /**
  * Its mailboxes and their sync state go with it, by the schema's cascades, and the webhooks restricted to it as when deleted.
- * Its mail goes in the background, however much it is.
+ * Its mail goes in the background, however much it is. Tells which addresses lost their status; undefined when there is none.
  */
-export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+export function deleteIdentity(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<{ domain: string; followers: Followers } | undefined> {
   return transaction(sql, async (sql) => {
     // An address made at this moment must not point to a domain that is on its way out.
     await holdOwner(sql, ownerId);
     // A look at this domain, or at a rival's claim to it, locks some of the same rows in another order.
-    const [domain] = await sql<{ name: string }[]>`
-      select value_key as name from identities where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
-    if (domain) await holdDomain(sql, domain.name);
+    const [known] = await sql<Pick<NewIdentity, 'kind' | 'domain'>[]>`
+      select kind, domain from identities where owner_id = ${ownerId} and id = ${id}`;
+    if (!known) return undefined;
+    const { kind, domain } = known;
+    if (kind === 'domain') await holdDomain(sql, domain);
     // What the addresses of a domain had from it, their status, they lose with it.
+    const followers = await setFollowers(sql, { ownerId, id }, 'unverified');
     await sql`
-      update identities set domain_identity_id = null, status = 'unverified', updated_at = now()
+      update identities set domain_identity_id = null, updated_at = now()
       where owner_id = ${ownerId} and domain_identity_id = ${id}`;
     await sql`
       update webhooks set deleted_at = now(), enabled = false, identity_id = null
@@ -235,6 +242,6 @@ export function deleteIdentity(sql: Sql, ownerId: string, id: string): Promise<b
     const deleted = await sql`
       with gone as (delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id)
       insert into identity_purges (identity_id, owner_id) select id, owner_id from gone`;
-    return deleted.count > 0;
+    return deleted.count > 0 ? { domain, followers } : undefined;
   });
 }

@@ -155,12 +155,39 @@ export interface NewStanding {
   changed: boolean;
 }
 
+/** Addresses whose status changed with that of their domain: each of them, or only their number where they are many. */
+export interface Followers {
+  count: number;
+  each: { id: string; value: string; from: Identity['status'] }[];
+}
+
+const maxFollowersTold = 20;
+
+/** The owner's addresses at a domain take a status. */
+export async function setFollowers(
+  sql: Sql,
+  { ownerId, id }: { ownerId: string; id: string },
+  status: Identity['status'],
+): Promise<Followers> {
+  const rows = await sql<(Followers['each'][number] & { count: number })[]>`
+    with followers as (
+      update identities set status = ${status}, updated_at = now()
+      from identities as before
+      where identities.owner_id = ${ownerId} and identities.domain_identity_id = ${id}
+        and identities.status <> ${status} and before.id = identities.id
+      returning identities.id, identities.value, before.status as "from"
+    )
+    select id, value, "from", count(*) over ()::int as count from followers limit ${maxFollowersTold + 1}`;
+  const count = rows[0]?.count ?? 0;
+  return { count, each: count > maxFollowersTold ? [] : rows.map(({ count: _, ...one }) => one) };
+}
+
 /** Writes how a domain identity stands now; the owner's addresses at the domain stand as it does. */
 export async function saveStanding(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
   given: NewStanding,
-): Promise<void> {
+): Promise<Followers> {
   await sql`
     update identities
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
@@ -169,9 +196,7 @@ export async function saveStanding(
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
     where owner_id = ${ownerId} and id = ${id}`;
-  await sql`
-    update identities set status = ${given.status}, updated_at = now()
-    where owner_id = ${ownerId} and domain_identity_id = ${id} and status <> ${given.status}`;
+  return setFollowers(sql, { ownerId, id }, given.status);
 }
 
 /** Replaces the records that are shown, between two looks; and has it looked at soon. */

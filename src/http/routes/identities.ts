@@ -1,7 +1,7 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
 import { readIdentityValue } from '../../identities/value.ts';
-import { prepareProof } from '../../identities/verify.ts';
+import { prepareProof, tellFollowers } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
@@ -168,7 +168,13 @@ export function identityRoutes(app: App, services: Services): void {
       },
     },
     async (request, reply) => {
-      if (!(await deleteIdentity(sql, request.ownerId, request.params.id))) throw new Problem('not_found');
+      const { ownerId } = request;
+      const deleted = await deleteIdentity(sql, ownerId, request.params.id);
+      if (!deleted) throw new Problem('not_found');
+      const { domain, followers } = deleted;
+      const lost = { ownerId, domain, to: 'unverified' };
+      for (const { message, ...about } of tellFollowers(followers, lost, 'The domain identity was deleted.'))
+        services.log.info(about, message);
       reply.code(204).send(null);
     },
   );
