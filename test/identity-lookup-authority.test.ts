@@ -133,6 +133,77 @@ describe('several servers', () => {
   });
 });
 
+describe('every server is asked', () => {
+  async function lookEverywhere(question = name, looking = lookup) {
+    const said = await looking.lookEverywhere({ name: question, type: 'TXT' }, never);
+    return said.map((one) => (one.kind === 'records' ? one.values.join() : one.kind)).sort();
+  }
+
+  test('and each says what it has, the stale ones too', async () => {
+    second.answerType('example.com', 'SOA', { SOA: ['6'] });
+    first.answer(name, { TXT: ['new'] });
+    second.answer(name, { TXT: ['old'] });
+    assert.deepEqual(await lookEverywhere(), ['new', 'old']);
+    second.answer(name, {});
+    assert.deepEqual(await lookEverywhere(), ['new', 'none']);
+  });
+
+  for (const failing of ['DROP', 'SERVFAIL', 'REFUSED'] as const) {
+    test(`one that says ${failing} is left out`, async () => {
+      first.answer(name, { TXT: ['here'] });
+      second.answer(name, failing);
+      assert.deepEqual(await lookEverywhere(), ['here']);
+      first.answer(name, failing);
+      assert.deepEqual(await lookEverywhere(), []);
+    });
+  }
+
+  test('one whose answer got lost is asked again', async () => {
+    first.answer(name, { TXT: ['new'] });
+    second.answer(name, 'DROP', { TXT: ['old'] });
+    assert.deepEqual(await lookEverywhere(), ['new', 'old']);
+  });
+
+  test('up to thirteen', async () => {
+    const names = Array.from({ length: 13 }, (_, index) => `ns${index}.many.example`);
+    system.answerType('example.com', 'NS', { NS: names });
+    for (const one of names.slice(0, 12)) system.answer(one, { A: ['8.8.1.1'] });
+    system.answer('ns12.many.example', { A: ['8.8.2.2'] });
+    first.answer(name, { TXT: ['new'] });
+    second.answer(name, { TXT: ['old'] });
+    assert.deepEqual(await lookEverywhere(), ['new', 'old']);
+  });
+
+  test('also where an alias leads, which may differ', async () => {
+    system.answerType('other.example', 'NS', { NS: ['ns.elsewhere.example'] });
+    system.answer('ns.elsewhere.example', { A: ['8.8.3.3'] });
+    elsewhere.answerType('other.example', 'SOA', { SOA: ['1'] });
+    elsewhere.answer('_posthorn.other.example', { TXT: ['there'] });
+    first.answer(name, { CNAME: ['_posthorn.other.example'] });
+    second.answer(name, { TXT: ['here'] });
+    assert.deepEqual(await lookEverywhere(), ['here', 'there']);
+    elsewhere.answerType('other.example', 'SOA', 'REFUSED');
+    assert.deepEqual(await lookEverywhere(), ['here', 'unknown']);
+    second.answer(name, { CNAME: [name] });
+    first.answer(name, { CNAME: [name] });
+    assert.deepEqual(await lookEverywhere(), ['unknown']);
+  });
+
+  test('where not all could be asked nothing is said', async () => {
+    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQueries: 7 });
+    for (const server of [first, second]) server.answer(name, { TXT: ['here'] });
+    assert.deepEqual(await lookEverywhere(name, bounded), []);
+  });
+
+  test("the operator's servers likewise", async () => {
+    const set = makeLookup({ dnsServers: [first.address, second.address, elsewhere.address], serverAt });
+    first.answer(name, { TXT: ['new'] });
+    second.answer(name, { TXT: ['old'] });
+    elsewhere.answer(name, 'SERVFAIL');
+    assert.deepEqual(await lookEverywhere(name, set), ['new', 'old']);
+  });
+});
+
 describe('a lame delegation is unknown', () => {
   const lame: [Answer, RegExp][] = [
     ['REFUSED', /REFUSED/],

@@ -5,9 +5,10 @@ import { makeDkimKey } from '../src/identities/dkim.ts';
 import {
   type Answer,
   type DnsRecord,
+  type HolderToken,
   judgeRecords,
   questionsFor,
-  sightToken,
+  sightHolder,
   type Wanted,
 } from '../src/identities/records.ts';
 
@@ -160,19 +161,36 @@ describe('ownership', () => {
   }
 });
 
-describe("the sight of a holder's token", () => {
-  const cases: [string, Answer | undefined, string][] = [
-    ['there', stands('x', ` ${ownership} `), 'valid'],
-    ['another in its place', stands('posthorn-verification=other'), 'gone'],
-    ['nothing there', nothing, 'gone'],
-    ['no answer', { kind: 'unknown', reason: 'timeout' }, 'unknown'],
-    ['not asked', undefined, 'unknown'],
-    ['there with quotation marks', stands(`"${ownership}"`), 'unknown'],
-    ['there in other letters', stands(ownership.toLowerCase()), 'unknown'],
+describe("a holder's token, as a claimant's look saw it", () => {
+  const own = 'posthorn-verification=TokenOfTheClaimant';
+  const tokens = { own: 'TokenOfTheClaimant', holder: wanted.token };
+  const away: Answer = { kind: 'unknown', reason: 'no answer' };
+  const cases: [string, Answer[], HolderToken][] = [
+    ['the own alone', [stands(own)], 'gone'],
+    ['the own among others', [stands('v=spf1 -all', own, 'posthorn-verification=another')], 'gone'],
+    ['both side by side', [stands(own, ownership)], 'valid'],
+    ['both, with spaces around', [stands(own, ` ${ownership} `)], 'valid'],
+    ["the holder's with quotation marks", [stands(own, `"${ownership}"`)], 'unknown'],
+    ["the holder's in other letters", [stands(own, ownership.toLowerCase())], 'unknown'],
+    ['neither', [nothing], 'unsettled'],
+    ['no answer', [away], 'unknown'],
+    ['the same on every server', [stands(own), stands(own), stands(own)], 'gone'],
+    ["the holder's on one server", [stands(own), stands(own), stands(ownership)], 'valid'],
+    ['both on one server', [stands(own), stands(own, ownership)], 'valid'],
+    ["the holder's damaged on one server", [stands(own), stands(own, `x${ownership}`)], 'unknown'],
+    ['one server without the own', [stands(own), nothing], 'unsettled'],
+    ['one that could not be followed', [stands(own), away], 'unknown'],
   ];
-  for (const [title, answer, sight] of cases) {
-    test(`${title}: ${sight}`, () => assert.equal(sightToken(answer, wanted.token), sight));
+  for (const [title, answers, sight] of cases) {
+    test(`${title}: ${sight}`, () => assert.equal(sightHolder(answers[0], answers, tokens), sight));
   }
+
+  test('one answer alone, with nothing known of the other servers, says no more than that it stands', () => {
+    assert.equal(sightHolder(stands(own), [], tokens), 'unknown');
+    assert.equal(sightHolder(stands(own, ownership), [], tokens), 'valid');
+    assert.equal(sightHolder(undefined, [stands(own)], tokens), 'unknown');
+    assert.equal(sightHolder(stands(ownership), [stands(own)], tokens), 'valid');
+  });
 });
 
 describe('MX', () => {

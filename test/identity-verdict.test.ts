@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import type { DnsRecord, RecordStatus } from '../src/identities/records.ts';
+import type { DnsRecord, HolderToken, RecordStatus } from '../src/identities/records.ts';
 import {
   beginAgain,
   decideClaim,
   decideLoss,
   decideStatus,
   firstCheckSeconds,
-  type HolderToken,
+  type Holder,
   markRecords,
   type Standing,
   type Verdict,
@@ -23,8 +23,20 @@ function ago(seconds: number): Date {
   return new Date(now.getTime() - seconds * 1000);
 }
 
+const steady = { graceSince: null, reason: null, takeoverOf: null, takeoverSince: null };
+
 function standing(status: Standing['status'], age = 0, grace: number | null = null): Standing {
-  return { status, since: ago(age), graceSince: grace === null ? null : ago(grace), reason: 'why' };
+  const graceSince = grace === null ? null : ago(grace);
+  return { ...steady, status, since: ago(age), graceSince, reason: 'why' };
+}
+
+/** A look that began that long ago saw that the holder's token is gone. */
+function takingOver(given: Standing, seconds: number, of = 'holder'): Standing {
+  return { ...given, takeoverOf: of, takeoverSince: ago(seconds) };
+}
+
+function held(token: HolderToken): Holder {
+  return { id: 'holder', token, seenAt: now };
 }
 
 function record(purpose: DnsRecord['purpose'], status: RecordStatus): DnsRecord {
@@ -57,7 +69,7 @@ function decideOn(
   holder: HolderToken | null = null,
   random = 0,
 ): Verdict {
-  return decideStatus(given, seen, holder, now, () => random);
+  return decideStatus(given, seen, holder && held(holder), now, () => random);
 }
 
 describe('what a look makes of it', () => {
@@ -281,7 +293,7 @@ describe('the next look', () => {
       fc.property(
         fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 1, maxLength: 40 }),
         (randoms) => {
-          let given: Standing = { status: 'unverified', since: now, graceSince: null, reason: null };
+          let given: Standing = { ...steady, status: 'unverified', since: now };
           let time = now.getTime();
           let looks = 0;
           for (let wait: number | null = firstCheckSeconds; wait !== null; looks += 1) {
@@ -302,24 +314,52 @@ describe('the next look', () => {
 
 describe('one rightful owner', () => {
   test('the table', () => {
-    assert.equal(decideClaim(null), 'verify');
-    assert.equal(decideClaim('gone'), 'take_over');
-    assert.equal(decideClaim('valid'), 'wait');
-    assert.equal(decideClaim('unknown'), 'wait');
+    const fresh = standing('pending');
+    assert.equal(decideClaim(fresh, null), 'verify');
+    assert.equal(decideClaim(standing('verified'), held('valid')), 'verify');
+    assert.equal(decideClaim(fresh, held('gone')), 'confirm');
+    assert.equal(decideClaim(takingOver(fresh, 59), held('gone')), 'confirm');
+    assert.equal(decideClaim(takingOver(fresh, 60), held('gone')), 'take_over');
+    assert.equal(decideClaim(takingOver(fresh, 60, 'a holder before'), held('gone')), 'confirm');
+    for (const token of ['valid', 'unknown', 'unsettled'] as const)
+      for (const given of [fresh, takingOver(fresh, 60)])
+        assert.equal(decideClaim(given, held(token)), 'wait');
   });
 
   for (const status of ['unverified', 'pending', 'failed'] as const) {
     const waiting = status === 'failed' ? 'failed' : 'pending';
 
-    test(`${status}, and the holder's token is gone: taken over`, () => {
-      const verdict = decideOn(standing(status), records('valid', 'valid'), 'gone');
-      assert.equal(verdict.status, 'verified');
-      assert.equal(verdict.takesOver, true);
+    test(`${status}, and the holder's token is gone: taken over by the second look, a minute later`, () => {
+      const seen = records('valid', 'valid');
+      const first = decideOn(standing(status), seen, 'gone');
+      assert.deepEqual([first.status, first.takesOver], [waiting, false]);
+      assert.deepEqual([first.takeoverOf, first.takeoverSince], ['holder', now]);
+      assert.match(first.reason, /is yours when a look after 2026-11-15T12:01:00\.000Z sees the same/);
+      assert.equal(first.waitSeconds, 61);
+      assert.equal(markRecords(seen, first)[0]?.note, first.reason);
+
+      const early = decideOn(takingOver(standing(status), 59), seen, 'gone');
+      assert.deepEqual([early.status, early.takesOver], [waiting, false]);
+      assert.deepEqual(early.takeoverSince, ago(59), 'counts from the first');
+      assert.equal(early.waitSeconds, 2);
+
+      const second = decideOn(takingOver(standing(status), 60), seen, 'gone');
+      assert.deepEqual([second.status, second.takesOver], ['verified', true]);
+      assert.deepEqual([second.takeoverOf, second.takeoverSince], [null, null]);
+    });
+
+    test(`${status}, and a look between sees it otherwise: begins anew`, () => {
+      const given = takingOver(standing(status), 90);
+      for (const token of ['valid', 'unknown', 'unsettled'] as const)
+        assert.equal(decideOn(given, records('valid'), token).takeoverSince, null);
+      for (const own of ['missing', 'mismatch', 'unknown'] as const)
+        assert.equal(decideOn(given, records(own), 'gone').takeoverSince, null);
     });
 
     for (const [holder, reason] of [
       ['valid', /remove the other record/],
       ['unknown', /could not be seen/],
+      ['unsettled', /not all name servers have your record yet/],
     ] as const) {
       test(`${status}, and the holder's token is ${holder}: ${waiting}, and says why`, () => {
         const verdict = decideOn(standing(status, 80 * hour), records('valid'), holder);
@@ -358,6 +398,8 @@ describe('a person asks for a check', () => {
       assert.equal(begun.status, 'pending');
       assert.deepEqual(begun.since, now);
       assert.equal(decideOn(begun, records('missing')).status, 'unverified');
+      const taking = takingOver(standing(status), 60);
+      assert.equal(beginAgain(taking, now).takeoverSince, taking.takeoverSince, 'goes on');
     });
   }
 
@@ -412,8 +454,10 @@ test('whatever came before: nothing is lost in an outage, and nothing taken with
     since: fc.nat(500 * day).map(ago),
     graceSince: fc.option(fc.nat(100 * hour).map(ago)),
     reason: fc.constant(null),
+    takeoverOf: fc.option(fc.constantFrom('holder', 'a holder before')),
+    takeoverSince: fc.option(fc.nat(5 * minute).map(ago)),
   });
-  const holders = fc.constantFrom<HolderToken | null>(null, 'valid', 'gone', 'unknown');
+  const holders = fc.constantFrom<HolderToken | null>(null, 'valid', 'gone', 'unknown', 'unsettled');
   const chance = fc.double({ min: 0, max: 1, noNaN: true });
   fc.assert(
     fc.property(
@@ -430,6 +474,10 @@ test('whatever came before: nothing is lost in an outage, and nothing taken with
           assert.ok(own === 'valid' && (mx ?? 'valid') === 'valid');
           assert.ok(holder === null || holder === 'gone');
           assert.equal(verdict.takesOver, holder === 'gone');
+          if (verdict.takesOver) {
+            assert.equal(given.takeoverOf, 'holder');
+            assert.ok(given.takeoverSince && given.takeoverSince <= ago(minute));
+          }
         } else assert.equal(verdict.takesOver, false);
         assert.equal(verdict.graceUntil === null, verdict.graceSince === null);
         if (verdict.graceSince) assert.equal(verdict.status, 'verified');

@@ -32,6 +32,8 @@ export interface Proving {
   verify(identity: Identity, as?: TestUser): Promise<Answer>;
   /** The same, and the status after it. */
   statusAfterCheck(identity: Identity, as?: TestUser): Promise<string>;
+  /** The same twice, a minute apart: a takeover has to be confirmed. */
+  statusOnceConfirmed(identity: Identity, as?: TestUser): Promise<string>;
   /** So much time goes by for an identity, and the loop looks at it; gives it as it is then. */
   pass(identity: { id: string }, hours: number): Promise<Identity>;
   /** Time goes by, and nobody looks. */
@@ -77,13 +79,20 @@ export async function startProving(settings: Record<string, string> = {}): Promi
     await sql`
       update identities
       set standing_since = standing_since - ${hours} * interval '1 hour',
-        grace_since = grace_since - ${hours} * interval '1 hour'
+        grace_since = grace_since - ${hours} * interval '1 hour',
+        takeover_since = takeover_since - ${hours} * interval '1 hour'
       where id = ${id}`;
+  };
+
+  const statusAfterCheck: Proving['statusAfterCheck'] = async (identity, as) => {
+    const answer = await verify(identity, as);
+    assert.equal(answer.status, 200, answer.text);
+    return answer.body.status;
   };
 
   let sent = 0;
   return {
-    ...{ service, dns, find, record, verify, age },
+    ...{ service, dns, find, record, verify, statusAfterCheck, age },
     async add(value, more = {}, as = user) {
       const answer = await service.call('POST', '/identities', { as, body: { value, ...more } });
       assert.equal(answer.status, 201, answer.text);
@@ -95,20 +104,18 @@ export async function startProving(settings: Record<string, string> = {}): Promi
       dns.answer(`_posthorn.${domain}`, texts.length > 0 ? { TXT: texts } : 'NXDOMAIN');
       dns.answerType(domain, 'MX', mx ? { MX: [`10 ${mailHost}`] } : {});
     },
-    async statusAfterCheck(identity, as) {
-      const answer = await verify(identity, as);
-      assert.equal(answer.status, 200, answer.text);
-      return answer.body.status;
+    async statusOnceConfirmed(identity, as) {
+      assert.notEqual(await statusAfterCheck(identity, as), 'verified');
+      await age(identity, 1 / 60);
+      return statusAfterCheck(identity, as);
     },
     async pass(identity, hours) {
       await age(identity, hours);
-      await sql`update identities set next_check_at = now() where id = ${identity.id}`;
+      await sql`update identities set looked_at = null, next_check_at = now() where id = ${identity.id}`;
       await waitFor(
         'the loop to look',
         async () => {
-          const [row] = await sql`
-            select from identities
-            where id = ${identity.id} and (next_check_at is null or next_check_at > now() + interval '3 minutes')`;
+          const [row] = await sql`select from identities where id = ${identity.id} and looked_at is not null`;
           return row;
         },
         20_000,

@@ -75,18 +75,33 @@ describe('updated_at', () => {
     await verify(one);
     const before = await updatedAt(one);
     await publish(domain, [two]);
+    assert.equal(await statusAfterCheck(two, other), 'pending');
+    assert.equal(await updatedAt(one), before);
+    const waiting = await updatedAt(two);
+    await verify(two, other);
+    assert.equal(await updatedAt(two), waiting, 'the same, still');
+    await age(two, 1 / 60);
     assert.equal(await statusAfterCheck(two, other), 'verified');
     assert.notEqual(await updatedAt(one), before);
     const told = service.logged.filter((line) => line.domain === domain && line.to);
     assert.deepEqual(
-      told.map(({ identityId, from, to, msg }) => [identityId, from, to, String(msg).replace(/^.*?: /, '')]),
+      told.map(({ identityId, from, to, msg }) => [
+        ...[identityId, from, to],
+        String(msg)
+          .replace(/^.*?: /, '')
+          .replace(/\S+Z/, 'then'),
+      ]),
       [
         [one.id, 'unverified', 'verified', 'The required records stand.'],
+        [
+          ...[two.id, 'unverified', 'pending'],
+          'Another owner holds the domain verified, and that ownership record is gone: the domain is yours when a look after then sees the same on all name servers that answer.',
+        ],
         [
           ...[one.id, 'verified', 'failed'],
           'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.',
         ],
-        [two.id, 'unverified', 'verified', 'The required records stand.'],
+        [two.id, 'pending', 'verified', 'The required records stand.'],
       ],
     );
   });
@@ -155,7 +170,7 @@ describe('a look that is under way', () => {
       await change();
       return answers;
     };
-    return { ...parts, lookup: { look } };
+    return { ...parts, lookup: { ...lookup, look } };
   }
   async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
     const claim = await findClaim(sql, made.owner_id, made.id);
@@ -230,6 +245,7 @@ test('a look that began before a later one ended overrules nothing, and is made 
   const slow: VerifyParts = {
     ...parts,
     lookup: {
+      ...lookup,
       async look(questions, signal) {
         const answers = await lookup.look(questions, signal);
         asked = true;

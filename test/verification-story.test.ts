@@ -103,7 +103,10 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
 
   // And the first takes it back: from a holder this time, whose record is gone.
   await proving.publish(domain, [mine], { mx: true });
-  assert.equal((await pass(mine, 24)).status, 'verified');
+  assert.equal((await pass(mine, 24)).status, 'failed', 'not by one look');
+  assert.match((await record(mine, 'ownership')).note ?? '', /is yours when a look after/);
+  assert.deepEqual(await send(address), [theirs.id]);
+  assert.equal((await pass(mine, 1 / 60)).status, 'verified');
   assert.deepEqual(await send(address), [mine.id]);
   assert.equal((await find(theirs)).status, 'failed');
 

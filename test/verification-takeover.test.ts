@@ -1,12 +1,14 @@
 /** One rightful owner: who gets a domain that another holds, and who does not. Nothing is looked at but when asked. */
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { after, describe, test } from 'node:test';
 import type { Identity } from '../src/store/identities.ts';
-import type { TestUser } from './harness.ts';
+import { startDns } from './dns.ts';
+import { startTestService, type TestUser } from './harness.ts';
 import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
 
 const proving = await startProving(withoutLoop);
-const { service, dns, add, find, record, publish, statusAfterCheck, send } = proving;
+const { service, dns, add, find, record, publish, statusAfterCheck, statusOnceConfirmed, age, send } =
+  proving;
 const { user: holder, sql } = service;
 const claimant = await service.makeUser();
 
@@ -94,7 +96,7 @@ describe("the own token stands and the holder's is gone", () => {
     assert.deepEqual(await send(`other@${one.domain}`), [one.theirs.id]);
 
     await publish(one.domain, [one.mine], { mx: true });
-    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+    assert.equal(await statusOnceConfirmed(one.mine, claimant), 'verified');
     assert.deepEqual(await standings(one), ['failed', 'verified']);
     assert.deepEqual(await send(address), [own.id]);
     assert.deepEqual(await send(`other@${one.domain}`), [one.mine.id]);
@@ -119,18 +121,18 @@ describe("the own token stands and the holder's is gone", () => {
     const one = await contest();
     assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id], 'remembered for a second');
     await publish(one.domain, [one.mine], { mx: true });
-    await statusAfterCheck(one.mine, claimant);
+    await statusOnceConfirmed(one.mine, claimant);
     assert.deepEqual(await send(`a@${one.domain}`), [one.mine.id]);
   });
 
   test('the former holder may win it back the same way, and does not by asking', async () => {
     const one = await contest();
     await publish(one.domain, [one.mine], { mx: true });
-    await statusAfterCheck(one.mine, claimant);
+    await statusOnceConfirmed(one.mine, claimant);
     assert.equal(await statusAfterCheck(one.theirs, holder), 'pending', 'begins anew; the MX stands');
     assert.deepEqual(await standings(one), ['pending', 'verified']);
     await publish(one.domain, [one.theirs], { mx: true });
-    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    assert.equal(await statusOnceConfirmed(one.theirs, holder), 'verified');
     assert.deepEqual(await standings(one), ['verified', 'failed']);
   });
 
@@ -140,10 +142,112 @@ describe("the own token stands and the holder's is gone", () => {
     assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
     assert.ok((await record(one.theirs, 'ownership')).graceUntil);
     await publish(one.domain, [one.mine], { mx: true });
-    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+    assert.equal(await statusOnceConfirmed(one.mine, claimant), 'verified');
     assert.deepEqual(await standings(one), ['failed', 'verified']);
     assert.equal((await record(one.theirs, 'ownership')).graceUntil, undefined);
   });
+
+  test('not by one look: it waits for a second, at least a minute later, and says so', async () => {
+    const one = await contest();
+    await publish(one.domain, [one.mine], { mx: true });
+    for (let n = 0; n < 3; n += 1) assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+    const { status, note } = await record(one.mine, 'ownership');
+    assert.equal(status, 'valid');
+    const [, from = ''] = /is yours when a look after (\S+) sees the same on all/.exec(note ?? '') ?? [];
+    const [row] = await sql<{ since: Date; wait: number }[]>`
+      select takeover_since as since, extract(epoch from next_check_at - takeover_since)::float8 as wait
+      from identities where id = ${one.mine.id}`;
+    assert.ok(row);
+    assert.equal(Date.parse(from) - row.since.getTime(), 60_000, 'from the first look on');
+    assert.ok(row.wait > 60 && row.wait < 75, `made by itself, ${row.wait} s after the first`);
+    assert.deepEqual(await standings(one), ['verified', 'pending']);
+    assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
+    await age(one.mine, 1 / 60);
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+  });
+
+  test('what stands in between is believed: the minute begins anew', async () => {
+    const one = await contest();
+    const begin = async () => {
+      await publish(one.domain, [one.mine], { mx: true });
+      assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+      await age(one.mine, 1 / 60);
+    };
+    const goBack: [string, () => Promise<unknown>][] = [
+      ["the holder's token is back", () => publish(one.domain, [one.theirs, one.mine], { mx: true })],
+      ['the own is gone', () => publish(one.domain, [], { mx: true })],
+      ['nothing can be seen', async () => dns.answer(`_posthorn.${one.domain}`, 'SERVFAIL')],
+    ];
+    for (const [what, change] of goBack) {
+      await sql`update identities set check_allowance = 10 where id = ${one.mine.id}`;
+      await begin();
+      await change();
+      assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified', what);
+      await publish(one.domain, [one.mine], { mx: true });
+      assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified', what);
+    }
+    // So does the holder's own look, when it finds the token.
+    await begin();
+    await publish(one.domain, [one.theirs], { mx: true });
+    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    await publish(one.domain, [one.mine], { mx: true });
+    assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified');
+    assert.equal((await find(one.theirs)).status, 'verified');
+  });
+
+  test('a holder who came since is another holder: the minute begins anew', async () => {
+    const one = await contest();
+    const third = await service.makeUser();
+    const late = await add(one.domain, { incoming_domain: true }, third);
+    await publish(one.domain, [one.mine, late], { mx: true });
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+    assert.equal(await statusOnceConfirmed(late, third), 'verified');
+    await publish(one.domain, [one.mine], { mx: true });
+    await age(one.mine, 1);
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
+    assert.equal((await find(late)).status, 'verified');
+    await age(one.mine, 1 / 60);
+    assert.equal(await statusAfterCheck(one.mine, claimant), 'verified');
+  });
+});
+
+test('of several servers every one that answers has to agree', async () => {
+  const beside = await startDns();
+  const settings = { ...withoutLoop, DATABASE_URL: service.databaseUrl };
+  const both = await startTestService({
+    ...settings,
+    POSTHORN_DNS_SERVERS: `${dns.address},${beside.address}`,
+  });
+  after(async () => {
+    await both.stop();
+    await beside.close();
+  });
+  const one = await contest({});
+  await publish(one.domain, [one.mine]);
+  const [own, other] = [await record(one.mine, 'ownership'), await record(one.theirs, 'ownership')];
+  const name = `_posthorn.${one.domain}`;
+  const noteAfterCheck = async () => {
+    const answer = await both.call('POST', `/identities/${one.mine.id}/verify`, { as: claimant });
+    assert.equal(answer.status, 200, answer.text);
+    await age(one.mine, 1 / 60);
+    return `${answer.body.status}: ${JSON.parse(answer.body.dns_records)[0].note}`;
+  };
+  for (const [texts, note] of [
+    [[other.value], /^pending: .*remove the other record/],
+    [[own.value, other.value], /^pending: .*remove the other record/],
+    [[own.value, `"${other.value}"`], /^pending: .*could not be seen/],
+    [['v=spf1 -all'], /^pending: .*not all name servers have your record yet/],
+  ] as const) {
+    beside.answer(name, { TXT: texts });
+    assert.match(await noteAfterCheck(), note);
+    assert.match(await noteAfterCheck(), note);
+  }
+  assert.equal((await find(one.theirs)).status, 'verified');
+  beside.answer(name, 'SERVFAIL');
+  assert.match(await noteAfterCheck(), /^pending: .*is yours when a look after/);
+  beside.answer(name, { TXT: [own.value] });
+  assert.match(await noteAfterCheck(), /^verified: /);
+  assert.equal((await find(one.theirs)).status, 'failed');
 });
 
 describe('parents and their subdomains', () => {

@@ -11,6 +11,11 @@ import { type Answer, type Answers, type Question, questionKey } from './records
 export interface Lookup {
   /** Never rejects. What is not known by the deadline, or when `signal` says to stop, is unknown. */
   look(questions: readonly Question[], signal: AbortSignal): Promise<Answers>;
+  /**
+   * One question to every server: what each of those says that answer, in no order. Empty when none does, or when not all
+   * could be asked in time. Never rejects.
+   */
+  lookEverywhere(question: Question, signal: AbortSignal): Promise<Answer[]>;
 }
 
 interface LookupOptions {
@@ -45,32 +50,46 @@ const firstTimeoutMs = 1000;
 const probe = { timeout: 700, tries: 2, maxTimeout: 1400 };
 const maxAliases = 8;
 const maxServers = 4;
+/** As many as fit in one packet; nobody has more. */
+const maxServersEverywhere = 13;
 
 export function makeLookup(options: LookupOptions): Lookup {
+  async function ask<T>(
+    signal: AbortSignal,
+    maxServers: number,
+    put: (asking: Asking, findZone: FindZone) => Promise<T>,
+  ): Promise<T> {
+    const asking = new Asking(options.deadlineMs ?? 8000, options.maxQueries ?? 100, signal);
+    try {
+      const findZone = options.dnsServers
+        ? answeredBy(asking.servers(options.dnsServers))
+        : zoneFinder(asking, { ...options, maxServers });
+      return await put(asking, findZone);
+    } finally {
+      asking.end();
+    }
+  }
+
   return {
-    async look(questions, signal) {
-      const asking = new Asking(options.deadlineMs ?? 8000, options.maxQueries ?? 100, signal);
-      try {
-        const findZone = options.dnsServers
-          ? answeredBy(asking.servers(options.dnsServers))
-          : zoneFinder(asking, options);
+    look: (questions, signal) =>
+      ask(signal, maxServers, async (asking, findZone) => {
         const answered = questions.map(
           async (question) => [questionKey(question), await answer(asking, findZone, question)] as const,
         );
         return new Map(await Promise.all(answered));
-      } finally {
-        asking.end();
-      }
-    },
+      }),
+    lookEverywhere: (question, signal) =>
+      ask(signal, maxServersEverywhere, async (asking, findZone) => {
+        const said = await answersOfAll(asking, findZone, question);
+        return asking.isSpent ? [] : said;
+      }),
   };
 }
 
+type FindZone = (name: string) => Promise<Zone>;
+
 /** Follows aliases itself: a zone's server answers with an alias that leads out of the zone, and no more. */
-async function answer(
-  asking: Asking,
-  findZone: (name: string) => Promise<Zone>,
-  question: Question,
-): Promise<Answer> {
+async function answer(asking: Asking, findZone: FindZone, question: Question): Promise<Answer> {
   let name = question.name;
   for (let aliases = 0; aliases <= maxAliases; aliases += 1) {
     const zone = await findZone(name);
@@ -84,15 +103,46 @@ async function answer(
     if (target === undefined) return { kind: 'none' };
     name = plainName(target);
   }
-  return { kind: 'unknown', reason: `${question.name} is an alias that leads in a circle, or over too many` };
+  return tellCircle(question);
 }
 
-function answeredBy(servers: Servers): () => Promise<Zone> {
+/** The servers of a zone may disagree on where an alias leads: then all of that is asked. */
+async function answersOfAll(asking: Asking, findZone: FindZone, question: Question): Promise<Answer[]> {
+  const said: Answer[] = [];
+  let names = new Set([question.name]);
+  for (let aliases = 0; names.size > 0; aliases += 1) {
+    if (aliases > maxAliases) return [tellCircle(question)];
+    const targets = new Set<string>();
+    const askServer = async (server: Resolver, name: string) => {
+      // Twice where it has to be: one that is only hard to reach must not be passed over.
+      const reply = await asking.ask([server, server], name, question.type);
+      if (reply.kind === 'unknown') return;
+      const alias = reply.kind === 'none' ? await asking.ask([server, server], name, 'CNAME') : reply;
+      const [target] = reply.kind === 'none' && alias.kind === 'records' ? alias.values : [];
+      if (target === undefined) said.push(alias);
+      else targets.add(plainName(target));
+    };
+    const askName = async (name: string) => {
+      const zone = await findZone(name);
+      if (zone.kind === 'served') await Promise.all(zone.servers.map((server) => askServer(server, name)));
+      else said.push(zone.kind === 'nowhere' ? { kind: 'none' } : zone);
+    };
+    await Promise.all([...names].map(askName));
+    names = targets;
+  }
+  return said;
+}
+
+function tellCircle({ name }: Question): Answer {
+  return { kind: 'unknown', reason: `${name} is an alias that leads in a circle, or over too many` };
+}
+
+function answeredBy(servers: Servers): FindZone {
   return async () => ({ kind: 'served', servers });
 }
 
 /** Walks up from a name to the first that has name servers. Names of one look share the steps. */
-function zoneFinder(asking: Asking, options: LookupOptions): (name: string) => Promise<Zone> {
+function zoneFinder(asking: Asking, options: LookupOptions & { maxServers: number }): FindZone {
   const system = asking.servers(options.resolvers ?? getServers());
   const known = new Map<string, Promise<Zone>>();
 
@@ -121,7 +171,7 @@ function zoneFinder(asking: Asking, options: LookupOptions): (name: string) => P
 
   /** The zone's servers that answer for it, the freshest first: a secondary may not have the latest change yet. */
   async function reach(zone: string, names: readonly string[]): Promise<Zone> {
-    const servers = await Promise.all(names.slice(0, maxServers).map((name) => locate(name)));
+    const servers = await Promise.all(names.slice(0, options.maxServers).map((name) => locate(name)));
     const open = [...new Set(servers.flatMap(({ at }) => at))];
     if (open.length === 0) {
       const refused = servers.find((server) => server.refused)?.refused;
@@ -227,6 +277,11 @@ class Asking {
       if (code === 'ENODATA' || code === 'ENOTFOUND') return { kind: 'none', exists: code === 'ENODATA' };
       return { kind: 'unknown', reason: tellFailure(code) };
     }
+  }
+
+  /** Not everything was asked that was to be. */
+  get isSpent(): boolean {
+    return this.#ended || this.#left === 0;
   }
 
   end = (): void => {

@@ -82,6 +82,11 @@ export function questionsFor(wanted: Wanted): Question[] {
   return expectedOf(wanted, new Map()).map(({ name, type }) => ({ name, type }));
 }
 
+/** Where all claimants' tokens stand. */
+export function ownershipQuestion(domain: string): Question {
+  return { name: `_posthorn.${domain}`, type: 'TXT' };
+}
+
 /** What an answer does not cover has not been looked up, and says nothing more. */
 export function judgeRecords(wanted: Wanted, answers: Answers, checkedAt: Date): DnsRecord[] {
   return expectedOf(wanted, answers).map(({ judge, ...expected }) => {
@@ -206,11 +211,31 @@ function tellWrongToken(values: readonly string[], value: string, token: string)
  * Someone's token in the answer for `_posthorn.<domain>`, where all claimants' tokens stand side by side: one answer says both
  * that the claimant's is there and that the holder's is not. One that is there in a damaged form is not gone.
  */
-export function sightToken(answer: Answer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
+function sightToken(answer: Answer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
   if (answer === undefined || answer.kind === 'unknown') return 'unknown';
   const values = answer.kind === 'records' ? answer.values : [];
   if (values.some((value) => value.trim() === ownershipValue(token))) return 'valid';
   return values.some((value) => value.toLowerCase().includes(token.toLowerCase())) ? 'unknown' : 'gone';
+}
+
+/** The token of who holds a value verified, as a claimant's look saw it; unsettled where the claimant's own is not everywhere. */
+export type HolderToken = 'valid' | 'gone' | 'unknown' | 'unsettled';
+
+/**
+ * Gone only where every server that answers says so and has the claimant's token: one that the holder still stands on, or that
+ * has not heard of the claimant, may be the one that is right.
+ */
+export function sightHolder(
+  answer: Answer | undefined,
+  /** What each server says, as far as they answer. */
+  everywhere: readonly Answer[],
+  tokens: { own: string; holder: string },
+): HolderToken {
+  const all = [answer, ...everywhere];
+  const theirs = all.map((one) => sightToken(one, tokens.holder));
+  if (theirs.includes('valid')) return 'valid';
+  if (everywhere.length === 0 || theirs.includes('unknown')) return 'unknown';
+  return all.every((one) => sightToken(one, tokens.own) === 'valid') ? 'gone' : 'unsettled';
 }
 
 function judgeMx(values: readonly string[], { domain, mailHost }: Wanted): Judgement {

@@ -4,7 +4,7 @@
  * identity, and never hands one over.
  */
 import type { Identity } from '../store/identities.ts';
-import type { DnsRecord } from './records.ts';
+import type { DnsRecord, HolderToken } from './records.ts';
 
 export interface Standing {
   status: Identity['status'];
@@ -14,6 +14,9 @@ export interface Standing {
   graceSince: Date | null;
   /** Why it is what it is, in a sentence. */
   reason: string | null;
+  /** Whose value this one is about to take over, and when a look first saw that it may. */
+  takeoverOf: string | null;
+  takeoverSince: Date | null;
 }
 
 export interface Verdict extends Standing {
@@ -25,14 +28,21 @@ export interface Verdict extends Standing {
   takesOver: boolean;
 }
 
-/** The token of another owner who holds the value verified, seen in the answer that the claimant's was seen in. */
-export type HolderToken = 'valid' | 'gone' | 'unknown';
+/** Another owner who holds the value verified. */
+export interface Holder {
+  id: string;
+  token: HolderToken;
+  /** When the look began that saw the token so. */
+  seenAt: Date;
+}
 
 const minute = 60;
 const hour = 60 * minute;
 const day = 24 * hour;
 const patienceSeconds = 72 * hour;
 const graceSeconds = 72 * hour;
+/** Between the look that sees that a value may be taken over and the one that does it. */
+const confirmSeconds = minute;
 
 /** When one that is not proven is looked at, by its age: soon, every 6 h until 72 h, then daily for a week. */
 const unprovenAges = [
@@ -49,19 +59,20 @@ export function decideStatus(
   standing: Standing,
   records: readonly DnsRecord[],
   /** Null when nobody else holds the value verified. */
-  holder: HolderToken | null,
+  holder: Holder | null,
   now: Date,
   random: () => number,
 ): Verdict {
   const required = records.filter((record) => record.required);
   const stands = required.length > 0 && required.every(({ status }) => status === 'valid');
-  const claim = stands ? decideClaim(standing.status === 'verified' ? null : holder) : null;
-  if (claim && claim !== 'wait') {
+  const claim = stands ? decideClaim(standing, holder) : null;
+  if (claim === 'verify' || claim === 'take_over') {
     const reason = standing.graceSince ? 'The required records are back.' : 'The required records stand.';
     const waitSeconds = aroundSixHours(random);
     return { ...verdict(standing, 'verified', reason, waitSeconds), takesOver: claim === 'take_over' };
   }
   if (standing.status === 'verified') return decideVerified(standing, required, now, random);
+  if (holder && claim === 'confirm') return awaitConfirmation(standing, holder, now, random);
   if (standing.status === 'failed') return decideFailed(standing, holder, stands, now, random);
   if (stands) {
     // Theirs once the holder's is gone, whenever that is: so there is always a next look.
@@ -71,10 +82,35 @@ export function decideStatus(
   return decideUnproven(standing, records, now, random);
 }
 
-/** What one whose required records stand may do. A look that could not tell whether the holder's token is gone changes nothing. */
-export function decideClaim(holder: HolderToken | null): 'verify' | 'take_over' | 'wait' {
-  if (holder === null) return 'verify';
-  return holder === 'gone' ? 'take_over' : 'wait';
+/**
+ * What one whose required records stand may do. A look that could not tell whether the holder's token is gone changes nothing,
+ * and one alone that could takes nothing either: it may have met servers on the point of being replaced.
+ */
+export function decideClaim(
+  standing: Standing,
+  holder: Holder | null,
+): 'verify' | 'take_over' | 'confirm' | 'wait' {
+  if (holder === null || standing.status === 'verified') return 'verify';
+  if (holder.token !== 'gone') return 'wait';
+  return holder.seenAt >= confirmedFrom(standing, holder) ? 'take_over' : 'confirm';
+}
+
+/** From when on a look that sees the same again confirms it. */
+function confirmedFrom({ takeoverOf, takeoverSince }: Standing, { id, seenAt }: Holder): Date {
+  const since = takeoverOf === id ? takeoverSince : null;
+  return addSeconds(since ?? seenAt, confirmSeconds);
+}
+
+function awaitConfirmation(standing: Standing, holder: Holder, now: Date, random: () => number): Verdict {
+  const from = confirmedFrom(standing, holder);
+  const reason = `Another owner holds the domain verified, and that ownership record is gone: the domain is yours when a look after ${from.toISOString()} sees the same on all name servers that answer.`;
+  const leftSeconds = Math.max(0, (from.getTime() - now.getTime()) / 1000);
+  const status = standing.status === 'failed' ? 'failed' : 'pending';
+  return {
+    ...verdict(standing, status, reason, leftSeconds + 1 + 5 * random()),
+    takeoverOf: holder.id,
+    takeoverSince: addSeconds(from, -confirmSeconds),
+  };
 }
 
 function decideVerified(
@@ -106,7 +142,7 @@ function decideVerified(
 /** Why it failed goes on being told, whatever the later looks say. */
 function decideFailed(
   standing: Standing,
-  holder: HolderToken | null,
+  holder: Holder | null,
   stands: boolean,
   now: Date,
   random: () => number,
@@ -157,7 +193,14 @@ function verdict(
   waitSeconds: number | null,
 ): Verdict {
   const { since } = standing;
-  return { status, since, graceSince: null, graceUntil: null, reason, waitSeconds, takesOver: false };
+  const steady = {
+    graceSince: null,
+    graceUntil: null,
+    takeoverOf: null,
+    takeoverSince: null,
+    takesOver: false,
+  };
+  return { ...steady, status, since, reason, waitSeconds };
 }
 
 /** What becomes of the holder when another takes the value over. */
@@ -171,7 +214,7 @@ export function decideLoss(standing: Standing, now: Date, random: () => number):
 /** A person asks for a look: what is not verified begins anew, and is `pending` while the look is under way. */
 export function beginAgain(standing: Standing, now: Date): Standing {
   if (standing.status === 'verified') return standing;
-  return { status: 'pending', since: now, graceSince: null, reason: 'A check was asked for.' };
+  return { ...standing, status: 'pending', since: now, graceSince: null, reason: 'A check was asked for.' };
 }
 
 /** The records as they are kept and shown: the end of a grace at those it is about, and the reason where a person looks for it. */
@@ -199,10 +242,16 @@ function isUnknown({ status }: DnsRecord): boolean {
   return status === 'unknown';
 }
 
-function tellHeld(holder: HolderToken | null): string {
-  return holder === 'valid'
-    ? 'Another owner holds the domain verified: remove the other record that stands at the same name, and it is yours.'
-    : 'Another owner holds the domain verified, and whether that ownership record is gone could not be seen.';
+function tellHeld(holder: Holder | null): string {
+  const held = 'Another owner holds the domain verified';
+  switch (holder?.token) {
+    case 'valid':
+      return `${held}: remove the other record that stands at the same name, on every name server, and it is yours.`;
+    case 'unsettled':
+      return `${held}, and not all name servers have your record yet: it is yours once all that answer have it.`;
+    default:
+      return `${held}, and whether that ownership record is gone could not be seen.`;
+  }
 }
 
 function tellRecords(records: readonly DnsRecord[]): string {

@@ -11,15 +11,16 @@ import type { Sealer } from '../lib/secrets.ts';
 import { Slots } from '../lib/slots.ts';
 import { addDkimKey, dropUnseenDkimKeys, type NewDkimKey, retireDkimKeys } from '../store/dkim-keys.ts';
 import {
+  beginLook,
   type Claim,
   claimDue,
+  dropTakeovers,
   type Followers,
   findClaim,
   type Held,
   holdClaim,
   holdValue,
   makeDue,
-  readClock,
   readRecords,
   type Stored,
   saveRecords,
@@ -31,12 +32,14 @@ import {
 import { makeDkimKey } from './dkim.ts';
 import type { Lookup } from './lookup.ts';
 import {
+  type Answer,
   type Answers,
   type DnsRecord,
   judgeRecords,
+  ownershipQuestion,
   questionKey,
   questionsFor,
-  sightToken,
+  sightHolder,
   type Wanted,
 } from './records.ts';
 import {
@@ -108,8 +111,11 @@ async function look(
   claim: Claim,
   { asked, signal }: { asked: boolean; signal: AbortSignal },
 ): Promise<boolean> {
-  const lookedAt = await readClock(parts.sql);
-  const answers = await parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal);
+  const { lookedAt, isHeld } = await beginLook(parts.sql, claim);
+  const [answers, everywhere] = await Promise.all([
+    parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal),
+    isHeld ? parts.lookup.lookEverywhere(ownershipQuestion(claim.domain), signal) : [],
+  ]);
   // What was not asked to the end is no outage of DNS.
   if (signal.aborted) return false;
   const changes = await transaction(parts.sql, async (sql) => {
@@ -118,10 +124,19 @@ async function look(
     // What a later look saw stands; this one is made again.
     const isLate = [held.mine, held.holder].some((one) => one?.lookedAt && one.lookedAt > lookedAt);
     if (isLate) await makeDue(sql, claim.ownerId, claim.id);
-    return isLate ? null : decide(parts, sql, held, answers, { asked, lookedAt });
+    return isLate ? null : decide(parts, sql, held, { answers, everywhere, asked, lookedAt });
   });
   for (const { message, ...about } of changes ?? []) parts.log.info(about, message);
   return changes !== null;
+}
+
+/** What a look saw, and for whom. */
+interface Look {
+  answers: Answers;
+  /** What each server says of the ownership record, where another owner held the value when the look began. */
+  everywhere: readonly Answer[];
+  asked: boolean;
+  lookedAt: Date;
 }
 
 /** What is logged once it is committed: of an identity, or of many addresses in one line. */
@@ -155,16 +170,18 @@ async function decide(
   parts: VerifyParts,
   sql: Sql,
   { now, claim, mine, holder }: Held,
-  answers: Answers,
-  { asked, lookedAt }: { asked: boolean; lookedAt: Date },
+  { answers, everywhere, asked, lookedAt }: Look,
 ): Promise<Change[]> {
   const seenKey = findReplacement(parts, claim, answers, now);
   const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, parts.mailHost);
   const records = judgeRecords(wanted, answers, now);
-  const ownership = answers.get(questionKey({ name: `_posthorn.${claim.domain}`, type: 'TXT' }));
-  const theirs = holder ? sightToken(ownership, holder.token) : null;
+  const ownership = answers.get(questionKey(ownershipQuestion(claim.domain)));
+  const tokens = { own: claim.token, holder: holder?.token ?? '' };
+  const theirs = holder && {
+    ...{ id: holder.id, seenAt: lookedAt, token: sightHolder(ownership, everywhere, tokens) },
+  };
   const standing = asked ? beginAgain(mine, now) : mine;
-  const verdict = decideStatus(standing, records, theirs, now, Math.random);
+  const verdict = decideStatus(standing, records, theirs ?? null, now, Math.random);
   // The one who loses it goes first: at no moment do two hold it.
   const lost = holder && verdict.takesOver ? await demote(parts, sql, holder, answers, now, lookedAt) : [];
   // What is wanted has changed since the question was put: another look, at once, asks for that too.
@@ -174,6 +191,8 @@ async function decide(
   const changes = await save(sql, mine, claim.domain, marked, { ...verdict, waitSeconds }, lookedAt);
   if (mine.status === 'verified' && verdict.status === 'failed')
     await wakeRivals(sql, claim.domain, claim.id);
+  // Whoever is about to take it over saw it otherwise, and begins anew.
+  if (mine.status === 'verified' && records[0]?.status === 'valid') await dropTakeovers(sql, claim);
   if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
   return [...lost, ...changes];
 }

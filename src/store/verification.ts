@@ -95,6 +95,8 @@ export interface Stored {
   since: Date;
   graceSince: Date | null;
   reason: string | null;
+  takeoverOf: string | null;
+  takeoverSince: Date | null;
   /** JSON text. */
   dnsRecords: string;
   /** When the look began that this rests on. */
@@ -125,7 +127,7 @@ export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promi
   const rows = await sql<Stored[]>`
     select id, owner_id as "ownerId", verification_token as token, status, standing_since as since,
       grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords",
-      looked_at as "lookedAt"
+      looked_at as "lookedAt", takeover_of as "takeoverOf", takeover_since as "takeoverSince"
     from identities
     where kind = 'domain' and value_key = ${domain} and (id = ${id} or status = 'verified')
     order by id for no key update`;
@@ -135,8 +137,21 @@ export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promi
   return claim && { now, claim, mine, holder: rows.find((row) => row.id !== id) };
 }
 
+/** When a look begins, and whether another owner holds the value, so that it has to look the closer. */
+export async function beginLook(
+  sql: Sql,
+  { id, domain }: Claim,
+): Promise<{ lookedAt: Date; isHeld: boolean }> {
+  return only(
+    await sql<{ lookedAt: Date; isHeld: boolean }[]>`
+      select clock_timestamp() as "lookedAt", exists (
+        select from identities
+        where kind = 'domain' and value_key = ${domain} and status = 'verified' and id <> ${id}) as "isHeld"`,
+  );
+}
+
 /** By which looks are told apart: the database's clock, whichever process looks. */
-export async function readClock(sql: Sql): Promise<Date> {
+async function readClock(sql: Sql): Promise<Date> {
   return only(await sql<{ now: Date }[]>`select clock_timestamp() as now`).now;
 }
 
@@ -145,6 +160,8 @@ export interface NewStanding {
   since: Date;
   graceSince: Date | null;
   reason: string | null;
+  takeoverOf: string | null;
+  takeoverSince: Date | null;
   /** JSON text. */
   dnsRecords: string;
   /** When the look began. */
@@ -193,6 +210,7 @@ export async function saveStanding(
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
       standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
       looked_at = ${given.lookedAt}, pending_until = null,
+      takeover_of = ${given.takeoverOf}, takeover_since = ${given.takeoverSince},
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
     where owner_id = ${ownerId} and id = ${id}`;
@@ -215,6 +233,13 @@ export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<
   await sql`
     update identities set next_check_at = now()
     where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
+}
+
+/** The holder's token stands after all: nobody is about to take the value over. */
+export async function dropTakeovers(sql: Sql, { id, domain }: Claim): Promise<void> {
+  await sql`
+    update identities set takeover_of = null, takeover_since = null
+    where kind = 'domain' and value_key = ${domain} and takeover_of = ${id}`;
 }
 
 /** Has a domain identity looked at now. */
