@@ -2,7 +2,7 @@
  * DNS for questions that thousands of messages ask alike. Guarantees: an answer, or that there is none, is asked for once
  * in `keepMs` and once at a time; an outage is never kept; who stops waiting leaves nothing running behind.
  */
-import { Resolver } from 'node:dns/promises';
+import { openDnsServers } from './dns-servers.ts';
 
 export type Answer = string[] | string[][];
 
@@ -32,8 +32,7 @@ export function makeResolver(options: {
 }): SharedResolver {
   const { keepMs = 60_000 } = options;
   // One second, then two: 3 s of a black hole for each server.
-  const resolver = new Resolver({ timeout: 1000, tries: 2, maxTimeout: 2000 });
-  if (options.dnsServers) resolver.setServers([...options.dnsServers]);
+  const servers = openDnsServers({ dnsServers: options.dnsServers, roundsMs: [1000, 2000] });
   const known = new Map<string, Known>();
   const asked = new Map<string, Promise<Word>>();
   let waiting = 0;
@@ -56,7 +55,7 @@ export function makeResolver(options: {
 
   async function ask(name: string, type: string): Promise<Word> {
     try {
-      return { records: (await resolver.resolve(name, type)) as Answer };
+      return { records: (await servers.ask((server) => server.resolve(name, type))) as Answer };
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       // A name that DNS cannot hold is a name that nobody has.
@@ -88,7 +87,7 @@ export function makeResolver(options: {
       waiting -= 1;
       if (waiting === 0 && asked.size > 0 && signal.aborted) {
         asked.clear();
-        resolver.cancel();
+        servers.cancel();
       }
     }
   }

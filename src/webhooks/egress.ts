@@ -3,8 +3,8 @@
  * Guarantee: an address that `resolve` hands out is global unicast or in a range that the operator allowed, and so is
  * every other address of its name; who connects to nothing else cannot be led inside, whatever DNS says next.
  */
-import { Resolver } from 'node:dns/promises';
 import { isIP } from 'node:net';
+import { type DnsServers, openDnsServers } from '../lib/dns-servers.ts';
 import { classify, isWithin, parseRange } from './addresses.ts';
 
 export interface TargetAddress {
@@ -41,8 +41,7 @@ export function makeEgress(options: {
 }): Egress {
   const allowed = options.allowTargets.map(parseRange);
   // Not dns.lookup: its four threads would be filled by a resolver that does not answer.
-  const resolver = new Resolver({ timeout: 1000, tries: 3, maxTimeout: 2000 });
-  if (options.dnsServers) resolver.setServers([...options.dnsServers]);
+  const servers = openDnsServers({ dnsServers: options.dnsServers, roundsMs: [1000, 2000, 2000] });
   /** Several connections to one host are often opened at once; they share the question. */
   const asked = new Map<string, Question>();
 
@@ -72,7 +71,7 @@ export function makeEgress(options: {
   function ask(host: string): Question {
     const known = asked.get(host);
     if (known) return known;
-    const question = new Question(resolver, host);
+    const question = new Question(servers, host);
     asked.set(host, question);
     question.done.then(() => asked.delete(host));
     return question;
@@ -124,10 +123,10 @@ class Question {
   #found: Record<4 | 6, string[]> = { 4: [], 6: [] };
   #failures: string[] = [];
 
-  constructor(resolver: Resolver, host: string) {
+  constructor(servers: DnsServers, host: string) {
     this.done = Promise.all([
-      this.#ask(4, () => resolver.resolve4(host)),
-      this.#ask(6, () => resolver.resolve6(host)),
+      this.#ask(4, () => servers.ask((server) => server.resolve4(host))),
+      this.#ask(6, () => servers.ask((server) => server.resolve6(host))),
     ]);
   }
 
