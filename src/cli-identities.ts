@@ -7,9 +7,8 @@ import { checkClaim, prepareProof } from './identities/verify.ts';
 import { isUuid, newId } from './lib/ids.ts';
 import type { Log } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
-import { makeSealer } from './lib/secrets.ts';
 import { table } from './lib/table.ts';
-import { loadSecretKeys, openLookup } from './main.ts';
+import { loadSecretKeys, openLookup, openSealer } from './main.ts';
 import { createIdentity, findIdentity, type Identity, listIdentities } from './store/identities.ts';
 import type { User } from './store/users.ts';
 import { findClaim } from './store/verification.ts';
@@ -38,7 +37,7 @@ export async function addIdentity(
     throw new OperatorError('--incoming is for a domain: an address takes its own mail anyway.');
   const id = newId();
   const claimed = { id, ownerId: userId, domain, incomingDomain: given.incoming };
-  const sealer = makeSealer(loadSecretKeys(config));
+  const sealer = await openSealer(loadSecretKeys(config), sql);
   const made = await createIdentity(sql, userId, {
     ...{ id, kind, value, valueKey: key, domain, incomingDomain: given.incoming },
     ...{ providerId: null, smtpAccountId: null, meta: '{}' },
@@ -78,7 +77,7 @@ export async function verifyIdentity(
   const { owner_id: ownerId, id, value } = identity;
   const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
   if (!claim) throw new OperatorError(tellDomainNeeded(value));
-  const sealer = makeSealer(loadSecretKeys(config));
+  const sealer = await openSealer(loadSecretKeys(config), sql);
   const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) };
   await checkClaim(parts, claim, { asked: true, signal: new AbortController().signal });
   const [checked, domain] = await Promise.all([

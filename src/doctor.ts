@@ -7,9 +7,7 @@ import { readSchemaState } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { makeLog } from './lib/log.ts';
 import { makeSealer } from './lib/secrets.ts';
-import { loadSecretKeys } from './main.ts';
-import { findAnySealedSecret } from './store/webhooks.ts';
-import { secretContext } from './webhooks/secret.ts';
+import { findSealed, loadSecretKeys } from './main.ts';
 
 export interface Finding {
   check: string;
@@ -98,10 +96,10 @@ async function checkSchema(sql: Pool): Promise<Omit<Finding, 'check'>> {
 async function checkSecretKey(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
   const sealer = makeSealer(loadSecretKeys(config));
   const { pending } = await readSchemaState(sql);
-  const sealed = pending.length === 0 ? await findAnySealedSecret(sql) : undefined;
-  if (!sealed) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
+  const stored = pending.length === 0 ? await findSealed(sql) : [];
+  if (stored.length === 0) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
   try {
-    sealer.open(sealed.secret, secretContext(sealed.id));
+    for (const { sealed, context } of stored) sealer.open(sealed, context);
     return { level: 'ok', detail: 'opens the stored secrets' };
   } catch (error) {
     const remedy =

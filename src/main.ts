@@ -12,6 +12,7 @@ import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
 import type { App, Services } from './http/services.ts';
+import { dkimContext } from './identities/dkim.ts';
 import { type Lookup, makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
@@ -28,6 +29,7 @@ import { completeData } from './mail/payload.ts';
 import { startMailDoor } from './smtp/door.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
+import { findAnyDkimKey } from './store/dkim-keys.ts';
 import { purgeAnswers } from './store/idempotency.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
@@ -138,12 +140,22 @@ export function loadSecretKeys(config: Config): readonly Buffer[] {
   return config.secretKeys ?? [readOrMakeKeyFile(path.join(config.dataDir, 'secret.key'))];
 }
 
-/** A key that does not open what is stored would show only later, as webhooks that are not called. */
-async function openSealer(secretKeys: readonly Buffer[], sql: Services['sql']): Promise<Sealer> {
+/** One of each kind that is stored encrypted, as far as there are any. */
+export async function findSealed(sql: Services['sql']): Promise<{ sealed: Buffer; context: string }[]> {
+  const secret = await findAnySealedSecret(sql);
+  const key = await findAnyDkimKey(sql);
+  return [
+    ...(secret ? [{ sealed: secret.secret, context: secretContext(secret.id) }] : []),
+    ...(key ? [{ sealed: key.privateKey, context: dkimContext(key.identityId, key.selector) }] : []),
+  ];
+}
+
+/** A key that does not open what is stored would show only later, as webhooks that are not called and mail that is not signed. */
+export async function openSealer(secretKeys: readonly Buffer[], sql: Services['sql']): Promise<Sealer> {
   const sealer = makeSealer(secretKeys);
-  const stored = await findAnySealedSecret(sql);
+  const stored = await findSealed(sql);
   try {
-    if (stored) sealer.open(stored.secret, secretContext(stored.id));
+    for (const { sealed, context } of stored) sealer.open(sealed, context);
   } catch (cause) {
     const message = `${(cause as Error).message}. Add the key that was used before to POSTHORN_SECRET_KEY, after a comma.`;
     throw new OperatorError(message, { cause });

@@ -1,5 +1,6 @@
 /** `posthorn identities`, beside a running service, with a DNS server of the test's own. */
 import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { startDns } from './dns.ts';
 import { callUrl } from './harness.ts';
@@ -152,5 +153,19 @@ test("another user's identity is not found", async () => {
     );
     assert.equal(code, 1, output);
     assert.match(output, /admin@localhost has no identity/);
+  }
+});
+
+test("with another key of the operator's nothing is added or verified, and doctor says why", async () => {
+  const other = { ...settings, POSTHORN_SECRET_KEY: randomBytes(32).toString('base64') };
+  const as = ['--user', 'ada@users.example'];
+  for (const args of [
+    ['identities', 'add', '--value', 'other.example', ...as],
+    ['identities', 'verify', 'shop.example', ...as],
+    ['doctor'],
+  ]) {
+    const { code, output } = await posthorn(args, other);
+    assert.equal(code, 1, output);
+    assert.match(output, /encrypted under key \w+, which POSTHORN_SECRET_KEY does not hold/);
   }
 });

@@ -68,6 +68,9 @@ export interface TestService {
   stop(): Promise<void>;
 }
 
+/** One for all services of a file: those on one database have to open each other's secrets. */
+const secretKey = randomBytes(32).toString('base64');
+
 /**
  * Starts the service with these settings on top of the test's own; it is stopped after the file's tests. With the
  * DATABASE_URL of another service it is a second process-alike beside that one: its `user` is the same, with a key more.
@@ -79,7 +82,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
   const log = makeLog({ level: 'debug', json: true, stream: collectLines(logged) });
   const config = readConfig({
     DATABASE_URL: database.url,
-    POSTHORN_SECRET_KEY: randomBytes(32).toString('base64'),
+    POSTHORN_SECRET_KEY: secretKey,
     POSTHORN_RATE_LIMIT: '0',
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',

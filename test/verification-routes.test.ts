@@ -1,10 +1,10 @@
 /** What the API says of proof: POST verify and its limit, GET dns and dns.zone, new DKIM keys. */
 import assert from 'node:assert/strict';
-import { createPublicKey, randomUUID } from 'node:crypto';
+import { createPublicKey, randomBytes, randomUUID } from 'node:crypto';
 import { describe, test } from 'node:test';
 import type { DnsRecord } from '../src/identities/records.ts';
 import type { Identity } from '../src/store/identities.ts';
-import { assertProblem } from './harness.ts';
+import { assertProblem, startTestService } from './harness.ts';
 import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
 
 const proving = await startProving(withoutLoop);
@@ -140,6 +140,10 @@ describe('DKIM keys', () => {
     return call('POST', `/identities/${id}/dkim/rotate`, { headers });
   }
 
+  async function passMinute({ id }: Identity): Promise<void> {
+    await sql`update dkim_keys set created_at = created_at - interval '1 minute' where identity_id = ${id}`;
+  }
+
   test('2048 bits of RSA, of each identity its own, and sealed at rest', async () => {
     const [one, other] = [await add(newDomain()), await add(newDomain())];
     const [[first], [second]] = [await dkimOf(one), await dkimOf(other)];
@@ -206,12 +210,44 @@ describe('DKIM keys', () => {
   test('rotated again before it was seen, the new one is replaced: never more than two', async () => {
     const made = await add(newDomain());
     const [first] = await dkimOf(made);
-    for (let n = 0; n < 4; n += 1) assert.equal((await rotate(made)).status, 200);
+    for (let n = 0; n < 3; n += 1) {
+      assert.equal((await rotate(made)).status, 200);
+      await passMinute(made);
+    }
     const both = await dkimOf(made);
     assert.equal(both.length, 2);
     assert.equal(both[0]?.name, first?.name);
-    await Promise.all(Array.from({ length: 4 }, () => rotate(made)));
+    const atOnce = await Promise.all(Array.from({ length: 4 }, () => rotate(made)));
+    assert.deepEqual(atOnce.map(({ status }) => status).sort(), [200, 429, 429, 429]);
     assert.equal((await dkimOf(made)).length, 2);
+  });
+
+  test('one that was not seen yet is replaced after a minute, and not before', async () => {
+    const made = await add(newDomain());
+    assert.equal((await rotate(made)).status, 200, 'the first at any time');
+    const records = await dkimOf(made);
+    const limited = await rotate(made);
+    assert.match(assertProblem(limited, 429, 'rate_limited').detail, /Publish that one, or wait \d+ s/);
+    const wait = Number(limited.headers.get('retry-after'));
+    assert.ok(wait > 30 && wait <= 60, String(wait));
+    assert.deepEqual(await dkimOf(made), records);
+    await passMinute(made);
+    assert.equal((await rotate(made)).status, 200);
+    // Once it is seen, the next may be made at any time.
+    for (const { name, value } of await dkimOf(made)) dns.answer(name, { TXT: [value] });
+    assert.equal((await verify(made)).status, 200);
+    assert.equal((await dkimOf(made)).length, 1);
+    assert.equal((await rotate(made)).status, 200);
+  });
+
+  test("the operator's key has to open them, or the service does not start", async () => {
+    await add(newDomain());
+    const stored = { ...withoutLoop, DATABASE_URL: service.databaseUrl };
+    const POSTHORN_SECRET_KEY = randomBytes(32).toString('base64');
+    await assert.rejects(
+      startTestService({ ...stored, POSTHORN_SECRET_KEY }),
+      /Add the key that was used before/,
+    );
   });
 
   test('with an Idempotency-Key it is rotated once', async () => {
@@ -236,7 +272,11 @@ describe('DKIM keys', () => {
         rotate(made),
         verify(made),
       ]);
-      for (const { status, text } of answers) assert.equal(status, 200, text);
+      for (const { status, text } of [answers[0], answers[2], answers[4]]) assert.equal(status, 200, text);
+      const rotations = [answers[1].status, answers[3].status];
+      assert.ok(rotations.includes(200), 'one at least');
+      for (const status of rotations) assert.ok(status === 200 || status === 429, String(status));
+      await passMinute(made);
     }
     const count = (await dkimOf(made)).length;
     assert.ok(count === 1 || count === 2, String(count));

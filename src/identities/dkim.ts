@@ -31,6 +31,11 @@ export async function makeDkimKey(now: Date): Promise<NewDkimKey> {
   return { selector: selectorOf(publicKey, now), publicKey: publicKey.toString('base64'), privateKey };
 }
 
+/** What a private key is sealed for. */
+export function dkimContext(identityId: string, selector: string): string {
+  return `dkim ${identityId} ${selector}`;
+}
+
 /** With a date, to tell old from new, and a part of the key's hash: two owners who claim one domain do not collide. */
 function selectorOf(publicKey: Buffer, now: Date): string {
   const date = now.toISOString().slice(0, 10).replaceAll('-', '');

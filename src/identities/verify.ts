@@ -9,7 +9,13 @@ import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import { Slots } from '../lib/slots.ts';
-import { addDkimKey, dropUnseenDkimKeys, type NewDkimKey, retireDkimKeys } from '../store/dkim-keys.ts';
+import {
+  addDkimKey,
+  dropUnseenDkimKeys,
+  findRotationWait,
+  type NewDkimKey,
+  retireDkimKeys,
+} from '../store/dkim-keys.ts';
 import {
   beginLook,
   type Claim,
@@ -29,7 +35,7 @@ import {
   stopPending,
   wakeRivals,
 } from '../store/verification.ts';
-import { makeDkimKey } from './dkim.ts';
+import { dkimContext, makeDkimKey } from './dkim.ts';
 import type { Lookup } from './lookup.ts';
 import {
   type Answer,
@@ -267,12 +273,12 @@ export async function makeSealedDkimKey(
   await keyMaking.take(ownerId);
   const made = makeDkimKey(new Date()).finally(() => keyMaking.release(ownerId));
   const { selector, publicKey, privateKey } = await made;
-  return { selector, publicKey, privateKey: sealer.seal(privateKey, `dkim ${identityId} ${selector}`) };
+  return { selector, publicKey, privateKey: sealer.seal(privateKey, dkimContext(identityId, selector)) };
 }
 
 /**
- * Adds a DKIM key; the one before stays until the new one is seen, and one that never was makes room. False when there is
- * no such domain identity.
+ * Adds a DKIM key; the one before stays until the new one is seen, and one that never was makes room, if it has had its time
+ * (to be asked for by `findRotationWait` before a key is made). Gone when there is no such domain identity.
  */
 export function rotateDkim(
   parts: { mailHost: string },
@@ -280,14 +286,16 @@ export function rotateDkim(
   ownerId: string,
   id: string,
   key: NewDkimKey,
-): Promise<boolean> {
+): Promise<'rotated' | 'gone' | { waitSeconds: number }> {
   return transaction(sql, async (sql) => {
     const claim = await holdClaim(sql, ownerId, id);
-    if (!claim) return false;
+    if (!claim) return 'gone';
+    const limited = await findRotationWait(sql, claim);
+    if (limited) return limited;
     await dropUnseenDkimKeys(sql, claim);
     await addDkimKey(sql, claim, key);
     await restateRecords(parts, sql, ownerId, id);
-    return true;
+    return 'rotated';
   });
 }
 

@@ -18,6 +18,15 @@ export async function addDkimKey(
     values (${ownerId}, ${id}, ${key.selector}, ${key.publicKey}, ${key.privateKey})`;
 }
 
+/** Any one, to see whether the operator's key opens what is stored. */
+export async function findAnyDkimKey(
+  sql: Sql,
+): Promise<{ identityId: string; selector: string; privateKey: Buffer } | undefined> {
+  const [row] = await sql<{ identityId: string; selector: string; privateKey: Buffer }[]>`
+    select identity_id as "identityId", selector, private_key as "privateKey" from dkim_keys limit 1`;
+  return row;
+}
+
 /** The one that was seen in DNS stays; those before it go. */
 export async function retireDkimKeys(
   sql: Sql,
@@ -29,6 +38,21 @@ export async function retireDkimKeys(
     where owner_id = ${ownerId} and identity_id = ${id} and created_at < (
       select created_at from dkim_keys
       where owner_id = ${ownerId} and identity_id = ${id} and selector = ${selector})`;
+}
+
+/** One that was not seen in DNS yet is not replaced within so much time: to make one takes work. */
+const rotationSeconds = 60;
+
+/** How long a new key has to wait, if at all. */
+export async function findRotationWait(
+  sql: Sql,
+  { ownerId, id }: { ownerId: string; id: string },
+): Promise<{ waitSeconds: number } | undefined> {
+  const [row] = await sql<{ waitSeconds: number }[]>`
+    select ceil(${rotationSeconds} - extract(epoch from now() - max(created_at)))::int as "waitSeconds"
+    from dkim_keys where owner_id = ${ownerId} and identity_id = ${id}
+    having count(*) > 1 and max(created_at) > now() - ${rotationSeconds} * interval '1 second'`;
+  return row;
 }
 
 /** The first stays, which may be in use; those after it were to replace it and have not been seen yet. */

@@ -4,6 +4,7 @@ import { Type } from 'typebox';
 import { checkClaim, makeSealedDkimKey, rotateDkim } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
+import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
@@ -101,7 +102,8 @@ export function verificationRoutes(app: App, services: Services): void {
       config: { access: 'key' },
       schema: {
         tags,
-        summary: 'Make a new DKIM key; the old one stays until the new one is seen in DNS',
+        summary:
+          'Make a new DKIM key; the old one stays until the new one is seen in DNS, which may be replaced after a minute',
         params: IdParams,
         response: { 200: Identity },
       },
@@ -117,10 +119,14 @@ export function verificationRoutes(app: App, services: Services): void {
           const known = await findIdentity(sql, ownerId, id);
           if (!known) throw new Problem('not_found');
           if (known.kind === 'email') throw new Problem('domain_needed');
+          const limited = await findRotationWait(sql, { ownerId, id });
+          if (limited) throw tooManyKeys(limited.waitSeconds);
           return { known, key: await makeSealedDkimKey(services.sealer, ownerId, id) };
         },
         async (sql, { known, key }) => {
-          if (!(await rotateDkim(verification, sql, ownerId, id, key))) throw new Problem('not_found');
+          const outcome = await rotateDkim(verification, sql, ownerId, id, key);
+          if (outcome === 'gone') throw new Problem('not_found');
+          if (outcome !== 'rotated') throw tooManyKeys(outcome.waitSeconds);
           return { status: 200, body: (await findIdentity(sql, ownerId, id)) ?? known };
         },
       );
@@ -139,6 +145,13 @@ function abortedWith(reply: FastifyReply): AbortSignal {
   const gone = new AbortController();
   reply.raw.once('close', () => gone.abort());
   return gone.signal;
+}
+
+function tooManyKeys(waitSeconds: number): Problem {
+  return new Problem('rate_limited', {
+    detail: `A new DKIM key was just made. Publish that one, or wait ${waitSeconds} s for another.`,
+    headers: { 'retry-after': String(waitSeconds) },
+  });
 }
 
 function tooManyChecks(waitSeconds: number): Problem {
