@@ -1,5 +1,5 @@
 /**
- * The PostgreSQL driver, with five defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
+ * The PostgreSQL driver, with six defects of porsager/postgres 3.4.9 mended as it is loaded (its issues #1066, #1154
  * and #1208, open at the time of writing). When a connection dies with a write still to be made, the driver
  *  - writes to a socket that is gone, which throws where nobody can catch it and ends the process: any transaction
  *    that PostgreSQL cuts does so, since the driver sends `rollback` after it;
@@ -10,6 +10,8 @@
  * When the network to PostgreSQL falls silent, as when its machine is gone, it waits for an answer for as long as the kernel
  * does: a quarter of an hour. Mended, a connection with a question open that hears nothing for longer than a statement may
  * take is closed. A `simple` query, which migrations alone use, may take as long as it likes.
+ * What PostgreSQL said last on a connection that died is taken for the first answer on the next, which fails the query
+ * that wanted it and passes over the question whether this is the primary.
  * Whoever wants the driver imports it from here; an import of `postgres` itself beside it would be the unmended one.
  */
 import { registerHooks } from 'node:module';
@@ -39,6 +41,12 @@ const mends: [string, string][] = [
       return reconnect()
     initial && errored(Errors.connection('CONNECTION_CLOSED', options, socket))
     retries = 0`,
+  ],
+  [
+    'closedTime = performance.now()',
+    `query = results = errorResponse = null
+    result = new Result()
+    closedTime = performance.now()`,
   ],
   // A host that is silent, or not ready for sessions, is no reason to leave out the next.
   [
