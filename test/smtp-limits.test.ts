@@ -169,15 +169,31 @@ describe('errors', () => {
     await client.ended();
   });
 
-  test('commands without mail count after the first hundred', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+  test('after a hundred commands without mail it is 421 and the end', async () => {
+    const client = await connectSmtp((await startTestDoor()).port);
     client.socket.write('NOOP\r\n'.repeat(100_000));
-    const replies = await client.replies(103);
+    const replies = await client.replies(101);
     assert.deepEqual(
       replies.slice(99).map(({ status }) => status),
-      [250, 503, 503, 421],
+      [250, 421],
     );
     await client.ended();
+  });
+
+  test('mail that is put off over and over on one connection is never refused for good', async () => {
+    const door = await startTestDoor();
+    door.accept = async () => ({ ok: false, status: 451, enhanced: '4.3.0', text: 'Later' });
+    const client = await connectSmtp(door.port);
+    await client.command('EHLO there.example');
+    const statuses = new Set<number>();
+    for (let reset = await client.command('RSET'); ; reset = await client.command('RSET')) {
+      statuses.add(reset.status);
+      if (reset.status !== 250) break;
+      await client.command('MAIL FROM:<a@there.example>');
+      await client.command('RCPT TO:<b@here.example>');
+      statuses.add((await client.data(message)).status);
+    }
+    assert.deepEqual(statuses, new Set([250, 451, 421]));
   });
 });
 

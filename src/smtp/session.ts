@@ -103,7 +103,12 @@ export class Session<Route> {
     if (answer.status < 500) return answer;
     this.#errors += 1;
     if (this.#errors < this.#parts.limits.maxErrors || answer.next === 'close') return answer;
-    return reply(421, '4.7.0', `${this.#parts.mailHost} Too many errors; closing the connection`, 'close');
+    return this.#farewell('Too many errors');
+  }
+
+  /** Not for good: where we could not store, an honest client has been told to try again later, and goes on. */
+  #farewell(reason: string): Reply {
+    return reply(421, '4.7.0', `${this.#parts.mailHost} ${reason}; closing the connection`, 'close');
   }
 
   messageAccepted(): void {
@@ -131,8 +136,7 @@ export class Session<Route> {
       case 'VRFY':
       case 'HELP':
         this.#idleCommands += 1;
-        if (this.#idleCommands > maxIdleCommands)
-          return reply(503, '5.5.1', 'Too many commands without mail');
+        if (this.#idleCommands > maxIdleCommands) return this.#farewell('Too many commands without mail');
         return this.#idle(verb, argument);
       case 'AUTH':
         return reply(502, '5.5.1', 'There is no login here: this server only receives mail');
