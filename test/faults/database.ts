@@ -79,7 +79,8 @@ export async function outlast(
       `before, ${post.acknowledged - taken} since; 451 ${count(451)} times, 503 ${refused} times; ` +
       `slowest answers ${Math.round(post.slowestMs)} and ${Math.round(probe.slowestMs)} ms`,
   );
-  const others = [...post.deferrals.keys()].filter((status) => status !== 451);
+  // 421 is for a connection that has only been put off for too long.
+  const others = [...post.deferrals.keys()].filter((status) => status !== 451 && status !== 421);
   return [
     ...(count(451) === 0 ? [`round ${round}: nobody was told 451`] : []),
     ...(refused === 0 ? [`round ${round}: nobody was told 503`] : []),

@@ -47,21 +47,30 @@ export class PostOffice {
 
   async #sendInTurn(n: number, round: number, next: () => Letter | undefined): Promise<void> {
     const port = this.#ports[n % this.#ports.length] ?? 0;
+    while ((await this.#sendOver(port, round, next)) === 'farewell');
+  }
+
+  /** Over one connection, until it breaks, the server has enough of it, or there is nothing more to send. */
+  async #sendOver(port: number, round: number, next: () => Letter | undefined) {
     const client = new SmtpClient(net.connect({ host: '127.0.0.1', port, noDelay: true }));
     let letter: Letter | undefined;
     try {
       await client.reply();
+      await client.command('EHLO sender.example');
       for (letter = next(); letter; letter = next()) {
         letter.sendings += 1;
         const began = performance.now();
         const reply = await sendLetter(client, letter);
         this.slowestMs = Math.max(this.slowestMs, performance.now() - began);
         await this.#take(letter, reply, round);
+        if (reply.status === 421) return 'farewell';
       }
+      return 'done';
     } catch {
       // The connection broke, and whatever was under way has no answer.
       this.broken += 1;
       if (letter) this.unanswered.push(letter);
+      return 'broken';
     } finally {
       client.close();
     }
@@ -84,7 +93,11 @@ export class PostOffice {
 /** The reply to the letter, or to what came before it and was not taken. */
 export async function sendLetter(client: SmtpClient, { to, compose }: Letter): Promise<SmtpReply> {
   const recipients = to.map((address) => `RCPT TO:<${address}>\r\n`).join('');
-  void client.send(`EHLO sender.example\r\nMAIL FROM:<load@sender.example>\r\n${recipients}`);
-  const replies = await client.replies(2 + to.length);
-  return replies.find(({ status }) => status !== 250) ?? client.data(toWire(compose()));
+  void client.send(`MAIL FROM:<load@sender.example>\r\n${recipients}`);
+  const replies = await client.replies(1 + to.length);
+  const refusal = replies.find(({ status }) => status !== 250);
+  if (!refusal) return client.data(toWire(compose()));
+  // Those that were taken are forgotten.
+  const reset = await client.command('RSET');
+  return reset.status === 250 ? refusal : reset;
 }

@@ -49,7 +49,7 @@ export function servePostgres(lent: FaultRun, cluster: Cluster, port: number): P
           // Backends of a killed one may take a moment to let go of its memory.
           if (end?.why === 'failed') throw new Error(`PostgreSQL did not start: ${end.lines}`);
           if (end) launch = await launchServer(cluster, port, settings);
-          return (await findPostmaster(pgdata))?.status === 'ready';
+          return /ready|standby/.test((await findPostmaster(pgdata))?.status ?? '');
         },
         startMs,
       );

@@ -8,6 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { table as formatTable } from '../../src/lib/table.ts';
 import { databaseKill, databaseStop } from './database.ts';
+import { failover } from './failover.ts';
 import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
 import { kill } from './kill.ts';
 import { killOneOfThree } from './kill-one-of-three.ts';
@@ -17,6 +18,7 @@ const faults: Record<string, Fault> = {
   'kill-one-of-three': killOneOfThree,
   'database-stop': databaseStop,
   'database-kill': databaseKill,
+  failover,
 };
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');
