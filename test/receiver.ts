@@ -180,7 +180,7 @@ export function dripHead(intervalMs = 1000): Behaviour {
 }
 
 /** So many bytes of body, as fast as they are taken; `sent` is told how many went out. */
-export function flood(bytes: number, sent: (bytes: number) => void = () => {}): Behaviour {
+export function flood(bytes: number, sent: (bytes: number) => void = () => {}, status = 200): Behaviour {
   return (_request, response) => {
     const chunk = Buffer.alloc(64 * 1024, 'flood ');
     let left = bytes;
@@ -193,7 +193,7 @@ export function flood(bytes: number, sent: (bytes: number) => void = () => {}): 
       }
       if (left <= 0) response.end();
     };
-    response.on('drain', pour).writeHead(200, { 'content-length': bytes });
+    response.on('drain', pour).writeHead(status, { 'content-length': bytes });
     pour();
   };
 }

@@ -19,6 +19,7 @@ export async function findHalfStored(sql: Pool): Promise<string[]> {
     'an event without the delivery to a webhook that listens': sql`
       select events.id from events join webhooks using (owner_id)
       where events.event = any (webhooks.events)
+        and webhooks.created_at < events.created_at and webhooks.deleted_at is null
         and (webhooks.identity_id is null or webhooks.identity_id = events.identity_id) and not exists (
         select from deliveries where deliveries.event_id = events.id and deliveries.webhook_id = webhooks.id)`,
     'a delivery without its event': sql`

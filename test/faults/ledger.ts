@@ -49,12 +49,11 @@ export class Ledger {
   }
 
   /** Most are small; some are large enough for a thread of the service's, a few for several rows. */
-  write(): Letter {
+  write(to = this.#chooseRecipients()): Letter {
     const number = this.letters.length + 1;
     const dice = this.#random();
     const [least, most] =
       dice < 0.01 ? [1_100_000, 2_200_000] : dice < 0.04 ? [270_000, 330_000] : [200, 8000];
-    const to = this.#chooseRecipients();
     const line = `${createHash('sha256').update(String(number)).digest('base64')}\r\n`;
     const lines = Math.ceil(pick(this.#random, least, most) / line.length);
     const head = `From: <load@sender.example>\r\nTo: ${to.join(', ')}\r\nSubject: ${number}\r\nMessage-ID: <${number}@sender.example>\r\n\r\n`;

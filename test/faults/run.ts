@@ -12,6 +12,8 @@ import { failover } from './failover.ts';
 import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
 import { kill } from './kill.ts';
 import { killOneOfThree } from './kill-one-of-three.ts';
+import { mime } from './mime.ts';
+import { receiver } from './receiver.ts';
 
 const faults: Record<string, Fault> = {
   kill,
@@ -19,6 +21,8 @@ const faults: Record<string, Fault> = {
   'database-stop': databaseStop,
   'database-kill': databaseKill,
   failover,
+  receiver,
+  mime,
 };
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');
