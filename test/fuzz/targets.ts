@@ -1,0 +1,13 @@
+/** The targets by name, and where and how their finds are kept. */
+import path from 'node:path';
+import { mime } from './mime.ts';
+import type { Target } from './target.ts';
+
+export const targets: Record<string, Target> = { mime };
+
+/** Not under version control. */
+export const foundFolder = path.join(import.meta.dirname, 'found');
+
+export function againWith(name: string, seed: number, number: number): string {
+  return `npm run test:fuzz -- ${name} --seed ${seed} --case ${number}`;
+}
