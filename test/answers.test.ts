@@ -345,6 +345,15 @@ describe('what is not HTTP', () => {
     });
   }
 
+  test('an expectation that nobody knows is passed over', async () => {
+    const head = `Host: x\r\nExpect: x\r\nConnection: close\r\nAuthorization: Bearer ${service.user.apiKey}`;
+    assert.match(await exchange(`GET /me HTTP/1.1\r\n${head}\r\n\r\n`), /^HTTP\/1\.1 200 OK\r\n/);
+    assert.match(
+      await exchange('GET /me HTTP/1.1\r\nHost: x\r\nExpect: x\r\nConnection: close\r\n\r\n'),
+      /missing_api_key/,
+    );
+  });
+
   /** All that comes back until the service closes the connection. */
   async function exchange(text: string): Promise<string> {
     const socket = connect(Number(new URL(service.url).port), '127.0.0.1');

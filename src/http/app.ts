@@ -47,6 +47,8 @@ export async function buildApp(services: Services): Promise<App> {
     routerOptions: { maxParamLength: 200 },
   }).withTypeProvider<TypeBoxTypeProvider>() as App;
 
+  // Node would answer 417 without a word. RFC 9110 §10.1.1 lets a server pass over an expectation that it does not know.
+  app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
   const gate = makeGate(services);
   app.setErrorHandler(sendProblem);
   requireAccessRule(app);
