@@ -1,6 +1,9 @@
 /** Idempotency-Key on POST: an effect happens once, its first answer is told again, and both are kept or neither. */
 import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
 import { purgeAnswers } from '../src/store/idempotency.ts';
@@ -85,6 +88,23 @@ describe('a replay', () => {
     assertProblem(await post('/identities', key, { value, meta: {} }), 409, 'idempotency_mismatch');
     assert.equal(await countIdentities(value), 1);
   });
+});
+
+test('a host in the request line makes no difference, however long it is', async () => {
+  const key = randomUUID();
+  const first = await post('/api-keys', key, {});
+  const headers = {
+    authorization: `Bearer ${service.user.apiKey}`,
+    'content-type': 'application/json',
+    'idempotency-key': key,
+  };
+  const { port } = new URL(service.url);
+  const path = `http://${randomBytes(4000).toString('hex')}/api-keys`;
+  const sent = request({ host: '127.0.0.1', port, method: 'POST', path, headers }).end('{}');
+  const [again] = (await once(sent, 'response')) as [IncomingMessage];
+  assert.equal(again.statusCode, 201);
+  assert.equal(again.headers['idempotent-replayed'], 'true');
+  assert.equal(await text(again), first.text);
 });
 
 test('the same key of another owner, or for another route, is another key', async () => {

@@ -128,9 +128,14 @@ function send(reply: FastifyReply, { status, location, text, replayed }: Kept): 
 
 function readScope(request: FastifyRequest): IdempotencyScope | undefined {
   const key = readKey(request);
-  const [path = ''] = request.url.split('?', 1);
+  if (key === undefined) return undefined;
   // Ids have one spelling, as everywhere.
-  return key === undefined ? undefined : { ownerId: request.ownerId, path: path.toLowerCase(), key };
+  return { ownerId: request.ownerId, path: readTarget(request).pathname.toLowerCase(), key };
+}
+
+/** A request line in absolute form names a host besides, of any length, which says nothing here. */
+function readTarget(request: FastifyRequest): URL {
+  return new URL(request.url, 'http://localhost');
 }
 
 function readKey(request: FastifyRequest): string | undefined {
@@ -143,9 +148,10 @@ function readKey(request: FastifyRequest): string | undefined {
 }
 
 function hashRequest(request: FastifyRequest): Buffer {
+  const { pathname, search } = readTarget(request);
   return (
     createHash('sha256')
-      .update(request.url)
+      .update(`${pathname}${search}`)
       .update('\n')
       // The one header that says what a request is about: to whom a message goes.
       .update(String(request.headers['x-recipient'] ?? ''))
