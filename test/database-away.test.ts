@@ -49,8 +49,9 @@ async function crash(): Promise<void> {
   await waitFor('PostgreSQL to be gone', async () => !(await findPostmaster(cluster.pgdata)));
 }
 
+const secret = randomBytes(32).toString('base64');
+
 function readSettings(databaseUrl = url) {
-  const secret = randomBytes(32).toString('base64');
   return readConfig({
     DATABASE_URL: databaseUrl,
     POSTHORN_SECRET_KEY: secret,
