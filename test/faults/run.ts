@@ -8,6 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { table as formatTable } from '../../src/lib/table.ts';
 import { databaseKill, databaseStop } from './database.ts';
+import { diskFull } from './disk-full.ts';
 import { failover } from './failover.ts';
 import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
 import { kill } from './kill.ts';
@@ -22,6 +23,7 @@ const faults: Record<string, Fault> = {
   'database-kill': databaseKill,
   failover,
   receiver,
+  'disk-full': diskFull,
   mime,
 };
 const shownViolations = 20;

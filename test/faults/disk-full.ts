@@ -1,0 +1,137 @@
+/**
+ * The disk under the data folder runs full under load, and later there is room again. What must hold: letters are put off with
+ * 452, or 451 where PostgreSQL went down over it, and writes of the API are answered 503; when there is room all goes on by
+ * itself; nothing is lost, and no table and no index is corrupt. The disk is a small file system in memory, which takes root.
+ */
+import { execFileSync } from 'node:child_process';
+import { closeSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Pool } from '../../src/db/client.ts';
+import { waitFor } from '../harness.ts';
+import { makeFolder } from '../programs.ts';
+import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
+import { Probe } from './probe.ts';
+import { prepareServer } from './server.ts';
+import { conclude, keepSending, prepareTrial } from './trial.ts';
+
+const diskMb = 400;
+const fullForMs = 4000;
+const backWithinMs = 60_000;
+/** A crash for want of room is mended by a restart, during which nobody is there to say that it is for want of room. */
+const fitting = [452, 451, 421];
+
+export const diskFull: Fault = {
+  about: 'the disk under the data folder runs full, then has room again',
+  rounds: { usual: 4, short: 2 },
+  boundMs: (rounds) => 150_000 + rounds * 150_000,
+  lacks: () =>
+    process.platform === 'linux' && process.getuid?.() === 0
+      ? null
+      : 'it takes Linux and root to mount a small disk',
+  run,
+};
+
+async function run(lent: FaultRun): Promise<Outcome> {
+  const { tell, random } = lent;
+  const disk = mountDisk(lent);
+  const server = await prepareServer(lent, { dataDir: path.join(disk, 'data') });
+  await server.start();
+  const trial = await prepareTrial(lent, server);
+  const { post } = trial;
+  const probe = new Probe(server);
+  const filler = path.join(disk, 'filler');
+  const broken: string[] = [];
+  for (let round = 1; round <= lent.rounds; round += 1) {
+    const before = { taken: post.acknowledged, deferred: post.deferred, refused: probe.unavailable };
+    const load = keepSending(trial, round);
+    probe.start();
+    await waitFor('letters to be taken', () => post.acknowledged > before.taken + 20, 30_000);
+    fill(filler, disk, pick(random, 0, 3) * 2 ** 20);
+    await waitFor('a letter to be put off', () => post.deferred > before.deferred, 60_000);
+    if (round % 2 === 0) await server.look((sql) => exhaustLog(sql));
+    await delay(fullForMs);
+    const full = { at: performance.now(), taken: post.acknowledged };
+    rmSync(filler);
+    await probe.recovered(backWithinMs);
+    await waitFor('letters to be taken again', () => post.acknowledged > full.taken, backWithinMs);
+    const backMs = Math.round(performance.now() - full.at);
+    await delay(1000);
+    await load.stop();
+    await probe.stop();
+    const told = [...post.deferrals].map(([status, count]) => `${status} ${count} times`).join(', ');
+    tell(
+      `round ${round}/${lent.rounds}${round % 2 === 0 ? ', the log of PostgreSQL too' : ''}: ${full.taken - before.taken} letters acknowledged until it was full, ${told} so far, ` +
+        `503 ${probe.unavailable - before.refused} times; taken again ${backMs} ms after there was room`,
+    );
+    broken.push(...(await server.look(findCorruption)));
+    if (probe.unavailable === before.refused) broken.push(`round ${round}: nobody was told 503`);
+  }
+  const odd = [...post.deferrals.keys()].filter((status) => !fitting.includes(status));
+  broken.push(...odd.map((status) => `letters were put off with ${status}`));
+  if (!post.deferrals.has(452)) broken.push('nobody was told 452');
+  const outcome = await conclude(trial);
+  return { ...outcome, broken: [...outcome.broken, ...broken, ...(await probe.conclude())] };
+}
+
+function mountDisk(lent: FaultRun): string {
+  const folder = makeFolder();
+  execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${diskMb}m,mode=755`, 'posthorn-faults', folder.path]);
+  lent.defer(() => {
+    execFileSync('umount', ['-l', folder.path]);
+    folder.remove();
+  });
+  return folder.path;
+}
+
+/** Takes what is free, but for so many bytes. */
+function fill(file: string, disk: string, leave: number): void {
+  const megabyte = Buffer.alloc(2 ** 20);
+  const handle = openSync(file, 'w');
+  try {
+    for (;;) {
+      const { bavail, bsize } = statfsSync(disk);
+      const size = Math.min(bavail * bsize - leave, megabyte.length);
+      if (size <= 0) return;
+      writeSync(handle, megabyte, 0, size);
+    }
+  } catch (error) {
+    // Someone else has just taken the rest.
+    if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
+  } finally {
+    closeSync(handle);
+  }
+}
+
+/** What PostgreSQL has set aside for its log is used up too, and it goes down: a log it cannot write is no log. */
+async function exhaustLog(sql: Pool): Promise<void> {
+  for (let segments = 0; segments < diskMb / 16; segments += 1) {
+    try {
+      await sql`select pg_logical_emit_message(true, 'faults', repeat('x', 1000)), pg_switch_wal()`;
+    } catch {
+      return;
+    }
+  }
+  throw new Error('PostgreSQL still writes its log on a disk that is full');
+}
+
+/** Every page of every table and index is read and held against its neighbours. */
+async function findCorruption(sql: Pool): Promise<string[]> {
+  await sql`create extension if not exists amcheck`;
+  const tables = await sql<{ name: string; fault: string }[]>`
+    select relname as name, found.msg as fault
+    from pg_class cross join lateral verify_heapam(oid) found
+    where relkind = 'r' and relnamespace = 'public'::regnamespace`;
+  const faults = tables.map(({ name, fault }) => `table ${name}: ${fault}`);
+  const indexes = await sql<{ oid: number; name: string }[]>`
+    select indexrelid as oid, indexrelid::regclass::text as name
+    from pg_index join pg_class on pg_class.oid = indrelid
+    join pg_class as index on index.oid = indexrelid join pg_am on pg_am.oid = index.relam
+    where amname = 'btree' and pg_class.relnamespace = 'public'::regnamespace`;
+  for (const { oid, name } of indexes) {
+    await sql`select bt_index_check(${oid}::oid::regclass, true)`.catch((error) =>
+      faults.push(`index ${name}: ${error.message}`),
+    );
+  }
+  return faults;
+}
