@@ -60,6 +60,16 @@ describe('an answer', () => {
 });
 
 describe('Retry-After', () => {
+  test('a date counts from the Date of the answer, since either clock may be off', () => {
+    const waits = (date: string) => {
+      const outcome = { ...answered(503, 'Sat, 31 Jan 2026 13:01:00 GMT'), headers: { date } };
+      return decideOn(outcome as PostOutcome).waitSeconds;
+    };
+    assert.equal(waits('Sat, 31 Jan 2026 13:00:00 GMT'), 60);
+    assert.equal(waits('Sat, 31 Jan 2026 11:01:00 GMT'), 7200);
+    assert.equal(waits('nonsense'), 3660, 'our own clock where it does not say');
+  });
+
   const inSeconds = (seconds: number) => new Date(now.getTime() + seconds * 1000).toUTCString();
   const cases: [string, string | null, number][] = [
     ['seconds', '120', 120],

@@ -35,7 +35,7 @@ export function decide(
   const jittered = scheduled * (0.9 + 0.2 * random());
   const asked =
     outcome.kind === 'answer' && [429, 503].includes(outcome.status)
-      ? readRetryAfter(outcome.retryAfter, now)
+      ? readRetryAfter(outcome.retryAfter, readDate(outcome.headers.date) ?? now)
       : 0;
   return { status: 'pending', waitSeconds: Math.max(jittered, asked), error, gone: false };
 }
@@ -47,12 +47,20 @@ function errorOf(status: number): TryError | null {
   return status === 429 ? 'rate_limited' : 'http_error';
 }
 
-/** Seconds or a date (RFC 9110 §10.2.3), up to a day; 0 when it says nothing of use. */
+/**
+ * Seconds or a date (RFC 9110 §10.2.3), up to a day; 0 when it says nothing of use. A date is one of the receiver's clock, so
+ * it is held against what that clock showed when it answered, where it says: ours may be off.
+ */
 function readRetryAfter(text: string | null, now: Date): number {
   if (text === null) return 0;
   const given = text.trim();
-  // A date has the name of its month; what Date.parse makes of other things is nobody's meaning.
-  const date = /[a-z]{3}/i.test(given) ? Date.parse(given) : Number.NaN;
-  const seconds = /^\d+$/.test(given) ? Number(given) : (date - now.getTime()) / 1000;
-  return Number.isNaN(seconds) ? 0 : Math.min(Math.max(seconds, 0), maxRetryAfterSeconds);
+  const date = readDate(given);
+  const seconds = /^\d+$/.test(given) ? Number(given) : date ? (date.getTime() - now.getTime()) / 1000 : 0;
+  return Math.min(Math.max(seconds, 0), maxRetryAfterSeconds);
+}
+
+/** A date has the name of its month; what Date.parse makes of other things is nobody's meaning. */
+function readDate(text: string | undefined): Date | null {
+  const time = text !== undefined && /[a-z]{3}/i.test(text) ? Date.parse(text) : Number.NaN;
+  return Number.isNaN(time) ? null : new Date(time);
 }
