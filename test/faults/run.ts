@@ -7,6 +7,7 @@ import { randomInt } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { table as formatTable } from '../../src/lib/table.ts';
+import { clockOff } from './clock.ts';
 import { databaseKill, databaseStop } from './database.ts';
 import { diskFull } from './disk-full.ts';
 import { failover } from './failover.ts';
@@ -24,6 +25,7 @@ const faults: Record<string, Fault> = {
   failover,
   receiver,
   'disk-full': diskFull,
+  clock: clockOff,
   mime,
 };
 const shownViolations = 20;

@@ -20,12 +20,14 @@ export interface Server {
   start(): Promise<void>;
   /** Starts it and does not wait. */
   launch(): void;
+  /** SIGTERM, and waits until it has ended. */
+  stop(): Promise<void>;
   /** SIGKILL, to the service alone: its database goes on. */
   kill(): Promise<void>;
   /** SIGKILL, to the postmaster of the embedded PostgreSQL. */
   killDatabase(): void;
   /** Calls the API as the first user. */
-  call(method: string, at: string, body?: unknown): Promise<Response>;
+  call(method: string, at: string, body?: unknown, headers?: Record<string, string>): Promise<Response>;
   look<T>(work: (sql: Pool) => Promise<T>): Promise<T>;
   /** Resident memory of the process, in MB. */
   memoryMb(): number;
@@ -40,14 +42,15 @@ interface ServerOptions {
   databaseUrl?: string;
   /** Of the machine's own making when left out. */
   dataDir?: string;
-  nodeArguments?: string[];
+  /** Asked at each start. */
+  nodeArguments?: () => string[];
 }
 
 export async function prepareServer(lent: FaultRun, options: ServerOptions = {}): Promise<Server> {
   const folder = options.dataDir ? { path: options.dataDir, remove: () => {} } : makeFolder();
   const [port, smtpPort] = [await freePort(lent.random), await freePort(lent.random)];
   const url = `http://127.0.0.1:${port}`;
-  const { databaseUrl, settings = {}, nodeArguments = [] } = options;
+  const { databaseUrl, settings = {}, nodeArguments = () => [] } = options;
   let program: Program | undefined;
   let isOver = false;
 
@@ -64,7 +67,7 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
   function launch(): void {
     // A run that was given up goes on until it notices.
     if (isOver) throw new Error('The fault is over.');
-    program = run(process.execPath, [...nodeArguments, 'src/cli.ts', 'serve'], {
+    program = run(process.execPath, [...nodeArguments(), 'src/cli.ts', 'serve'], {
       PORT: String(port),
       POSTHORN_SMTP_PORT: String(smtpPort),
       POSTHORN_DATA_DIR: folder.path,
@@ -87,17 +90,22 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
       const [, shown] = /(ph_[0-9A-Za-z]{38})/.exec(program?.output() ?? '') ?? [];
       server.apiKey = shown ?? server.apiKey;
     },
+    async stop() {
+      program?.child.kill('SIGTERM');
+      await program?.ended;
+    },
     async kill() {
       program?.child.kill('SIGKILL');
       await program?.ended;
     },
     killDatabase: () => killPostmaster(folder.path),
-    call: (method, at, body) =>
+    call: (method, at, body, headers = {}) =>
       fetch(`${url}${at}`, {
         method,
         headers: {
           authorization: `Bearer ${server.apiKey}`,
           ...(body ? { 'content-type': 'application/json' } : {}),
+          ...headers,
         },
         ...(body ? { body: JSON.stringify(body) } : {}),
       }),
