@@ -16,6 +16,7 @@ import { kill } from './kill.ts';
 import { killOneOfThree } from './kill-one-of-three.ts';
 import { mime } from './mime.ts';
 import { receiver } from './receiver.ts';
+import { smtp } from './smtp.ts';
 
 const faults: Record<string, Fault> = {
   kill,
@@ -26,6 +27,7 @@ const faults: Record<string, Fault> = {
   receiver,
   'disk-full': diskFull,
   clock: clockOff,
+  smtp,
   mime,
 };
 const shownViolations = 20;

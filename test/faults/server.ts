@@ -6,6 +6,8 @@ import { readFileSync } from 'node:fs';
 import net from 'node:net';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+// @ts-expect-error Plain JavaScript for any Node: it has no types.
+import { nodeFlags } from '../../bin/launch.js';
 import { connect, type Pool } from '../../src/db/client.ts';
 import { waitFor } from '../harness.ts';
 import { makeFolder, type Program, postgresPid, run } from '../programs.ts';
@@ -67,7 +69,7 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
   function launch(): void {
     // A run that was given up goes on until it notices.
     if (isOver) throw new Error('The fault is over.');
-    program = run(process.execPath, [...nodeArguments(), 'src/cli.ts', 'serve'], {
+    program = run(process.execPath, [...nodeFlags, ...nodeArguments(), 'src/cli.ts', 'serve'], {
       PORT: String(port),
       POSTHORN_SMTP_PORT: String(smtpPort),
       POSTHORN_DATA_DIR: folder.path,

@@ -1,0 +1,254 @@
+/**
+ * SMTP clients that stall, flood with connections, send lines of 1 GB, pipeline garbage, or hide a second message behind a line
+ * end that is none. What must hold: memory and time are bounded, each of them is told and cut, no second message is conjured;
+ * and an honest client beside them is served all the while.
+ */
+import { once } from 'node:events';
+import net from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import { waitFor } from '../harness.ts';
+import { SmtpClient } from '../smtp-client.ts';
+import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
+import { watchMemory } from './memory.ts';
+import { sendLetter } from './post-office.ts';
+import { prepareServer } from './server.ts';
+import { addresses, conclude, keepSending, prepareTrial, type Trial } from './trial.ts';
+
+const gigabyte = 2 ** 30;
+/** The bad ones come from an address of their own, since the bound for each address is what they run into. */
+const badHost = '127.0.0.2';
+const timeoutSeconds = 2;
+const messageTimeoutSeconds = 4;
+const perAddress = 50;
+/** 128 MiB of mail may be under way, by the usual setting. */
+const mostGrowthMb = 250;
+/** Its memory is compared from there on: the first letters alone take as much as an attack. */
+const warmLetters = 300;
+/** An honest letter is answered within this, whatever goes on beside it. */
+const honestMs = 5000;
+const patienceMs = 10_000;
+
+export const smtp: Fault = {
+  about: 'SMTP clients that stall, flood, send garbage or smuggle',
+  rounds: { usual: 5, short: 1 },
+  boundMs: (rounds) => 120_000 + rounds * 90_000,
+  run,
+};
+
+type Attack = (trial: Trial) => Promise<string[]>;
+const attacks: Record<string, Attack> = {
+  stall,
+  'flood of connections': floodConnections,
+  'a command line of 1 GB': (trial) => pour(trial, [], Buffer.alloc(65_536, 'x')),
+  'four message lines of 1 GB': async (trial) => {
+    const all = Array.from({ length: 4 }, () => pour(trial, toData, Buffer.alloc(65_536, 'x')));
+    return (await Promise.all(all)).flat();
+  },
+  'garbage in a pipeline': sendGarbage,
+  'commands without end, and no reading': neverRead,
+  smuggling: smuggle,
+};
+
+async function run(lent: FaultRun): Promise<Outcome> {
+  const server = await prepareServer(lent, {
+    settings: {
+      POSTHORN_SMTP_COMMAND_TIMEOUT: String(timeoutSeconds),
+      POSTHORN_SMTP_DATA_TIMEOUT: String(timeoutSeconds),
+      POSTHORN_SMTP_MESSAGE_TIMEOUT: String(messageTimeoutSeconds),
+      POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: String(perAddress),
+    },
+  });
+  await server.start();
+  const trial = await prepareTrial(lent, server, { senders: 2 });
+  const { post } = trial;
+  const broken: string[] = [];
+  const warming = keepSending(trial, 0);
+  await waitFor('the service to be warm', () => post.acknowledged >= warmLetters, 60_000);
+  await warming.stop();
+  const memory = watchMemory(server);
+  for (let round = 1; round <= lent.rounds; round += 1) {
+    for (const [name, attack] of Object.entries(attacks)) {
+      const load = keepSending(trial, round);
+      const [began, taken] = [performance.now(), post.acknowledged];
+      const found = await attack(trial);
+      const tookMs = Math.round(performance.now() - began);
+      await delay(100);
+      await load.stop();
+      broken.push(...found.map((fault) => `${name}: ${fault}`));
+      if (post.acknowledged === taken) broken.push(`${name}: no honest letter was taken meanwhile`);
+      lent.tell(
+        `round ${round}/${lent.rounds}: ${name}, over in ${tookMs} ms; ${post.acknowledged - taken} honest letters meanwhile, ` +
+          `the slowest so far in ${Math.round(post.slowestMs)} ms; ${memory.tell()}`,
+      );
+    }
+  }
+  memory.stop();
+  if (memory.growthMb() > mostGrowthMb) broken.push(`memory grew by ${memory.growthMb()} MB`);
+  if (post.slowestMs > honestMs) broken.push(`an honest letter waited ${Math.round(post.slowestMs)} ms`);
+  if (post.broken > 0 || post.deferred > 0)
+    broken.push(`honest connections broke ${post.broken} times, letters were put off ${post.deferred} times`);
+  if (!server.isRunning()) broken.push('the service has ended');
+  broken.push(...server.errors().map((line) => `the service logged: ${line}`));
+  const outcome = await conclude(trial);
+  return { ...outcome, broken: [...outcome.broken, ...broken] };
+}
+
+async function open({ server }: Trial): Promise<SmtpClient> {
+  const socket = net.connect({
+    host: '127.0.0.1',
+    port: server.smtpPort,
+    localAddress: badHost,
+    noDelay: true,
+  });
+  const client = new SmtpClient(socket);
+  await once(socket, 'connect');
+  return client;
+}
+
+const envelope = ['EHLO bad.example', 'MAIL FROM:<bad@sender.example>', `RCPT TO:<${addresses[0]}>`];
+const toData = [...envelope, 'DATA'];
+
+/** Opens a connection and gets as far as these commands lead. */
+async function say(trial: Trial, commands: readonly string[]): Promise<SmtpClient> {
+  const client = await open(trial);
+  await client.reply();
+  for (const command of commands) await client.command(command);
+  return client;
+}
+
+/** Waits until the server has ended it; a sentence when it does not. */
+async function awaitCut(what: string, client: SmtpClient, withinMs: number): Promise<string[]> {
+  const cut = await Promise.race([
+    client.ended().then(
+      () => true,
+      () => false,
+    ),
+    delay(withinMs, false, { ref: false }),
+  ]);
+  client.close();
+  return cut ? [] : [`${what} was not cut within ${withinMs} ms`];
+}
+
+/** Wherever a dialogue stops, it is ended; and so is one that goes on, by a byte now and then. */
+async function stall(trial: Trial): Promise<string[]> {
+  const stops = [[], envelope.slice(0, 1), envelope.slice(0, 2), envelope, toData];
+  const silent = stops.map(async (commands) => {
+    const client = await say(trial, commands);
+    return awaitCut(
+      `silence after ${commands.at(-1) ?? 'the greeting'}`,
+      client,
+      timeoutSeconds * 1000 + patienceMs,
+    );
+  });
+  const dripping = [[], toData].map(async (commands) => {
+    const client = await say(trial, commands);
+    const timer = setInterval(() => client.socket.write('x'), 300);
+    const found = await awaitCut('a drip of bytes', client, messageTimeoutSeconds * 1000 + patienceMs);
+    clearInterval(timer);
+    return found;
+  });
+  return (await Promise.all([...silent, ...dripping])).flat();
+}
+
+async function floodConnections(trial: Trial): Promise<string[]> {
+  const clients = await Promise.all(Array.from({ length: 4 * perAddress }, () => open(trial)));
+  const greetings = await Promise.all(clients.map((client) => client.reply().catch(() => null)));
+  const welcome = greetings.filter((greeting) => greeting?.status === 220).length;
+  for (const client of clients) client.close();
+  return welcome <= perAddress ? [] : [`${welcome} of ${clients.length} connections were welcome`];
+}
+
+/** Sends up to 1 GB of this, without a line end; it is to be cut long before. */
+async function pour(trial: Trial, commands: readonly string[], piece: Buffer): Promise<string[]> {
+  const client = await say(trial, commands);
+  const { socket } = client;
+  const deadline = performance.now() + 60_000;
+  let sent = 0;
+  while (sent < gigabyte && !client.isOver && client.error === null && performance.now() < deadline) {
+    sent += piece.length;
+    if (socket.write(piece)) continue;
+    await waitFor('room', () => !socket.writableNeedDrain || client.isOver || client.error, patienceMs);
+  }
+  const found = await awaitCut('it', client, patienceMs);
+  return sent < gigabyte / 4 ? found : [...found, `${sent} bytes were read`];
+}
+
+async function sendGarbage(trial: Trial): Promise<string[]> {
+  const { random } = trial.lent;
+  const found: string[][] = [];
+  for (let n = 0; n < 10; n += 1) {
+    const client = await open(trial);
+    const bytes = Buffer.from(
+      Array.from({ length: pick(random, 1000, 200_000) }, () => pick(random, 0, 255)),
+    );
+    const words = [
+      'MAIL FROM:<',
+      'RCPT TO:<',
+      'DATA\r\n',
+      'STARTTLS\r\n',
+      'BDAT 99999999999\r\n',
+      '\r\n',
+      '\n.\n',
+    ];
+    for (let at = 0; at < bytes.length; at += pick(random, 20, 2000))
+      bytes.write(words[pick(random, 0, words.length - 1)] ?? '', at);
+    client.socket.write(bytes);
+    client.socket.end();
+    found.push(await awaitCut('garbage', client, timeoutSeconds * 1000 + patienceMs));
+  }
+  return found.flat();
+}
+
+/** Its answers are not read, so it is not to be read either. */
+async function neverRead(trial: Trial): Promise<string[]> {
+  const client = await open(trial);
+  client.socket.pause();
+  const noops = Buffer.from('NOOP\r\n'.repeat(10_000));
+  let sent = 0;
+  while (sent < 50_000_000 && client.socket.write(noops)) sent += noops.length;
+  await delay(500);
+  client.close();
+  return [];
+}
+
+/** What looks like an end of the message to some servers, and is none (RFC 5321 §4.1.1.4). */
+const falseEnds = [
+  '\n.\n',
+  '\r.\r',
+  '\n.\r\n',
+  '\r\n.\n',
+  '\r\n.\r',
+  '\r.\r\n',
+  '\n.\r',
+  '\r\r\n.\r\r\n',
+  '\r\n\0.\r\n',
+];
+
+/** The whole is one message, with the hidden dialogue as a part of its body. */
+async function smuggle(trial: Trial): Promise<string[]> {
+  const { ledger, lent } = trial;
+  const found: string[] = [];
+  for (const end of falseEnds) {
+    const n = ledger.letters.length;
+    const hidden = [
+      `MAIL FROM:<admin@faults.example>`,
+      `RCPT TO:<${addresses[1]}>`,
+      'DATA',
+      `Message-ID: <hidden${n}@sender.example>`,
+      '',
+      `Hidden ${pick(lent.random, 0, 1e9)}`,
+      '',
+    ].join('\r\n');
+    const raw = `Message-ID: <open${n}@sender.example>\r\nSubject: smuggling\r\n\r\nbefore${end}${hidden}`;
+    const letter = ledger.enter([addresses[0] ?? ''], () => Buffer.from(raw, 'latin1'));
+    const client = await say(trial, envelope.slice(0, 1));
+    letter.sendings += 1;
+    const reply = await sendLetter(client, letter);
+    if (reply.status === 250) letter.acknowledgedIn = 1;
+    else found.push(`${JSON.stringify(end)} was answered ${reply.full}`);
+    const quit = await client.command('QUIT');
+    if (quit.status !== 221) found.push(`${JSON.stringify(end)}: QUIT was answered ${quit.full}`);
+    client.close();
+  }
+  return found;
+}
