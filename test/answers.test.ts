@@ -345,6 +345,13 @@ describe('what is not HTTP', () => {
     });
   }
 
+  test('HTTP/1.1 without a Host is a 400 problem, and HTTP/1.0 has none', async () => {
+    const answer = await exchange('GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n');
+    assert.match(answer, /^HTTP\/1\.1 400 Bad Request\r\n/);
+    assert.equal(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)).code, 'bad_request');
+    assert.match(await exchange('GET /health/live HTTP/1.0\r\n\r\n'), /^HTTP\/1\.1 200 OK\r\n/);
+  });
+
   test('an expectation that nobody knows is passed over', async () => {
     const head = `Host: x\r\nExpect: x\r\nConnection: close\r\nAuthorization: Bearer ${service.user.apiKey}`;
     assert.match(await exchange(`GET /me HTTP/1.1\r\n${head}\r\n\r\n`), /^HTTP\/1\.1 200 OK\r\n/);

@@ -4,7 +4,8 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
-import { fastify, type RawRequestDefaultExpression } from 'fastify';
+import { type FastifyRequest, fastify, type RawRequestDefaultExpression } from 'fastify';
+import { Problem } from '../problems.ts';
 import { type Gate, makeGate, requireAccessRule } from './access.ts';
 import { answerBeforeDeadline } from './deadline.ts';
 import { makeProblemSender, sendClientError } from './errors.ts';
@@ -44,6 +45,8 @@ export async function buildApp(services: Services): Promise<App> {
     forceCloseConnections: 'idle',
     // A client that never ends its request must not hold its socket, or our own end, for ever.
     requestTimeout: 120_000,
+    // Node would refuse without a word: see `requireHost`.
+    http: { requireHostHeader: false },
     routerOptions: { maxParamLength: 200 },
   }).withTypeProvider<TypeBoxTypeProvider>() as App;
 
@@ -108,6 +111,7 @@ function passRequests(app: App, services: Services, gate: Gate): void {
       done();
     };
     try {
+      requireHost(request);
       const caller = gate.admit(request);
       // A promise only where there is something to wait for: this is every request's path.
       if (caller instanceof Promise) caller.then(enter).catch(done);
@@ -138,6 +142,12 @@ function passRequests(app: App, services: Services, gate: Gate): void {
       log.debug({ requestId: request.id, ...labels, ms: Math.round(reply.elapsedTime) }, 'request');
     done();
   });
+}
+
+/** RFC 9112 §3.2 */
+function requireHost({ headers, raw }: FastifyRequest): void {
+  if (headers.host === undefined && raw.httpVersion === '1.1')
+    throw new Problem('bad_request', { detail: 'HTTP/1.1 wants a Host header.' });
 }
 
 function readRequestId(request: RawRequestDefaultExpression): string {
