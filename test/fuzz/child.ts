@@ -4,6 +4,7 @@
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { Random } from './random.ts';
 import type { Case, Fuzzed, Report } from './target.ts';
 import { againWith, foundFolder, targets } from './targets.ts';
@@ -39,8 +40,8 @@ async function runCase(fuzzed: Fuzzed, number: number): Promise<void> {
   };
   tell({ kind: 'begun', number });
   try {
-    const outcome = await fuzzed.run(one);
-    tell({ kind: 'ended', number, outcome, memoryBytes: process.memoryUsage.rss() });
+    const outcomes = await Promise.race([fuzzed.run(one), giveUpLate()]);
+    tell({ kind: 'ended', number, outcomes, memoryBytes: process.memoryUsage.rss() });
   } catch (error) {
     const what = (error as Error).stack ?? String(error);
     const folder = path.join(foundFolder, `${name}-${seed}-${number}`);
@@ -50,6 +51,12 @@ async function runCase(fuzzed: Fuzzed, number: number): Promise<void> {
     for (const [file, content] of kept) writeFileSync(path.join(folder, file), content);
     tell({ kind: 'found', number, what, folder });
   }
+}
+
+/** Longer than anything that a case waits for by its own rules. */
+async function giveUpLate(): Promise<never> {
+  await delay(45_000, undefined, { ref: false });
+  throw new Error('The case was not over after 45 s');
 }
 
 function tell(report: Report): void {

@@ -16,7 +16,8 @@ import { messageSchema } from '../../src/webhooks/event-types.ts';
 import type { Answer, DnsServer } from '../dns.ts';
 import type { TestUser } from '../harness.ts';
 import { checkMessage, checkStrings } from '../mail-invariants.ts';
-import { domains, makeMessage, tokens } from './mime-maker.ts';
+import { makeMessage } from './mime-maker.ts';
+import { domains, tokens } from './mime-words.ts';
 import { mutate } from './mutate.ts';
 import type { Random } from './random.ts';
 import { expect, type FuzzedService, startFuzzedService } from './service.ts';
@@ -61,7 +62,7 @@ export const mime: Target = {
       const outcome = await examine(one, service.dns);
       if (one.number % 100 === 0) await sendThrough(service, user, makeAny(one.random));
       service.assertNoErrors();
-      return outcome;
+      return [outcome];
     };
     return { lanes: 1, run, close: () => service.stop() } satisfies Fuzzed;
   },

@@ -5,9 +5,11 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomInt } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
-import { makeFolder, postgresPid } from '../programs.ts';
+import { postgresPid } from '../programs.ts';
 import { targets } from './targets.ts';
 import { Watch } from './watch.ts';
 
@@ -32,13 +34,13 @@ async function fuzz(name: string): Promise<boolean> {
   const tell = (line: string) => process.stderr.write(`${name}: ${line}\n`);
   const again = `npm run test:fuzz -- ${name} --seconds ${seconds} --seed ${seed}`;
   tell(only === undefined ? `${seconds} s, seed ${seed} (again with: ${again})` : `case ${only} of ${seed}`);
-  const folder = makeFolder();
+  const folder = mkdtempSync(path.join(tmpdir(), 'posthorn fuzz '));
   const run = new Watch(name, seed, tell);
   try {
-    await run.untilItEnds(start(name, folder.path));
+    await run.untilItEnds(start(name, folder));
   } finally {
-    killPostmaster(folder.path);
-    folder.remove();
+    killPostmaster(folder);
+    rmSync(folder, { recursive: true, force: true });
   }
   run.tellProgress();
   tell(run.finds.size === 0 && !isInterrupted ? '✓ nothing was found' : `✗ see above; seed ${seed}`);

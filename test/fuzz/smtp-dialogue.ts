@@ -47,6 +47,8 @@ export class Dialogue {
 
   /** False where it did not come about. */
   async secure(): Promise<boolean> {
+    // Upon a socket that is closed a handshake would neither succeed nor fail.
+    if (this.#isOver || this.#socket.destroyed) return false;
     this.#socket.removeAllListeners();
     this.#socket.on('error', () => {});
     const secured = tls.connect({ socket: this.#socket, rejectUnauthorized: false });

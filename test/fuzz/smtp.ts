@@ -32,7 +32,7 @@ export const smtp: Target = {
     const run = async (one: Case) => {
       const outcome = await new Attack(service, users, one).run();
       service.assertNoErrors();
-      return outcome;
+      return [outcome];
     };
     return { lanes: 12, run, close: () => service.stop() } satisfies Fuzzed;
   },

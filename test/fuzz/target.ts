@@ -10,8 +10,8 @@ export interface Target {
 export interface Fuzzed {
   /** Cases that run at once. */
   lanes: number;
-  /** Throws where a promise did not hold; else says in a few words how it went, so that the variety can be counted. */
-  run(one: Case): Promise<string>;
+  /** Throws where a promise did not hold; else says in a few words how it went, for the variety to be counted. */
+  run(one: Case): Promise<string[]>;
   close(): Promise<void>;
 }
 
@@ -27,5 +27,5 @@ export interface Case {
 export type Report =
   | { kind: 'ready' }
   | { kind: 'begun'; number: number }
-  | { kind: 'ended'; number: number; outcome: string; memoryBytes: number }
+  | { kind: 'ended'; number: number; outcomes: string[]; memoryBytes: number }
   | { kind: 'found'; number: number; what: string; folder: string };

@@ -1,10 +1,11 @@
 /** The targets by name, and where and how their finds are kept. */
 import path from 'node:path';
+import { http } from './http.ts';
 import { mime } from './mime.ts';
 import { smtp } from './smtp.ts';
 import type { Target } from './target.ts';
 
-export const targets: Record<string, Target> = { mime, smtp };
+export const targets: Record<string, Target> = { mime, smtp, http };
 
 /** Not under version control. */
 export const foundFolder = path.join(import.meta.dirname, 'found');

@@ -59,7 +59,7 @@ export class Watch {
       this.#cases += 1;
       if (report.kind === 'found') this.#tellFind(report.what, report.number, report.folder);
       else {
-        this.#outcomes.add(report.outcome);
+        for (const outcome of report.outcomes) this.#outcomes.add(outcome);
         this.#memoryBytes = report.memoryBytes;
       }
     }
