@@ -30,6 +30,8 @@ export interface Rules {
 export interface Verdict {
   /** `owed`: a reply is to come. `tls`: the handshake is the client's to begin. `over`: nothing more will be said. */
   state: 'owed' | 'idle' | 'data' | 'tls' | 'over';
+  /** The reply that is to come is to a STARTTLS with more behind it in the clear: the server may as well just go. */
+  mayBeCut: boolean;
   /** Messages that were acknowledged. */
   taken: Taken[];
   /** What the server should not have said. */
@@ -46,7 +48,7 @@ const successes: Record<string, number> = {
 };
 
 export function follow(sent: Sent, replies: readonly Reply[], rules: Rules): Verdict {
-  const verdict: Verdict = { state: 'idle', taken: [], faults: [] };
+  const verdict: Verdict = { state: 'idle', mayBeCut: false, taken: [], faults: [] };
   const reader = new Reader(sent.plain, replies, rules, verdict);
   const greeting = replies[0];
   if (!greeting) return { ...verdict, state: 'owed' };
@@ -103,7 +105,10 @@ class Reader {
       const isLong = end + 1 - this.#at > this.#rules.maxLineBytes;
       this.#at = end + 1;
       const reply = this.#replies[this.#next++];
-      if (!reply) return 'owed';
+      if (!reply) {
+        this.#verdict.mayBeCut = /^\s*STARTTLS\s*$/i.test(line) && this.#at < this.#bytes.length;
+        return 'owed';
+      }
       const state = isLong ? this.#refused(reply) : this.#take(line, reply);
       if (state) return state;
     }
