@@ -97,6 +97,23 @@ function limit(random: Random): number {
   return random.chance(0.05) ? maxBytes : usualBytes;
 }
 
+/** By which another than the author might be shown, or judged. */
+const forgeries = [
+  'From: eve@c.example\r\n',
+  'from : Eve <eve@c.example>\r\n',
+  'From:\r\n eve@c.example\r\n',
+  'From\0: eve@c.example\r\n',
+  'From: eve@c.example\n',
+  'From: eve@c.example\r',
+  'Subject: x\r\n\r\nFrom: eve@c.example\r\n',
+  '\r\n',
+  ' x\r\n',
+  'Sender: eve@c.example\r\n',
+  'DKIM-Signature: v=1; a=rsa-sha256; d=c.example; s=s1; h=from; bh=x; b=x\r\n',
+  ' <eve@c.example>',
+  'eve@c.example, ',
+];
+
 /** A message that its author signed, and then perhaps a forger's work. */
 async function makeSigned(random: Random): Promise<Buffer> {
   const from = random.pick([
@@ -104,28 +121,20 @@ async function makeSigned(random: Random): Promise<Buffer> {
     `From: ada@${signer}\r\n`,
     `from : <ada@b.${signer}>\r\n`,
   ]);
-  const whole = Buffer.concat([
-    Buffer.from(from),
-    random.chance(0.7) ? makeMessage(random) : random.pick(fixtures),
-  ]);
-  const signed = await sign(random, whole.subarray(0, maxBytes));
-  if (random.chance(0.4)) return signed;
-  const forged = [
-    ...tokens,
-    '\r\nFrom: eve@c.example\r\n',
-    'From: eve@c.example\r\n',
-    ', eve@c.example',
-    '<eve@c.example>',
-  ];
-  const at = random.chance(0.5) ? 0 : signed.indexOf(from);
-  const edited = Buffer.concat([
-    signed.subarray(0, at),
-    Buffer.from(random.pick(forged), 'latin1'),
-    signed.subarray(at),
-  ]);
-  return random.chance(0.5)
+  const any = random.chance(0.7) ? makeMessage(random) : random.pick(fixtures);
+  const rest = any.toString('latin1').replaceAll(/^from[ \t]*:/gim, 'X-From:');
+  const signed = await sign(random, Buffer.from(`${from}${rest}`, 'latin1').subarray(0, maxBytes));
+  if (random.chance(0.3)) return signed;
+  const at = random.chance(0.6) ? 0 : signed.indexOf(from) + random.below(from.length + 1);
+  const forgery = Buffer.from(random.pick(forgeries), 'latin1');
+  const edited = Buffer.concat([signed.subarray(0, at), forgery, signed.subarray(at)]);
+  return random.chance(0.7)
     ? edited
-    : mutate(random, edited, { dictionary: forged, others: fixtures, most: limit(random) });
+    : mutate(random, edited, {
+        dictionary: [...tokens, ...forgeries],
+        others: fixtures,
+        most: limit(random),
+      });
 }
 
 async function sign(random: Random, message: Buffer): Promise<Buffer> {
