@@ -19,8 +19,20 @@ const rooms: Record<string, readonly string[]> = {
   http: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks'],
   main: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'smtp', 'http'],
   doctor: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'main'],
+  reseal: ['lib', 'db', 'store', 'identities', 'webhooks'],
   'cli-identities': ['lib', 'config', 'problems', 'db', 'store', 'identities', 'main'],
-  cli: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'main', 'doctor', 'cli-identities'],
+  cli: [
+    'lib',
+    'config',
+    'problems',
+    'db',
+    'store',
+    'identities',
+    'main',
+    'doctor',
+    'reseal',
+    'cli-identities',
+  ],
 };
 
 /** Packages that are a way of speaking, used wherever schemas or routes are written; every other has one importer. */

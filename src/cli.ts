@@ -1,7 +1,8 @@
 /**
- * The command line: `posthorn serve | migrate | users | keys | identities | doctor`. Every command that prints data takes --json.
+ * The command line: `posthorn serve | migrate | backup | reseal | users | keys | identities | doctor`. What prints data takes --json.
  * Exit codes: 0 done, 1 it failed and the message says what to do, 2 the command was not understood.
  */
+import path from 'node:path';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import {
   addIdentity,
@@ -14,6 +15,7 @@ import {
 } from './cli-identities.ts';
 import { type Config, readConfig } from './config.ts';
 import { isUnavailable, type Pool } from './db/client.ts';
+import { backUpEmbedded } from './db/embedded-backup.ts';
 import { migrate, prepareSchema, readSchemaState } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { diagnose, printFindings } from './doctor.ts';
@@ -21,9 +23,11 @@ import { type IdentityValue, readIdentityValue } from './identities/value.ts';
 import { isUuid } from './lib/ids.ts';
 import { type Log, makeLog } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
+import { makeSealer } from './lib/secrets.ts';
 import { table } from './lib/table.ts';
 import { readVersion } from './lib/version.ts';
-import { startService } from './main.ts';
+import { loadSecretKeys, startService } from './main.ts';
+import { resealSecrets } from './reseal.ts';
 import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from './store/api-keys.ts';
 import { ensureUser, findUser, findUserByEmail, listUsers, type User } from './store/users.ts';
 
@@ -52,6 +56,24 @@ program
         { applied },
         applied.length > 0 ? `Applied ${applied.join(', ')}.` : 'The schema is up to date.',
       );
+    }),
+  );
+
+program
+  .command('backup')
+  .description('copy the embedded database, beside a running service, into a new folder')
+  .argument('<folder>', 'a folder that is not there yet')
+  .option('--json', 'print JSON')
+  .action(backUp);
+
+program
+  .command('reseal')
+  .description('encrypt every stored secret anew, under the first key of POSTHORN_SECRET_KEY')
+  .option('--json', 'print JSON')
+  .action((options) =>
+    withSchema(async (sql, _log, config) => {
+      const resealed = await resealSecrets(sql, makeSealer(loadSecretKeys(config)));
+      print(options, { resealed }, `${resealed} secrets were under another key; none is now.`);
     }),
   );
 
@@ -218,6 +240,23 @@ try {
   await program.parseAsync();
 } catch (error) {
   process.exitCode = report(error);
+}
+
+async function backUp(folder: string, options: { json?: boolean }): Promise<void> {
+  const { databaseUrl, dataDir, secretKeys } = readConfig(process.env);
+  if (databaseUrl !== null) {
+    throw new OperatorError(
+      'The database is yours (DATABASE_URL), and so are its backups: pg_dump or pg_basebackup. See docs/operations.md.',
+    );
+  }
+  const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
+  const usesKeyFile = secretKeys === null;
+  const made = await backUpEmbedded({ dataDir, to: path.resolve(folder), usesKeyFile, log });
+  const key = made.hasKey
+    ? 'secret.key is in it, so keep it as safe as the service.'
+    : 'The secret key is not in it: keep POSTHORN_SECRET_KEY elsewhere, or its secrets cannot be read.';
+  const size = `${made.files} files, ${Math.ceil(made.bytes / 2 ** 20)} MiB`;
+  print(options, made, `Backed up to ${made.folder} (${size}).\n${key}`);
 }
 
 async function serve(): Promise<void> {

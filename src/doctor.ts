@@ -7,7 +7,8 @@ import { readSchemaState } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { makeLog } from './lib/log.ts';
 import { makeSealer } from './lib/secrets.ts';
-import { findSealed, loadSecretKeys } from './main.ts';
+import { loadSecretKeys, tellMissingKeys } from './main.ts';
+import { countSealedByKey } from './store/sealed-secrets.ts';
 
 export interface Finding {
   check: string;
@@ -96,16 +97,22 @@ async function checkSchema(sql: Pool): Promise<Omit<Finding, 'check'>> {
 async function checkSecretKey(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
   const sealer = makeSealer(loadSecretKeys(config));
   const { pending } = await readSchemaState(sql);
-  const stored = pending.length === 0 ? await findSealed(sql) : [];
-  if (stored.length === 0) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
-  try {
-    for (const { sealed, context } of stored) sealer.open(sealed, context);
-    return { level: 'ok', detail: 'opens the stored secrets' };
-  } catch (error) {
+  const counts = pending.length === 0 ? await countSealedByKey(sql) : [];
+  if (counts.length === 0) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
+  const fault = tellMissingKeys(sealer, counts);
+  if (fault !== null) {
     const remedy =
       'Put the key that was used before into POSTHORN_SECRET_KEY, after the new one with a comma.';
-    return { level: 'fail', detail: messageOf(error), remedy };
+    return { level: 'fail', detail: fault, remedy };
   }
+  const older = counts
+    .filter(({ keyId }) => keyId !== sealer.keyIds[0])
+    .reduce((sum, { count }) => sum + count, 0);
+  if (older === 0) return { level: 'ok', detail: 'opens the stored secrets' };
+  return {
+    level: 'ok',
+    detail: `opens the stored secrets; ${older} are under an older key (posthorn reseal)`,
+  };
 }
 
 async function checkClock(sql: Pool): Promise<Omit<Finding, 'check'>> {

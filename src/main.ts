@@ -12,7 +12,6 @@ import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-door.ts';
 import type { App, Services } from './http/services.ts';
-import { dkimContext } from './identities/dkim.ts';
 import { type Lookup, makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
@@ -29,17 +28,15 @@ import { completeData } from './mail/payload.ts';
 import { startMailDoor } from './smtp/door.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
-import { findAnyDkimKey } from './store/dkim-keys.ts';
 import { purgeAnswers } from './store/idempotency.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
+import { countSealedByKey, type SealedCount } from './store/sealed-secrets.ts';
 import { createFirstUser, type User } from './store/users.ts';
-import { findAnySealedSecret } from './store/webhooks.ts';
 import { classify } from './webhooks/addresses.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { makeEgress } from './webhooks/egress.ts';
 import { makePoster } from './webhooks/post.ts';
-import { secretContext } from './webhooks/secret.ts';
 
 export interface Service {
   /** Where the API listens; null without the role `api`. */
@@ -140,27 +137,20 @@ export function loadSecretKeys(config: Config): readonly Buffer[] {
   return config.secretKeys ?? [readOrMakeKeyFile(path.join(config.dataDir, 'secret.key'))];
 }
 
-/** One of each kind that is stored encrypted, as far as there are any. */
-export async function findSealed(sql: Services['sql']): Promise<{ sealed: Buffer; context: string }[]> {
-  const secret = await findAnySealedSecret(sql);
-  const key = await findAnyDkimKey(sql);
-  return [
-    ...(secret ? [{ sealed: secret.secret, context: secretContext(secret.id) }] : []),
-    ...(key ? [{ sealed: key.privateKey, context: dkimContext(key.identityId, key.selector) }] : []),
-  ];
-}
-
-/** A key that does not open what is stored would show only later, as webhooks that are not called and mail that is not signed. */
+/** A key that is missing would show only later, as webhooks that are not called and mail that is not signed. */
 export async function openSealer(secretKeys: readonly Buffer[], sql: Services['sql']): Promise<Sealer> {
   const sealer = makeSealer(secretKeys);
-  const stored = await findSealed(sql);
-  try {
-    for (const { sealed, context } of stored) sealer.open(sealed, context);
-  } catch (cause) {
-    const message = `${(cause as Error).message}. Add the key that was used before to POSTHORN_SECRET_KEY, after a comma.`;
-    throw new OperatorError(message, { cause });
-  }
-  return sealer;
+  const fault = tellMissingKeys(sealer, await countSealedByKey(sql));
+  if (fault === null) return sealer;
+  throw new OperatorError(`${fault}. Add the key that was used before, after a comma.`);
+}
+
+/** What is stored under keys that the sealer does not have; null when it opens everything. */
+export function tellMissingKeys({ keyIds }: Sealer, stored: SealedCount[]): string | null {
+  const missing = stored.filter(({ keyId }) => !keyIds.includes(keyId));
+  if (missing.length === 0) return null;
+  const told = missing.map(({ keyId, count }) => `${count} encrypted under key ${keyId}`);
+  return `There are stored secrets, ${told.join(', ')}, which POSTHORN_SECRET_KEY does not hold`;
 }
 
 async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service['firstUser']> {

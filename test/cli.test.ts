@@ -112,7 +112,7 @@ test('a command that is not understood exits with 2 and suggests the near one', 
   assert.equal((await posthorn(['users', 'create'], settings)).code, 2);
   const help = await posthorn(['--help'], settings);
   assert.equal(help.code, 0);
-  for (const name of ['serve', 'migrate', 'users', 'keys', 'identities', 'doctor'])
+  for (const name of ['serve', 'migrate', 'backup', 'reseal', 'users', 'keys', 'identities', 'doctor'])
     assert.match(help.output, new RegExp(`^  ${name}`, 'm'));
 });
 

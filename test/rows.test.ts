@@ -8,6 +8,7 @@ import { newId } from '../src/lib/ids.ts';
 import * as apiKeys from '../src/store/api-keys.ts';
 import * as idempotency from '../src/store/idempotency.ts';
 import * as identities from '../src/store/identities.ts';
+import * as sealedSecrets from '../src/store/sealed-secrets.ts';
 import * as users from '../src/store/users.ts';
 import * as webhooks from '../src/store/webhooks.ts';
 import { makeDatabase } from './harness.ts';
@@ -188,7 +189,10 @@ describe('rows are what their interfaces say', () => {
     const listed = await webhooks.listWebhooks(sql, owner, page);
     for (const row of listed.rows) assertShape(row, { ...shape, position: 'string' });
     assert.deepEqual(await webhooks.findSealedSecret(sql, owner, given.id), sealedSecret);
-    assertShape(await webhooks.findAnySealedSecret(sql), { id: 'string', secret: 'Buffer' });
+    for (const row of await sealedSecrets.countSealedByKey(sql))
+      assertShape(row, { keyId: 'string', count: 'number' });
+    const [sealed] = await sealedSecrets.listSealedElsewhere(sql, '00000000', 1);
+    assertShape(sealed, { place: 'string', id: 'string', selector: 'string|null', sealed: 'Buffer' });
   });
 
   test('kept answers', async () => {

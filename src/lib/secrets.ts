@@ -7,6 +7,8 @@ import { createCipheriv, createDecipheriv, createHash, createSecretKey, randomBy
 import { existsSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 
 export interface Sealer {
+  /** What each key goes by, in hex; the first is the one that seals. */
+  readonly keyIds: readonly string[];
   seal(plaintext: string, context: string): Buffer;
   open(sealed: Uint8Array, context: string): string;
 }
@@ -19,6 +21,7 @@ export function makeSealer(keys: readonly Buffer[]): Sealer {
   if (current === undefined) throw new Error('A sealer needs a key');
 
   return {
+    keyIds: [...byId.keys()],
     seal(plaintext, context) {
       const nonce = randomBytes(12);
       const cipher = createCipheriv('aes-256-gcm', current.key, nonce).setAAD(Buffer.from(context));

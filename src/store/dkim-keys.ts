@@ -18,15 +18,6 @@ export async function addDkimKey(
     values (${ownerId}, ${id}, ${key.selector}, ${key.publicKey}, ${key.privateKey})`;
 }
 
-/** Any one, to see whether the operator's key opens what is stored. */
-export async function findAnyDkimKey(
-  sql: Sql,
-): Promise<{ identityId: string; selector: string; privateKey: Buffer } | undefined> {
-  const [row] = await sql<{ identityId: string; selector: string; privateKey: Buffer }[]>`
-    select identity_id as "identityId", selector, private_key as "privateKey" from dkim_keys limit 1`;
-  return row;
-}
-
 /** The one that was seen in DNS stays; those before it go. */
 export async function retireDkimKeys(
   sql: Sql,

@@ -137,9 +137,3 @@ export async function rotateSecret(
     return current;
   });
 }
-
-/** Whichever comes first, of whomever: `posthorn doctor` tries the secret key on it. */
-export async function findAnySealedSecret(sql: Sql): Promise<{ id: string; secret: Buffer } | undefined> {
-  const [row] = await sql<{ id: string; secret: Buffer }[]>`select id, secret from webhooks limit 1`;
-  return row;
-}

@@ -131,7 +131,8 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
 /** Of services that share a database. */
 const sharedKey = Buffer.alloc(32, 'faults').toString('base64');
 
-function embeddedUrl(dataDir: string): string {
+/** Of the embedded PostgreSQL that runs on a data folder. */
+export function embeddedUrl(dataDir: string): string {
   const read = (name: string) => readFileSync(path.join(dataDir, 'postgres', name), 'utf8');
   const port = read('postmaster.pid').split('\n')[3];
   return `postgres://posthorn:${read('posthorn.password').trim()}@127.0.0.1:${port}/posthorn`;

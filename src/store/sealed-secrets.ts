@@ -1,0 +1,56 @@
+/**
+ * Every secret that is kept for longer than a day, by the key it is sealed under, which its first bytes name. Not by owner:
+ * the key is the operator's.
+ */
+import type { Sql } from '../db/client.ts';
+
+export interface SealedSecret {
+  place: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys';
+  /** Of the webhook, or of the identity. */
+  id: string;
+  /** Of a DKIM key. */
+  selector: string | null;
+  sealed: Buffer;
+}
+
+function everywhere(sql: Sql) {
+  return sql`
+    (select 'webhooks' as place, id, null as selector, secret as sealed from webhooks
+    union all
+    select 'retired_webhook_secrets', webhook_id, null, secret from retired_webhook_secrets
+    union all
+    select 'dkim_keys', identity_id, selector, private_key from dkim_keys) everywhere`;
+}
+
+export interface SealedCount {
+  /** In hex. */
+  keyId: string;
+  count: number;
+}
+
+export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
+  return sql<SealedCount[]>`
+    select encode(substring(sealed from 1 for 4), 'hex') as "keyId", count(*)::int as count
+    from ${everywhere(sql)} group by 1 order by 1`;
+}
+
+/** Some that are sealed under another key than this. */
+export async function listSealedElsewhere(sql: Sql, keyId: string, limit: number): Promise<SealedSecret[]> {
+  return sql<SealedSecret[]>`
+    select place, id, selector, sealed from ${everywhere(sql)}
+    where substring(sealed from 1 for 4) <> decode(${keyId}, 'hex') limit ${limit}`;
+}
+
+/** Only where it still is what was read: one that was replaced meanwhile is under the key of whoever did. */
+export async function replaceSealed(sql: Sql, was: SealedSecret, sealed: Buffer): Promise<void> {
+  const { place, id, selector } = was;
+  if (place === 'dkim_keys') {
+    await sql`
+      update dkim_keys set private_key = ${sealed}
+      where identity_id = ${id} and selector = ${selector} and private_key = ${was.sealed}`;
+    return;
+  }
+  const key = place === 'webhooks' ? 'id' : 'webhook_id';
+  await sql`
+    update ${sql(place)} set secret = ${sealed} where ${sql(key)} = ${id} and secret = ${was.sealed}`;
+}

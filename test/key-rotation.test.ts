@@ -1,0 +1,87 @@
+/**
+ * The drill of docs/operations.md for a new secret key: with both given, all goes on; `posthorn reseal` moves what is stored to
+ * the new one beside the running service; then the old one can go, and before that a start without it is refused.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after, test } from 'node:test';
+import { Webhook } from 'standardwebhooks';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { makeDatabase, startTestService } from './harness.ts';
+import { posthorn } from './programs.ts';
+import { startReceiver } from './receiver.ts';
+
+const database = await makeDatabase();
+const receiver = await startReceiver();
+after(async () => {
+  await receiver.close();
+  await database.drop();
+});
+const [older, newer] = [randomBytes(32).toString('base64'), randomBytes(32).toString('base64')];
+
+const settings = (keys: string) => ({ DATABASE_URL: database.url, POSTHORN_SECRET_KEY: keys });
+const keyIdOf = (key: string) => makeSealer([Buffer.from(key, 'base64')]).keyIds[0];
+const doctor = (keys: string) =>
+  posthorn(['doctor'], { ...settings(keys), PORT: '0', POSTHORN_SMTP_PORT: '0' });
+const start = (keys: string) => startTestService(settings(keys));
+type Service = Awaited<ReturnType<typeof start>>;
+
+async function assertDelivers(service: Service, secret: string, path = '/'): Promise<void> {
+  const eventId = await service.makeEvent();
+  const [request] = await receiver.received(
+    1,
+    ({ headers, url }) => headers['webhook-id'] === eventId && url === path,
+  );
+  assert.ok(request);
+  new Webhook(secret).verify(request.body.toString(), request.headers as Record<string, string>);
+}
+
+test('from one secret key to another, without a delivery that is not made or not signed as before', async (t) => {
+  const first = await start(older);
+  const made = await first.makeWebhook(receiver.url());
+  const { body: rotated } = await first.call('POST', `/webhooks/${made.id}/secret/rotate`);
+  const webhook = { id: made.id, secret: rotated.secret };
+  const domain = await first.call('POST', '/identities', { body: { value: 'rotation.example' } });
+  assert.equal(domain.status, 201, domain.text);
+  await assertDelivers(first, webhook.secret);
+  await first.stop();
+
+  await assert.rejects(start(newer), (error: Error) => {
+    assert.match(error.message, new RegExp(`3 encrypted under key ${keyIdOf(older)}, .*Add the key`));
+    return true;
+  });
+  const refused = await doctor(newer);
+  assert.equal(refused.code, 1);
+  assert.match(refused.output, new RegExp(`✗ secret key .*3 encrypted under key ${keyIdOf(older)}, `));
+
+  // The other processes learn to open what the new key seals before one seals with it.
+  const reading = await start(`${older},${newer}`);
+  const both = await start(`${newer},${older}`);
+  const { id, secret } = await both.makeWebhook(receiver.url('/new'));
+  await assertDelivers(both, webhook.secret);
+  await assertDelivers(both, secret, '/new');
+  const { body: read } = await reading.call('GET', `/webhooks/${id}/secret`);
+  assert.equal(read.secret, secret);
+  await reading.stop();
+  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*3 are under an older key/);
+
+  const resealed = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
+  assert.deepEqual(JSON.parse(resealed.output), { resealed: 3 });
+  await assertDelivers(both, webhook.secret);
+  const again = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
+  assert.deepEqual(JSON.parse(again.output), { resealed: 0 });
+  assert.match((await doctor(newer)).output, /✓ secret key .*opens the stored secrets\n/);
+  await both.stop();
+
+  const last = await start(newer);
+  t.after(() => last.stop());
+  await assertDelivers(last, webhook.secret);
+  const { body: kept } = await last.call('GET', `/webhooks/${webhook.id}/secret`);
+  assert.equal(kept.secret, webhook.secret);
+  const [key] = await last.sql`select private_key, identity_id, selector from dkim_keys`;
+  const opened = makeSealer([Buffer.from(newer, 'base64')]).open(
+    key?.private_key,
+    `dkim ${key?.identity_id} ${key?.selector}`,
+  );
+  assert.match(opened, /PRIVATE KEY/);
+});
