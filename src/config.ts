@@ -112,7 +112,7 @@ export const settings = {
     port,
     null,
     'none',
-    'Serves `/metrics`, without a token, on this port of `HOST` and no longer on `PORT`.',
+    'Serves `/metrics`, without a token, on this port of `HOST` and no longer on `PORT`; and `/health/live` and `/health/ready`, in every role.',
   ),
   POSTHORN_LOG_LEVEL: setting<LogLevel>(
     oneOf(logLevels),

@@ -113,8 +113,9 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     };
     ground.push(() => parts.poster.close());
     const wakeDelivery = await startLoops(parts, database, loops);
-    url = await openDoors({ ...parts, wakeDelivery }, doors);
+    url = await openApi({ ...parts, wakeDelivery }, doors);
     const smtpPort = await openMailDoor({ ...parts, wakeDelivery }, doors);
+    await openMetrics({ ...parts, wakeDelivery }, doors);
     // Last: its key is shown once, so nothing may fail between making and showing it.
     const firstUser = await makeFirstUser(parts);
     return { url, smtpPort, firstUser, stop };
@@ -229,13 +230,17 @@ async function startLoops(
   return waker.wake;
 }
 
-async function openDoors(services: Services, closing: Closing): Promise<string | null> {
+/** After the other doors, and closed before them: whoever is told there that we are ready finds them open. */
+async function openMetrics(services: Services, closing: Closing): Promise<void> {
+  const { host, metricsPort } = services.config;
+  if (metricsPort === null) return;
+  const app = buildMetricsApp(services);
+  closing.push(() => app.close());
+  await listen(app, host, metricsPort, 'POSTHORN_METRICS_PORT');
+}
+
+async function openApi(services: Services, closing: Closing): Promise<string | null> {
   const { config } = services;
-  if (config.metricsPort !== null) {
-    const app = buildMetricsApp(services);
-    closing.push(() => app.close());
-    await listen(app, config.host, config.metricsPort, 'POSTHORN_METRICS_PORT');
-  }
   if (!config.roles.includes('api')) return null;
   const app = await buildApp(services);
   closing.push(async () => {
