@@ -1,0 +1,270 @@
+/**
+ * What `deploy/`, the Dockerfile and compose.yaml say, held against the service: every setting exists and the whole is taken by
+ * config.ts, every port and probe is one that it serves, every selector finds its pods, every metric is one that it counts.
+ */
+import assert from 'node:assert/strict';
+import { globSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { isDeepStrictEqual } from 'node:util';
+import { parse, parseAllDocuments } from 'yaml';
+import { readDockerfile, readEnvironment, readList, readText } from '../scripts/dockerfile.ts';
+import { readConfig, settings } from '../src/config.ts';
+import { callUrl, startTestService } from './harness.ts';
+import { root } from './programs.ts';
+
+const read = (name: string) => readFileSync(path.join(root, name), 'utf8');
+const [build, packages, image] = readDockerfile(read('Dockerfile'));
+assert.ok(build && packages && image);
+const imageEnvironment = readEnvironment(image);
+
+/** What the operator is to fill in. */
+const filledIn: Record<string, string> = {
+  POSTGRES_PASSWORD: 'f00',
+  POSTHORN_SECRET_KEY: Buffer.alloc(32).toString('base64'),
+  POSTHORN_MAIL_HOST: 'mx.example.com',
+  POSTHORN_PUBLIC_URL: 'https://posthorn.example.com',
+};
+
+/** The configuration that a process would have, with no variable that is not a setting. */
+function readProcess(environment: Record<string, string>) {
+  for (const name of Object.keys(environment)) assert.ok(name in settings, `${name} is not a setting`);
+  return readConfig(environment);
+}
+
+interface Labels {
+  [name: string]: string;
+}
+interface Probe {
+  httpGet: { path: string; port: string };
+}
+interface Container {
+  image: string;
+  envFrom: ({ configMapRef: { name: string } } | { secretRef: { name: string } })[];
+  env: { name: string; value: string }[];
+  ports: { name: string; containerPort: number }[];
+  startupProbe: Probe;
+  readinessProbe: Probe;
+  livenessProbe: Probe;
+  volumeMounts?: { name: string; mountPath: string }[];
+  lifecycle: { preStop: { exec: { command: string[] } } };
+  securityContext: unknown;
+}
+interface Manifest {
+  apiVersion: string;
+  kind: string;
+  metadata: { name: string };
+  data?: Record<string, string>;
+  stringData?: Record<string, string>;
+  spec: {
+    selector: Labels & { matchLabels?: Labels };
+    ports: { port: number; targetPort: string }[];
+    template: {
+      metadata: { labels: Labels };
+      spec: {
+        containers: [Container];
+        enableServiceLinks: boolean;
+        terminationGracePeriodSeconds: number;
+        securityContext: { runAsNonRoot: boolean; runAsUser: number };
+        volumes?: { name: string }[];
+      };
+    };
+  };
+}
+
+const manifests = globSync('deploy/kubernetes/*', { cwd: root }).flatMap((file) =>
+  parseAllDocuments(read(file)).map((document): Manifest => {
+    assert.deepEqual(document.errors, [], file);
+    return document.toJS();
+  }),
+);
+const ofKind = (kind: string) => manifests.filter((manifest) => manifest.kind === kind);
+
+describe('Dockerfile', () => {
+  test('stands on the pinned Node, as a user who is not root', () => {
+    for (const { base } of [build, packages, image])
+      assert.equal(base, `node:${read('.node-version').trim()}-bookworm-slim`);
+    assert.match(readText(image, 'USER'), /^[1-9]\d+$/);
+    assert.match(readText(image, 'RUN'), new RegExp(`useradd .*--uid ${readText(image, 'USER')} `));
+  });
+
+  test('its settings are taken, and its ports are those that it serves', () => {
+    const config = readProcess({ ...imageEnvironment, ...without('POSTGRES_PASSWORD') });
+    const ports = [config.port, config.smtpPort, config.metricsPort];
+    assert.deepEqual(readText(image, 'EXPOSE').split(' ').map(Number), ports);
+    assert.equal(readText(image, 'VOLUME'), config.dataDir);
+    assert.match(readList(image, 'HEALTHCHECK').join(' '), /POSTHORN_METRICS_PORT}\/health\/ready/);
+  });
+});
+
+function without(name: string): Record<string, string> {
+  return Object.fromEntries(Object.entries(filledIn).filter(([key]) => key !== name));
+}
+
+test('compose.yaml: its settings are taken, its ports are served, and what it asks for has an answer', () => {
+  const { services, volumes } = parse(read('compose.yaml'));
+  const { environment, ports, depends_on, image: tag } = services.posthorn;
+  const fill = (text: string) =>
+    text.replaceAll(/\$\{(\w+):\?[^}]+\}/g, (_, name) => filledIn[name] ?? assert.fail(name));
+  const filled = Object.entries<string>(environment).map(([name, text]) => [name, fill(text)]);
+  const config = readProcess({ ...imageEnvironment, ...Object.fromEntries(filled) });
+  const url = new URL(config.databaseUrl ?? '');
+  assert.ok(url.hostname in services && url.hostname in depends_on, url.hostname);
+  assert.equal(url.username, services.postgres.environment.POSTGRES_USER);
+  assert.equal(url.pathname, `/${services.postgres.environment.POSTGRES_DB}`);
+  assert.deepEqual(
+    ports.map((given: string) => Number(given.split(':').at(-1))),
+    [config.smtpPort, config.port],
+  );
+  assert.ok(services.postgres.healthcheck.test.length > 1);
+  assert.equal(services.postgres.volumes[0].split(':')[0], Object.keys(volumes)[0]);
+  assert.equal(tag, `posthorn:${JSON.parse(read('package.json')).version}`);
+});
+
+test('the systemd unit: its settings are taken, for the folder that it may write', () => {
+  const unit = read('deploy/posthorn.service');
+  const lines = read('deploy/posthorn.env.example').match(/^#?[A-Z_]+=.*$/gm) ?? [];
+  const pairs = lines.map((line) => line.replace('#', '').split(/=(.*)/s, 2) as [string, string]);
+  const given = pairs.map(([name, value]) => [name, value || (filledIn[name] ?? '')]);
+  const config = readProcess(Object.fromEntries(given));
+  assert.equal(config.production, true);
+  assert.equal(config.dataDir, `/var/lib/${/^StateDirectory=(.+)$/m.exec(unit)?.[1]}`);
+  assert.match(unit, /^KillMode=mixed$/m);
+  if (config.smtpPort < 1024) assert.match(unit, /^AmbientCapabilities=CAP_NET_BIND_SERVICE$/m);
+});
+
+describe('Kubernetes', () => {
+  const shared = (kind: 'ConfigMap' | 'Secret') =>
+    Object.assign({}, ...ofKind(kind).map(({ data, stringData }) => ({ ...data, ...stringData })));
+  const probed = new Set<string>();
+
+  for (const { metadata, spec } of ofKind('Deployment')) {
+    const pod = spec.template.spec;
+    const [container] = pod.containers;
+    const { startupProbe, readinessProbe, livenessProbe } = container;
+    for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe]) probed.add(httpGet.path);
+
+    test(`${metadata.name}: its settings are taken, and its ports and probes fit its roles`, () => {
+      const own = Object.fromEntries(container.env.map(({ name, value }) => [name, value]));
+      const config = readProcess({
+        ...imageEnvironment,
+        ...shared('ConfigMap'),
+        ...shared('Secret'),
+        ...own,
+      });
+      const { metricsPort } = config;
+      const served = {
+        ...(config.roles.includes('api') ? { http: config.port } : {}),
+        ...(config.roles.includes('smtp') ? { smtp: config.smtpPort } : {}),
+        metrics: metricsPort,
+      };
+      const ports = container.ports.map(({ name, containerPort }) => [name, containerPort]);
+      assert.deepEqual(Object.fromEntries(ports), served);
+      for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe])
+        assert.equal(httpGet.port, 'metrics');
+      const mounts = (container.volumeMounts ?? []).map(({ mountPath }) => mountPath);
+      if (config.tls) assert.deepEqual(mounts, [path.dirname(config.tls.certFile)]);
+    });
+
+    test(`${metadata.name}: is not root, hears of no services by environment, has time to finish`, () => {
+      assert.deepEqual(spec.selector.matchLabels, spec.template.metadata.labels);
+      assert.equal(pod.enableServiceLinks, false, 'a service posthorn-smtp would set POSTHORN_SMTP_PORT');
+      assert.equal(pod.securityContext.runAsNonRoot, true);
+      assert.equal(String(pod.securityContext.runAsUser), readText(image, 'USER'));
+      assert.deepEqual(container.securityContext, {
+        allowPrivilegeEscalation: false,
+        readOnlyRootFilesystem: true,
+        capabilities: { drop: ['ALL'] },
+      });
+      const [, seconds] = container.lifecycle.preStop.exec.command;
+      assert.ok(pod.terminationGracePeriodSeconds - Number(seconds) >= 30);
+      assert.equal(container.image, `posthorn:${JSON.parse(read('package.json')).version}`);
+    });
+
+    test(`${metadata.name}: survives the loss of a node (a budget of its own)`, () => {
+      const budgets = ofKind('PodDisruptionBudget').filter((budget) => {
+        return isDeepStrictEqual(budget.spec.selector.matchLabels, spec.template.metadata.labels);
+      });
+      assert.equal(budgets.length, 1);
+    });
+  }
+
+  for (const { metadata, spec } of ofKind('Service')) {
+    test(`the service ${metadata.name} finds its pods and their port`, () => {
+      const [found, ...more] = ofKind('Deployment').filter((deployment) => {
+        return isDeepStrictEqual(deployment.spec.template.metadata.labels, spec.selector);
+      });
+      assert.ok(found && more.length === 0);
+      const names = found.spec.template.spec.containers[0].ports.map(({ name }) => name);
+      for (const { targetPort } of spec.ports) assert.ok(names.includes(targetPort), targetPort);
+    });
+  }
+
+  test('all roles are there, each once', () => {
+    const given = ofKind('Deployment').flatMap(({ spec }) => spec.template.spec.containers[0].env);
+    const roles = given
+      .filter(({ name }) => name === 'POSTHORN_ROLES')
+      .flatMap(({ value }) => value.split(','));
+    assert.deepEqual(roles.sort(), [...readConfig({}).roles].sort());
+  });
+
+  test('what the probes ask is answered in every role, also in one without the API', async () => {
+    const metricsPort = await freePort();
+    await startTestService({ POSTHORN_ROLES: 'deliver', POSTHORN_METRICS_PORT: String(metricsPort) });
+    assert.deepEqual([...probed].sort(), ['/health/live', '/health/ready']);
+    for (const at of probed) {
+      const answer = await callUrl('GET', `http://127.0.0.1:${metricsPort}${at}`, {});
+      assert.deepEqual([answer.status, answer.body], [200, { status: 'ok' }], at);
+    }
+  });
+});
+
+function freePort(): Promise<number> {
+  const server = createServer();
+  return new Promise((resolve) => {
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address();
+      server.close(() => resolve(typeof address === 'object' ? (address?.port ?? 0) : 0));
+    });
+  });
+}
+
+describe('metrics', async () => {
+  const service = await startTestService();
+  const { text } = await service.call('GET', '/metrics');
+  const counted = new Map([...text.matchAll(/^# TYPE (\w+) (\w+)$/gm)].map(([, name, type]) => [name, type]));
+  const isCounted = (name: string) => {
+    const plain = name.replace(/_(bucket|sum|count)$/, '');
+    return counted.has(name) || counted.get(plain) === 'histogram';
+  };
+  const labelsOf = (name: string) => {
+    const lines = readFileSync(path.join(root, 'src/lib/metrics.ts'), 'utf8').split(`'${name}'`)[1] ?? '';
+    return /labelNames: \[([^\]]*)\]/.exec(lines.split('name:')[0] ?? '')?.[1] ?? '';
+  };
+
+  test('every name in the alert rules is one that the service counts, with that label', () => {
+    const { groups } = parse(read('deploy/prometheus-rules.yaml'));
+    const rules: { alert: string; expr: string }[] = groups.flatMap(({ rules }: { rules: [] }) => rules);
+    const names = rules.flatMap(({ expr }) => expr.match(/\b(posthorn|process|nodejs)_\w+/g) ?? []);
+    assert.ok(names.length >= 12);
+    for (const name of names) assert.ok(isCounted(name), name);
+    for (const { expr } of rules)
+      for (const [, name = '', label = ''] of expr.matchAll(/\b(posthorn_\w+)\{(\w+)/g))
+        assert.ok(labelsOf(name.replace(/_count$|_bucket$/, '')).includes(`'${label}'`), `${name}{${label}}`);
+    const told = new Set(read('docs/operations.md').match(/\bPosthorn[A-Z]\w+/g));
+    assert.deepEqual(
+      [...told].sort(),
+      rules.map(({ alert }) => alert).sort(),
+      'docs/operations.md tells of each',
+    );
+  });
+
+  test('every metric that docs/operations.md names is one that the service counts, and it leaves none of ours out', () => {
+    const named = new Set(
+      read('docs/operations.md').match(/\b(posthorn|process|nodejs)_[a-z_0-9]+[a-z0-9]/g),
+    );
+    for (const name of named) assert.ok(isCounted(name), name);
+    for (const name of counted.keys()) if (name?.startsWith('posthorn_')) assert.ok(named.has(name), name);
+  });
+});
