@@ -41,6 +41,12 @@ describe('ARC', () => {
   const broken: [string, (sealed: string) => string][] = [
     ['a changed body', (sealed) => `${sealed}And more.\r\n`],
     ['a changed result', (sealed) => sealed.replace('spf=pass', 'spf=fail')],
+    ['a field alone', (sealed) => sealed.replaceAll(/^ARC-(Seal|Message)/gm, 'X-$1')],
+    ['a field twice', (sealed) => `${/^ARC-Seal:(?:.|\r\n[ \t])*\r\n/m.exec(sealed)?.[0]}${sealed}`],
+    ['a number that is missing', (sealed) => sealed.replaceAll(/^(ARC-[\w-]+:\s+i=)1/gm, '$12')],
+    ['a number beyond the last', (sealed) => sealed.replaceAll(/^(ARC-[\w-]+:\s+i=)1/gm, '$151')],
+    ['a verdict that the first cannot have', (sealed) => sealed.replace('cv=none', 'cv=pass')],
+    ['SHA-1', (sealed) => sealed.replace('a=rsa-sha256', 'a=rsa-sha1')],
     ['a missing field', (sealed) => sealed.replace('ARC-Authentication-Results', 'X-Results')],
   ];
   for (const [title, change] of broken) {

@@ -1,15 +1,32 @@
 import assert from 'node:assert/strict';
-import { createHash, generateKeyPairSync } from 'node:crypto';
+import {
+  createHash,
+  createPublicKey,
+  generateKeyPairSync,
+  type KeyObject,
+  sign as signBytes,
+} from 'node:crypto';
 import { describe, test } from 'node:test';
+import { domainToASCII } from 'node:url';
 import fc from 'fast-check';
 // @ts-expect-error It has no types.
 import { dkimBody } from 'mailauth/lib/dkim/body/index.js';
 import { hashBody } from '../src/mail/canonical.ts';
+import { readKeyName, readName } from '../src/mail/dkim.ts';
 import type { Answer } from './dns.ts';
 import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
 
 const weakRsa = generateKeyPairSync('rsa', { modulusLength: 512 });
 const ed25519 = generateKeyPairSync('ed25519');
+
+/** A signer of our own, for what an honest one will not write. Signs From alone, and no body. */
+async function signWith(tags: string, key: KeyObject): Promise<string> {
+  const bodyHash = createHash('sha256').update('').digest('base64');
+  const field = `DKIM-Signature: v=1; a=rsa-sha256; c=simple/relaxed; h=from; bh=${bodyHash}; ${tags}; b=`;
+  const from = 'From: Ada <ada@example.com>';
+  const signature = signBytes('sha256', Buffer.from(`${from}\r\n${field}`), key).toString('base64');
+  return `${field}${signature}\r\n${from}\r\n\r\n`;
+}
 
 describe('DKIM', () => {
   const passed = { result: 'pass', domain: 'example.com', selector: 's1', aligned: true };
@@ -295,6 +312,99 @@ describe('DKIM', () => {
       { result: 'pass', domain, selector: 'brisbane', aligned: true },
       { result: 'pass', domain, selector: 'test', aligned: true },
     ]);
+  });
+
+  const forgedSelectors = ['k._domainkey.forger.example/é', 'k._domainkey.forger.example?é'].concat(
+    ['#é', '\\é', '\0', '\0x', '/x', '@x', ':1'].map((end) => `k._domainkey.forger.example${end}`),
+  );
+  for (const selector of forgedSelectors) {
+    test(`a selector that would lead to another's key is none: ${JSON.stringify(selector)}`, async () => {
+      publish(otherRsa.publicKey, { domain: 'forger.example', selector: 'k' });
+      const signed = await signWith(`d=example.com; s=${selector}`, otherRsa.privateKey);
+      assert.deepEqual(await checkDkim(signed), [
+        { result: 'neutral', domain: 'example.com', selector: null, aligned: true },
+      ]);
+      assert.equal(dns.count('k._domainkey.forger.example'), 0);
+    });
+  }
+
+  test('whatever a signature names, the domain that is asked for its key is the one that is shown', async () => {
+    const piece = fc.oneof(
+      fc.constantFrom(
+        'a',
+        'b.c',
+        'é',
+        'ü.example',
+        '/',
+        '?',
+        '#',
+        '\\',
+        '\0',
+        '@',
+        ':',
+        '%2e',
+        '⒈',
+        '。',
+        '．',
+        '-',
+        '_',
+      ),
+      fc.string({ unit: 'binary', maxLength: 3 }),
+    );
+    const name = fc.array(piece, { minLength: 1, maxLength: 5 }).map((pieces) => pieces.join(''));
+    fc.assert(
+      fc.property(name, name, (domain, selector) => {
+        const tags = new Map(Object.entries({ d: domain, s: selector }));
+        const asked = readKeyName({ field: '', tags });
+        if (asked === null) return;
+        const shown = readName(domain);
+        assert.ok(shown !== null && readName(selector) !== null);
+        assert.match(asked, /^[a-z0-9._-]+$/);
+        assert.ok(asked.endsWith(`._domainkey.${domainToASCII(shown) || shown}`), `${asked} of ${shown}`);
+      }),
+      { numRuns: 5000 },
+    );
+  });
+
+  test('an internationalized domain is asked for by its A-label, and i= may be in either form', async () => {
+    publish(rsa.publicKey, { domain: 'xn--bcher-kva.example' });
+    for (const domain of ['bücher.example', 'xn--bcher-kva.example']) {
+      for (const identity of ['@bücher.example', '@mail.xn--bcher-kva.example']) {
+        const signed = await signWith(`d=${domain}; s=s1; i=${identity}`, rsa.privateKey);
+        assert.equal((await checkDkim(signed))[0]?.result, 'pass', `${domain} ${identity}`);
+      }
+    }
+  });
+
+  const p = rsa.publicKey.export({ type: 'spki', format: 'der' }).toString('base64');
+  for (const record of [
+    `v=DKIM1;; k=rsa; ; p=${p};;`,
+    `k=RSA; s=Email; p=${p}`,
+    `v=dkim1; k=; p=${p}`,
+    `V=DKIM1; K=rsa; P=${p}`,
+    `a note; v=DKIM1; x-note=hello; p=${p}; k=rsa; k=rsa`,
+  ]) {
+    test(`a key as people write it: ${record.replace(p, '…')}`, async () => {
+      dns.answer('s1._domainkey.example.com', { TXT: ['v=spf1 -all', record] });
+      assert.deepEqual(await checkDkim(await sign(plain)), [passed]);
+    });
+  }
+
+  for (const more of ['x-y=1', '1y=1', 't=', '']) {
+    test(`a signature as people write it: ;${more};`, async () => {
+      publish(rsa.publicKey);
+      assert.deepEqual(await checkDkim(await signWith(`d=example.com; s=s1;${more};`, rsa.privateKey)), [
+        passed,
+      ]);
+    });
+  }
+
+  test('keys that would take a processor for long: policy', async () => {
+    const large = generateKeyPairSync('rsa', { modulusLength: 1024, publicExponent: 0x10001 });
+    const { n = '' } = large.publicKey.export({ format: 'jwk' });
+    const odd = createPublicKey({ key: { kty: 'RSA', n, e: n }, format: 'jwk' });
+    publish(odd);
+    assert.deepEqual(await checkDkim(await sign(plain)), [{ ...passed, result: 'policy' }]);
   });
 
   test("a key of another kind than the signature's: permerror", async () => {

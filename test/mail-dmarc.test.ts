@@ -222,6 +222,15 @@ describe('DMARC', () => {
     });
   }
 
+  test('a signature is not aligned with an author whom it does not cover', async () => {
+    publish(rsa.publicKey);
+    const { dkim } = await check(`From: ceo@example.com\r\n${await sign(plain)}`);
+    assert.deepEqual(
+      dkim.map(({ result, aligned }) => [result, aligned]),
+      [['pass', false]],
+    );
+  });
+
   test('two authors of one domain are as one', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     publish(rsa.publicKey);

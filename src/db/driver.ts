@@ -16,6 +16,8 @@
  */
 import { registerHooks } from 'node:module';
 
+const forgetAnswers = 'rows = 0; query = results = errorResponse = null; result = new Result()';
+
 const mends: [string, string][] = [
   [
     'const x = socket.write(chunk, fn)',
@@ -37,17 +39,21 @@ const mends: [string, string][] = [
   ],
   [
     'if (initial)\n      return reconnect()',
-    `if (initial && options.host[++retries])
+    `if (initial && options.host[++retries]) {
+      ${forgetAnswers}
       return reconnect()
+    }
     initial && errored(Errors.connection('CONNECTION_CLOSED', options, socket))
     retries = 0`,
   ],
+  ['closedTime = performance.now()', `${forgetAnswers}\n    closedTime = performance.now()`],
+  // Only while no session has begun is there a next host to try; from then on a query is under way, and must be answered.
   [
-    'closedTime = performance.now()',
-    `query = results = errorResponse = null
-    result = new Result()
-    closedTime = performance.now()`,
+    'if (connection.queue === queues.connecting && options.host[retries + 1])',
+    'if (initial && options.host[retries + 1])',
   ],
+  // Its failure is the connection's, which is told already.
+  ['query.resolve = ([[a], [b]]) => {', 'query.reject = () => {}\n    query.resolve = ([[a], [b]]) => {'],
   // A host that is silent, or not ready for sessions, is no reason to leave out the next.
   [
     "errored(Errors.connection('CONNECT_TIMEOUT', options, socket))",
@@ -56,8 +62,9 @@ const mends: [string, string][] = [
   [
     "socket.on('data', data)\n",
     `socket.on('data', data)
-      const statementMs = options.connection.statement_timeout
-      statementMs && socket.setTimeout(statementMs * 7 / 6, () => query && !query.options.simple && socket.destroy())
+      const statementMs = Number(options.connection.statement_timeout)
+      statementMs && socket.setTimeout(statementMs * 7 / 6)
+      statementMs && socket.on('timeout', () => query && !query.options.simple && socket.destroy())
 `,
   ],
   ['errored(Errors.postgres(parseError(x)))', 'error(Errors.postgres(parseError(x)))'],

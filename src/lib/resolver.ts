@@ -94,6 +94,8 @@ export function makeResolver(options: {
 
   return {
     async resolve(name, type, signal) {
+      // A NUL would end the name on its way to DNS, and another be asked for.
+      if (!/^[!-~]{1,255}$/.test(name)) throw noSuchName();
       const key = `${type} ${name.toLowerCase()}`;
       const word = recall(key) ?? (await waitFor(askUnless(signal, key, name, type), signal));
       if ('records' in word) return word.records;
@@ -112,6 +114,10 @@ function orAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
     signal.addEventListener('abort', giveUp, { once: true });
     promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', giveUp));
   });
+}
+
+function noSuchName(): Error {
+  return Object.assign(new Error('No name that DNS could hold.'), { code: 'ENOTFOUND' });
 }
 
 function tooLate(): Error {

@@ -19,8 +19,15 @@ import { spf } from 'mailauth/lib/spf/index.js';
 import { getDomain } from 'tldts';
 import { type Answer, makeResolver, type SharedResolver } from '../lib/resolver.ts';
 import type { ArcResult } from './arc.ts';
-import { type DkimResult, type Keys, readKeyName, type SignedMessage, splitMessage } from './dkim.ts';
-import { listSignatures, readName, type Signed, verifySignatures } from './signatures.ts';
+import {
+  type DkimResult,
+  type Keys,
+  readKeyName,
+  readName,
+  type SignedMessage,
+  splitMessage,
+} from './dkim.ts';
+import { listSignatures, type Signed, verifySignatures } from './signatures.ts';
 
 const spfResults = ['pass', 'fail', 'softfail', 'neutral', 'none', 'temperror', 'permerror'] as const;
 const dmarcResults = ['pass', 'fail', 'none', 'temperror', 'permerror'] as const;
@@ -98,15 +105,16 @@ function makeLookUp(resolver: SharedResolver, signal: AbortSignal): LookUp {
 /** All at once, so that one that does not come holds up no other. */
 async function askForKeys(message: SignedMessage | null, lookUp: LookUp): Promise<Keys> {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
-  // Those of DKIM first: they must be among the questions that are asked.
-  const names = new Set([...dkim, ...arc].map(readKeyName).filter((name) => name !== null));
+  // Those of DKIM first: they must be among the questions that are asked. The rest is not known to anyone, and no outage.
+  const named = new Set([...dkim, ...arc].map(readKeyName).filter((name) => name !== null));
+  const names = [...named].slice(0, maxQuestions);
   const keys = new Map<string, Answer | string>();
   const ask = async (name: string) =>
     keys.set(
       name,
       await lookUp.resolve(name, 'TXT').catch((error: NodeJS.ErrnoException) => error.code ?? 'EREFUSED'),
     );
-  await Promise.all([...names].map(ask));
+  await Promise.all(names.map(ask));
   return keys;
 }
 
@@ -132,28 +140,33 @@ async function checkSpf(envelope: Envelope, mailHost: string, lookUp: LookUp): P
 
 async function judge(sender: Spf, signed: Signed, lookUp: LookUp): Promise<Authentication> {
   const { dmarc, isAligned } = await checkDmarc(sender, signed, lookUp);
+  const author = readAuthorDomain(signed.authors);
   return {
     spf: sender,
     dkim: signed.dkim.map((signature) => ({
       ...signature,
-      aligned: isAligned
-        ? isAligned(signature.domain)
-        : isRelated(signature.domain, signed.authors.headerFrom),
+      aligned:
+        author !== null && (isAligned ? isAligned(signature.domain) : isRelated(signature.domain, author)),
     })),
     dmarc,
     arc: { result: signed.arc },
   };
 }
 
+/** Null where it is not clear: several From fields, one of which a signature may not cover, or authors of several domains. */
+function readAuthorDomain({ headerFrom, fromFields }: Signed['authors']): string | null {
+  const domains = new Set(
+    headerFrom.map((address) => normalise(address.slice(address.lastIndexOf('@') + 1))),
+  );
+  const [domain] = domains;
+  return fromFields === 1 && domains.size === 1 ? (domain ?? null) : null;
+}
+
 /** By the public suffix list, where no DMARC record says how to compare. */
-function isRelated(domain: string | null, [author]: readonly string[]): boolean {
+function isRelated(domain: string | null, author: string): boolean {
   const organization = (name: string) => getDomain(normalise(name), { allowPrivateDomains: true });
   const found = domain === null ? null : organization(domain);
-  return (
-    found !== null &&
-    author !== undefined &&
-    found === organization(author.slice(author.lastIndexOf('@') + 1))
-  );
+  return found !== null && found === organization(author);
 }
 
 interface Judgement {
@@ -208,7 +221,7 @@ const isOpen = (result: string) => result === 'temperror';
 const isFinal = (result: string) => !isPass(result) && !isOpen(result);
 
 function normalise(domain: string): string {
-  return (domainToASCII(domain) || domain).replace(/\.+$/, '');
+  return (domainToASCII(domain) || domain).replace(/\.+$/, '').toLowerCase();
 }
 
 function oneOf<T extends string>(known: readonly T[], value: string): T | null {

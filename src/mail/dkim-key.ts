@@ -13,11 +13,15 @@ interface Key {
   isForMail: boolean;
   /** `t=s`: i= may not name a subdomain. */
   isExact: boolean;
-  isWeak: boolean;
+  /** Neither too weak nor so odd that to verify with it takes a hundred times as long. */
+  isFit: boolean;
 }
 
 /** RFC 8301 §3.2. */
 const leastRsaBits = 1024;
+const mostRsaBits = 8192;
+/** Honest keys have 65537. One as long as the modulus takes 30 ms of a processor, as often as a message says. */
+const mostExponent = 2n ** 32n;
 const ed25519Prefix = Buffer.from('302a300506032b6570032100', 'hex');
 
 /** `policy`: too weak. `permerror`: none that could verify this. */
@@ -25,21 +29,25 @@ export function readKey(
   records: Answer,
   wanted: { type: KeyType; hash: string },
 ): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
-  const [first] = records;
-  const found = recall(typeof first === 'string' ? first : (first ?? []).join(''));
-  if (!found?.isForMail || found.type !== wanted.type) return 'permerror';
+  const texts = records.map((record) => (typeof record === 'string' ? record : record.join('')));
+  // There may be other records beside it, in any order.
+  const found = texts.map(recall).find((key) => key?.type === wanted.type);
+  if (!found?.isForMail) return 'permerror';
   if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
-  return found.isWeak ? 'policy' : found;
+  return found.isFit ? found : 'policy';
 }
 
 /** To read a key takes ten times as long as to verify with it, and a sender has one for all its mail. */
 const known = new Map<string, Key | null>();
 const maxKnown = 500;
+/** A longer one is read each time: honest ones are far shorter. */
+const maxKnownChars = 4096;
 
 function recall(record: string): Key | null {
   const kept = known.get(record);
   if (kept !== undefined) return kept;
   const read = readRecord(record);
+  if (record.length > maxKnownChars) return read;
   const [oldest] = known.size >= maxKnown ? known.keys() : [];
   if (oldest !== undefined) known.delete(oldest);
   known.set(record, read);
@@ -47,19 +55,25 @@ function recall(record: string): Key | null {
 }
 
 function readRecord(record: string): Key | null {
-  const tags = readTags(record.replace(/\s+/g, ''));
-  if (!tags || (tags.get('v') ?? 'DKIM1') !== 'DKIM1') return null;
+  const tags = readTags(record.replace(/\s+/g, ''), 'leniently');
+  const word = (name: string) => tags?.get(name)?.toLowerCase();
+  if (!tags || (word('v') ?? 'dkim1') !== 'dkim1') return null;
   const key = importKey(tags.get('p') ?? '');
-  if (!key || (tags.get('k') ?? key.asymmetricKeyType) !== key.asymmetricKeyType) return null;
-  const services = tags.get('s')?.split(':') ?? ['*'];
+  if (!key || (word('k') || key.asymmetricKeyType) !== key.asymmetricKeyType) return null;
+  const services = word('s')?.split(':') ?? ['*'];
   return {
     key,
     type: key.asymmetricKeyType,
-    hashes: tags.get('h')?.toLowerCase().split(':') ?? null,
+    hashes: word('h')?.split(':') ?? null,
     isForMail: services.includes('*') || services.includes('email'),
-    isExact: (tags.get('t') ?? '').split(':').includes('s'),
-    isWeak: (key.asymmetricKeyDetails?.modulusLength ?? leastRsaBits) < leastRsaBits,
+    isExact: (word('t') ?? '').split(':').includes('s'),
+    isFit: isFit(key),
   };
+}
+
+function isFit({ asymmetricKeyDetails }: KeyObject): boolean {
+  const { modulusLength = leastRsaBits, publicExponent = 0n } = asymmetricKeyDetails ?? {};
+  return modulusLength >= leastRsaBits && modulusLength <= mostRsaBits && publicExponent <= mostExponent;
 }
 
 /** null: no key. An empty one has been revoked. */

@@ -52,12 +52,25 @@ export function readSignature(field: string): Signature {
   return { field, tags: readTags(text) ?? new Map() };
 }
 
-/** null: it names none. RFC 8616 §3: DNS is asked for A-labels. */
+/** null: it names none that DNS could hold. */
 export function readKeyName({ tags }: Signature): string | null {
-  const [domain, selector] = [tags.get('d'), tags.get('s')];
-  if (!domain || !selector) return null;
-  const name = `${selector}._domainkey.${domain}`.toLowerCase();
-  return /^[\0-\x7f]*$/.test(name) ? name : domainToASCII(name) || name;
+  const [domain, selector] = [tags.get('d'), tags.get('s')].map(toAscii);
+  return domain && selector ? `${selector}._domainkey.${domain}` : null;
+}
+
+/** A name that can be asked for, shown and stored; mail says anything. */
+export function readName(name: string | undefined): string | null {
+  return name && /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]{0,252}$/u.test(name) ? name.toLowerCase() : null;
+}
+
+/**
+ * RFC 8616 §3: DNS is asked for A-labels. Of names alone, and each apart: `domainToASCII` reads a URL's host, and ends at the
+ * first `/`, so that a selector with one in it would have another domain asked for the key.
+ */
+function toAscii(text: string | undefined): string | null {
+  const name = readName(text);
+  const ascii = name === null || /^[\0-\x7f]*$/.test(name) ? name : domainToASCII(name);
+  return ascii !== null && /^[a-z0-9._-]+$/.test(ascii) ? ascii : null;
 }
 
 export interface Verifier {
@@ -123,13 +136,13 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     const required = kind === 'dkim' ? ['v', 'd', 's', 'h', 'bh', 'b'] : ['d', 's', 'h', 'bh', 'b'];
     if (!algorithm || !forms || !required.every((tag) => tags.get(tag))) return 'neutral';
     if (kind === 'dkim' && tags.get('v') !== '1') return 'neutral';
-    if (!numbers.every((tag) => /^\d{1,15}$/.test(tags.get(tag) ?? '0'))) return 'neutral';
+    if (!numbers.every((tag) => /^\d{1,15}$/.test(tags.get(tag) || '0'))) return 'neutral';
     const names = (tags.get('h') ?? '').split(':').map((name) => name.trim().toLowerCase());
     if (!names.includes('from')) return 'permerror';
     const identity = kind === 'dkim' ? readIdentity(tags) : 'domain';
     if (identity === 'other') return 'permerror';
 
-    const limit = Number(tags.get('l') ?? Infinity);
+    const limit = Number(tags.get('l') || Infinity);
     const body = hashOnce(forms.body, algorithm.hash, limit);
     if (!body) return 'policy';
     const isSame = body.hash.equals(Buffer.from(tags.get('bh') ?? '', 'base64'));
@@ -167,17 +180,17 @@ function readForms(text: string): { header: Form; body: Form } | null {
 
 /** RFC 6376 §6.1.1: whom it is signed for must be of the domain that signed, or of one below. */
 function readIdentity(tags: ReadonlyMap<string, string>): 'domain' | 'subdomain' | 'other' {
-  const domain = tags.get('d')?.toLowerCase();
-  const identity = tags.get('i')?.toLowerCase() ?? `@${domain}`;
-  const named = identity.slice(identity.lastIndexOf('@') + 1);
-  if (!identity.includes('@')) return 'other';
+  const domain = toAscii(tags.get('d'));
+  const identity = tags.get('i') || `@${tags.get('d')}`;
+  const named = toAscii(identity.slice(identity.lastIndexOf('@') + 1));
+  if (!identity.includes('@') || named === null) return 'other';
   if (named === domain) return 'domain';
   return named.endsWith(`.${domain}`) ? 'subdomain' : 'other';
 }
 
 function isExpired(tags: ReadonlyMap<string, string>, now: Date): boolean {
   const [signedAt, expiresAt] = [tags.get('t'), tags.get('x')].map((text) =>
-    text === undefined ? null : Number(text) * 1000,
+    text ? Number(text) * 1000 : null,
   );
   if (expiresAt == null) return false;
   return expiresAt < now.getTime() || (signedAt != null && expiresAt < signedAt);

@@ -11,6 +11,7 @@ import {
   type DkimResult,
   type Keys,
   makeVerifier,
+  readName,
   readSignature,
   type Signature,
   type SignedMessage,
@@ -76,7 +77,9 @@ export function listSignatures(fields: readonly string[]): { dkim: Signature[]; 
       .filter((field) => /^dkim-signature[ \t]*:/i.test(field))
       .slice(0, maxSignatures)
       .map(readSignature),
-    arc: fields.filter((field) => /^arc-(?:message-signature|seal)[ \t]*:/i.test(field)).map(readSignature),
+    arc: fields
+      .filter((field) => /^arc-(?:authentication-results|message-signature|seal)[ \t]*:/i.test(field))
+      .map(readSignature),
   };
 }
 
@@ -94,9 +97,4 @@ function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
   const values = gatherValues(readFields(block, maxFields), ['from']).get('from') ?? [];
   const addresses = values.flatMap((value) => readAddresses(value, maxAuthors).addresses);
   return { headerFrom: addresses.map(({ address }) => address), fromFields: values.length };
-}
-
-/** A name that can be shown and stored; mail says anything. */
-export function readName(name: string | undefined): string | null {
-  return name && /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]{0,252}$/u.test(name) ? name.toLowerCase() : null;
 }
