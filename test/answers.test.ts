@@ -345,6 +345,22 @@ describe('what is not HTTP', () => {
     });
   }
 
+  test('behind a request whose answer is under way, it is no part of that answer', async () => {
+    await service.call('POST', '/identities', { body: { value: 'long@answers.example' } });
+    const raw = `Subject: long\r\n\r\n${'a'.repeat(8_000_000)}`;
+    const headers = { 'content-type': 'message/rfc822' };
+    const taken = await service.call('POST', '/inbound?recipient=long@answers.example', {
+      body: raw,
+      headers,
+    });
+    const path = `/messages/${taken.body.messageIds[0]}/raw`;
+    const head = `Host: x\r\nAuthorization: Bearer ${service.user.apiKey}`;
+    const answer = await exchange(`GET ${path} HTTP/1.1\r\n${head}\r\n\r\n`, 'NONSENSE\r\n\r\n');
+    assert.match(answer, /^HTTP\/1\.1 200 OK\r\n/);
+    const start = answer.indexOf('\r\n\r\n') + 4;
+    assert.ok(raw.startsWith(answer.slice(start, start + raw.length)));
+  });
+
   test('HTTP/1.1 without a Host is a 400 problem, and HTTP/1.0 has none', async () => {
     const answer = await exchange('GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n');
     assert.match(answer, /^HTTP\/1\.1 400 Bad Request\r\n/);
@@ -361,15 +377,18 @@ describe('what is not HTTP', () => {
     );
   });
 
-  /** All that comes back until the service closes the connection. */
-  async function exchange(text: string): Promise<string> {
+  /** All that comes back until the service closes the connection. `then` is sent once something has come. */
+  async function exchange(text: string, then = ''): Promise<string> {
     const socket = connect(Number(new URL(service.url).port), '127.0.0.1');
     socket.setEncoding('utf8').write(text);
+    socket.once('data', () => then && socket.write(then));
+    // A reset ends it as well.
+    const closed = new Promise((resolve) => socket.on('error', resolve).on('close', resolve));
     let answer = '';
     socket.on('data', (chunk) => {
       answer += chunk;
     });
-    await once(socket, 'close');
+    await closed;
     return answer;
   }
 });

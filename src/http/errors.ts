@@ -2,6 +2,7 @@
  * Whatever goes wrong becomes one problem document (RFC 9457). What the caller did is told in full; what went wrong
  * inside is logged under the request id and never sent.
  */
+import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { errorCode, isUnavailable } from '../db/client.ts';
@@ -65,6 +66,12 @@ function tellSize(bytes = 0): string {
 /** A request so broken that there is no request: it never reached a route, and the socket is closed after it. */
 export function sendClientError(error: Error & { code?: string }, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return;
+  // Amid another answer, a download say, it would be taken for a part of that. Node's own handler looks at the same place.
+  const { _httpMessage: underWay } = socket as Socket & { _httpMessage?: ServerResponse | null };
+  if (underWay?.headersSent && !underWay.writableEnded) {
+    socket.destroy();
+    return;
+  }
   const detail =
     error.code === 'HPE_HEADER_OVERFLOW'
       ? 'The head of the request is larger than 16 KiB.'
