@@ -23,6 +23,7 @@ import { expect, type FuzzedService, startFuzzedService } from './service.ts';
 import type { Case, Fuzzed, Target } from './target.ts';
 
 const exchanges = 30;
+const maxBodyBytes = 64 * 1024;
 /** For an answer, on a busy machine. */
 const patienceMs = 20_000;
 /** For one to a request that may never be whole. */
@@ -178,9 +179,12 @@ class Attack {
     );
     assert.ok(answers, `no answer within ${patienceMs} ms; ${connection.unread.slice(0, 200)}`);
     for (const [n, answer] of answers.entries()) this.#check(answer, requests[n] as Request, wire);
-    // One that cannot be read ends the connection, and with it those that came after; amid a download without a word.
-    const isDownload = requests.some(({ target }) => target.includes('/raw'));
-    const isCut = answers.at(-1)?.headers.get('connection') === 'close' || (isDownload && connection.isOver);
+    // One that cannot be read ends the connection, and with it those that came after; amid a download without a word. One
+    // whose body is too large does so as well, and what was still on its way to the client may be lost with it.
+    const mayBreakOff = requests.some(
+      ({ target, body }) => target.includes('/raw') || (body?.length ?? 0) > maxBodyBytes,
+    );
+    const isCut = answers.at(-1)?.headers.get('connection') === 'close' || (mayBreakOff && connection.isOver);
     assert.ok(
       answers.length === requests.length || isCut,
       `${answers.length} answers to ${requests.length} requests`,
