@@ -55,7 +55,7 @@ export async function compareInbound(
   load: { sessions: number; keep: boolean },
 ): Promise<Round[]> {
   const tools = await startMailTools(bench);
-  const control = startProgram(bench, './inbound.control.ts', [tools.dnsServer]);
+  const control = startProgram(bench, './scenarios/inbound.control.ts', [tools.dnsServer]);
   const service = await startService(bench, mailSettings(tools));
   await makeIdentity(service);
   const controlPort = Number((await control.printed(/port (\d+)/))[1]);

@@ -3,18 +3,18 @@
  * and in the end a table. Exit codes: 0 every goal met, 1 one missed or failed, 2 no such scenario, 130 Ctrl-C.
  */
 import { suggest } from '../src/lib/suggest.ts';
-import * as apiRead from './api-read.ts';
-import * as apiWrite from './api-write.ts';
-import * as backlog from './backlog.ts';
-import * as deletion from './delete.ts';
-import * as deliver from './deliver.ts';
-import * as deliverMany from './deliver-many.ts';
-import * as inbound from './inbound.ts';
-import * as inboundMx from './inbound-mx.ts';
-import * as isolation from './isolation.ts';
-import * as latency from './latency.ts';
-import * as memory from './memory.ts';
 import type { BoundedScenario, ComparedScenario, Figures, Round, Scenario } from './scenario.ts';
+import * as apiRead from './scenarios/api-read.ts';
+import * as apiWrite from './scenarios/api-write.ts';
+import * as backlog from './scenarios/backlog.ts';
+import * as deletion from './scenarios/delete.ts';
+import * as deliver from './scenarios/deliver.ts';
+import * as deliverMany from './scenarios/deliver-many.ts';
+import * as inbound from './scenarios/inbound.ts';
+import * as inboundMx from './scenarios/inbound-mx.ts';
+import * as isolation from './scenarios/isolation.ts';
+import * as latency from './scenarios/latency.ts';
+import * as memory from './scenarios/memory.ts';
 
 const scenarios: readonly Scenario[] = [
   apiRead,

@@ -3,9 +3,9 @@
  * receiver are processes of their own on the clock of one machine. A POST may well be there before the 250 is read: that
  * counts as what it is, below zero.
  */
-import { startDeliveryBench } from './deliveries.ts';
-import { mailSettings, makeIdentity, startMailTools } from './mail.ts';
-import { type Bench, type Figures, quantile } from './scenario.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { mailSettings, makeIdentity, startMailTools } from '../mail.ts';
+import { type Bench, type Figures, quantile } from '../scenario.ts';
 
 export const name = 'latency';
 export const goal: Figures = { p50Ms: 10, p99Ms: 50 };

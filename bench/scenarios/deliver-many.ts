@@ -1,6 +1,6 @@
 /** 20,000 events over 1,000 webhooks, against the same over one. */
-import { startDeliveryBench } from './deliveries.ts';
-import { alternate, type Bench, type Round } from './scenario.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { alternate, type Bench, type Round } from '../scenario.ts';
 
 export const name = 'deliver-many';
 export const goal = 0.85;

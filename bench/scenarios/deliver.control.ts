@@ -1,10 +1,10 @@
 /** The control of deliver: the same signed POSTs, as many at once, from a bare undici pool and no database. */
 import { Pool } from 'undici';
-import { newId } from '../src/lib/ids.ts';
-import { buildBody } from '../src/webhooks/bodies.ts';
-import { makeSecret } from '../src/webhooks/secret.ts';
-import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
-import { sampleJson } from './deliveries.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { buildBody } from '../../src/webhooks/bodies.ts';
+import { makeSecret } from '../../src/webhooks/secret.ts';
+import { signatureHeaders, signingKey } from '../../src/webhooks/sign.ts';
+import { sampleJson } from '../deliveries.ts';
 
 const [origin = '', underWay = ''] = process.argv.slice(2);
 const pool = new Pool(origin, { connections: Number(underWay), pipelining: 1 });

@@ -1,7 +1,7 @@
 /** The control of api-read: fastify without schemas, hooks or authentication, and the query of `GET /identities`. */
 import { fastify } from 'fastify';
-import { listIdentities } from '../src/store/identities.ts';
-import { runControl } from './control.ts';
+import { listIdentities } from '../../src/store/identities.ts';
+import { runControl } from '../control.ts';
 
 const [dataDir = '', ownerId = ''] = process.argv.slice(2);
 

@@ -1,11 +1,11 @@
 /** The control of api-write: the same rows by the same statement, as many at once, and no HTTP. */
 import { randomBytes } from 'node:crypto';
-import { newId } from '../src/lib/ids.ts';
-import { makeSealer } from '../src/lib/secrets.ts';
-import { createWebhook } from '../src/store/webhooks.ts';
-import { makeSecret } from '../src/webhooks/secret.ts';
-import { runControl } from './control.ts';
-import { measureRate } from './scenario.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { makeSealer } from '../../src/lib/secrets.ts';
+import { createWebhook } from '../../src/store/webhooks.ts';
+import { makeSecret } from '../../src/webhooks/secret.ts';
+import { runControl } from '../control.ts';
+import { measureRate } from '../scenario.ts';
 
 const [dataDir = '', ownerId = '', url = ''] = process.argv.slice(2);
 

@@ -1,6 +1,6 @@
 /** Nine healthy webhooks while a tenth hangs until the timeout with 10,000 pending, against the nine alone. */
-import { startDeliveryBench } from './deliveries.ts';
-import { alternate, type Bench, type Round } from './scenario.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { alternate, type Bench, type Round } from '../scenario.ts';
 
 export const name = 'isolation';
 export const goal = 0.9;

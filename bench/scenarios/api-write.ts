@@ -1,8 +1,8 @@
 /** `POST /webhooks`, against nothing but the insert that it comes down to. */
-import { makeLoad } from './load.ts';
-import { startChild } from './processes.ts';
-import { type Bench, type Round, takeTurns } from './scenario.ts';
-import { startService } from './service.ts';
+import { makeLoad } from '../load.ts';
+import { startChild } from '../processes.ts';
+import { type Bench, type Round, takeTurns } from '../scenario.ts';
+import { startService } from '../service.ts';
 
 export const name = 'api-write';
 export const goal = 0.5;

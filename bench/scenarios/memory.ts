@@ -5,10 +5,10 @@
  */
 import { randomBytes } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { startDeliveryBench } from './deliveries.ts';
-import { mailSettings, makeIdentity, startMailTools } from './mail.ts';
-import { type Bench, concurrency, type Figures } from './scenario.ts';
-import { recipient, SmtpSession, sender } from './smtp-session.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { mailSettings, makeIdentity, startMailTools } from '../mail.ts';
+import { type Bench, concurrency, type Figures } from '../scenario.ts';
+import { recipient, SmtpSession, sender } from '../smtp-session.ts';
 
 export const name = 'memory';
 export const goal: Figures = { deliverMb: 300, inboundMb: 300, largeMessageMb: 300 };

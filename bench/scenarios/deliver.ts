@@ -1,8 +1,8 @@
 /** 20,000 events of 4 KB to one webhook: claimed, signed, posted, recorded; against the same POSTs and no database. */
-import { defaultLimits } from '../src/webhooks/lanes.ts';
-import { startDeliveryBench } from './deliveries.ts';
-import { startChild } from './processes.ts';
-import { alternate, type Bench, type Round } from './scenario.ts';
+import { defaultLimits } from '../../src/webhooks/lanes.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { startChild } from '../processes.ts';
+import { alternate, type Bench, type Round } from '../scenario.ts';
 
 export const name = 'deliver';
 export const goal = 0.6;

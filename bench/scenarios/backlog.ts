@@ -1,6 +1,6 @@
 /** Deliveries to one webhook with 1,000,000 others pending beside them, against 1,000. */
-import { startDeliveryBench } from './deliveries.ts';
-import { alternate, type Bench, type Round } from './scenario.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { alternate, type Bench, type Round } from '../scenario.ts';
 
 export const name = 'backlog';
 export const goal = 0.9;

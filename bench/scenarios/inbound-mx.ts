@@ -5,8 +5,8 @@
  * sessions under way at any moment, on either side, that wait alone would allow 4,000 messages a second, several times what the
  * control reaches: it is bound by its processor, as on kept connections, and not by waiting.
  */
-import { compareInbound } from './mail.ts';
-import type { Bench, Round } from './scenario.ts';
+import { compareInbound } from '../mail.ts';
+import type { Bench, Round } from '../scenario.ts';
 
 export const name = 'inbound-mx';
 export const goal = 0.7;

@@ -3,11 +3,11 @@
  * mail goes in the background than while the purge is held up.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Pool, Sql } from '../src/db/client.ts';
-import { startDeliveryBench } from './deliveries.ts';
-import { mailSettings, makeIdentity, startMailTools } from './mail.ts';
-import { alternate, type Bench, type Figures, median } from './scenario.ts';
-import type { BenchedService } from './service.ts';
+import type { Pool, Sql } from '../../src/db/client.ts';
+import { startDeliveryBench } from '../deliveries.ts';
+import { mailSettings, makeIdentity, startMailTools } from '../mail.ts';
+import { alternate, type Bench, type Figures, median } from '../scenario.ts';
+import type { BenchedService } from '../service.ts';
 
 export const name = 'delete';
 /** `deliverLoss`: the share of deliveries a second that is lost while the purge runs. */

@@ -1,8 +1,8 @@
 /** `GET /identities` of an owner with 20 of them, against a bare fastify that runs the same query. */
-import { makeLoad } from './load.ts';
-import { startChild } from './processes.ts';
-import { type Bench, type Round, takeTurns } from './scenario.ts';
-import { type BenchedService, startService } from './service.ts';
+import { makeLoad } from '../load.ts';
+import { startChild } from '../processes.ts';
+import { type Bench, type Round, takeTurns } from '../scenario.ts';
+import { type BenchedService, startService } from '../service.ts';
 
 export const name = 'api-read';
 export const goal = 0.6;
