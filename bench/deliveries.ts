@@ -1,7 +1,6 @@
 /** What the delivery scenarios share: the service, a receiver, and a backlog that is let go at a given moment. */
-import { connect, type Pool } from '../src/db/client.ts';
-import { openEmbedded } from '../src/db/embedded.ts';
-import { makeLog } from '../src/lib/log.ts';
+import type { Pool } from '../src/db/client.ts';
+import { connectBench } from './database.ts';
 import { startChild } from './processes.ts';
 import type { ToldMail } from './receiver.control.ts';
 import type { Bench } from './scenario.ts';
@@ -31,12 +30,8 @@ export async function startDeliveryBench(
   settings: Record<string, string> = {},
 ): Promise<DeliveryBench> {
   const service = await startService(bench, settings);
-  const { dataDir, url, headers, ownerId } = service;
-  const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
-  const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
-  bench.defer(() => embedded.stop());
-  const sql = connect(embedded.url, { max: 2, applicationName: 'posthorn bench' });
-  bench.defer(() => sql.end({ timeout: 1 }));
+  const { url, headers, ownerId } = service;
+  const sql = connectBench(bench, service.databaseUrl);
   const receiver = startChild(bench, new URL('./receiver.control.ts', import.meta.url), []);
   const [, port] = await receiver.printed(/port (\d+)/);
   const origin = `http://127.0.0.1:${port}`;

@@ -1,6 +1,6 @@
-/** The load generator: the same request over and over, on kept connections without pipelining. */
-import { Pool } from 'undici';
-import { type Bench, concurrency, measureRate } from './scenario.ts';
+/** Load over HTTP, made by a process of its own: see http-load.control.ts. */
+import { startChild } from './processes.ts';
+import type { Bench } from './scenario.ts';
 
 export interface LoadRequest {
   url: string;
@@ -11,19 +11,10 @@ export interface LoadRequest {
   status: number;
 }
 
+export type Load = (request: LoadRequest, durationMs: number) => Promise<number>;
+
 /** Requests a second for as long as asked. */
-export function makeLoad(bench: Bench, request: LoadRequest): (durationMs: number) => Promise<number> {
-  const { origin, pathname: path } = new URL(request.url);
-  const pool = new Pool(origin, { connections: concurrency, pipelining: 1 });
-  bench.defer(() => pool.destroy());
-
-  async function send(): Promise<void> {
-    const { method, status, headers = null } = request;
-    const { statusCode, body } = await pool.request({ path, method, headers, body: request.body ?? null });
-    if (statusCode !== status)
-      throw new Error(`${method} ${request.url} answered ${statusCode}: ${await body.text()}`);
-    await body.dump();
-  }
-
-  return (durationMs) => measureRate(send, durationMs, bench.signal);
+export function startLoad(bench: Bench): Load {
+  const child = startChild(bench, new URL('./http-load.control.ts', import.meta.url), []);
+  return async (request, durationMs) => Number(await child.ask({ request, durationMs }));
 }

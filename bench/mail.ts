@@ -34,12 +34,12 @@ export function mailSettings({ dnsServer }: MailTools): Record<string, string> {
   return { POSTHORN_DNS_SERVERS: dnsServer, POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: '1000' };
 }
 
-/** The identity that all mail goes to; returns its id. */
-export async function makeIdentity({
-  url,
-  headers,
-}: Pick<BenchedService, 'url' | 'headers'>): Promise<string> {
-  const body = JSON.stringify({ value: recipient });
+/** The identity that all mail goes to, or another; returns its id. */
+export async function makeIdentity(
+  { url, headers }: Pick<BenchedService, 'url' | 'headers'>,
+  value = recipient,
+): Promise<string> {
+  const body = JSON.stringify({ value });
   const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
   if (answer.status !== 201) throw new Error(`POST /identities answered ${answer.status}`);
   return ((await answer.json()) as { id: string }).id;

@@ -1,7 +1,7 @@
 /**
  * What a scenario is, and how its figures come about: in each round the service and its control take a turn, so that
  * whatever else the machine does falls on both, and the round with the median ratio counts. Some have no control: what they
- * measure is held against fixed bounds.
+ * measure, the median of the rounds, is held against fixed bounds.
  */
 
 export type Scenario = ComparedScenario | BoundedScenario;
@@ -17,11 +17,14 @@ export interface BoundedScenario {
   name: string;
   /** The most of each figure. */
   goal: Figures;
-  run(bench: Bench): Promise<Figures>;
+  run(bench: Bench): Promise<Taken>;
 }
 
 /** By names that say the unit. */
 export type Figures = Record<string, number>;
+
+/** Of each figure, what every round gave. */
+export type Taken = Record<string, number[]>;
 
 /** What a scenario is handed while it runs. */
 export interface Bench {
@@ -30,7 +33,23 @@ export interface Bench {
   /** A line of progress. */
   tell(text: string): void;
   /** Runs when the scenario ends, however it ends: last deferred, first run. */
-  defer(cleanup: () => void | Promise<void>): void;
+  defer(cleanup: Cleanup): void;
+  /** Does what is measured; with `--profile`, the profile is of this alone. */
+  measured<T>(work: () => Promise<T>): Promise<T>;
+  /** The PostgreSQL to work on instead of the embedded one. */
+  against: string | null;
+}
+
+type Cleanup = () => void | Promise<void>;
+
+/** Runs what was deferred when the work ends, however it ends. */
+export async function withCleanup<T>(work: (defer: Bench['defer']) => Promise<T>): Promise<T> {
+  const cleanups: Cleanup[] = [];
+  try {
+    return await work((cleanup) => cleanups.unshift(cleanup));
+  } finally {
+    for (const cleanup of cleanups) await cleanup();
+  }
 }
 
 /** How much each did a second. */
@@ -72,7 +91,7 @@ export async function alternate(
 ): Promise<Round[]> {
   const taken: Round[] = [];
   while (taken.length < rounds) {
-    const service = await measure.service();
+    const service = await bench.measured(measure.service);
     const control = await measure.control();
     const ratio = service / control;
     taken.push({ service, control, ratio });

@@ -1,4 +1,5 @@
-/** The real service as a process of its own, on an empty embedded database in a temporary folder. */
+/** The real service as a process of its own, on an empty database: embedded, in a temporary folder, or made for it elsewhere. */
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import net, { type AddressInfo } from 'node:net';
@@ -6,18 +7,22 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 // @ts-expect-error Plain JavaScript for any Node: it has no types.
 import { environment, nodeFlags } from '../bin/launch.js';
-import { startChild } from './processes.ts';
+import { joinEmbedded, makeDatabase } from './database.ts';
+import { type Child, startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
 
 export interface BenchedService {
   pid: number;
   url: string;
   smtpPort: number;
-  dataDir: string;
+  databaseUrl: string;
   ownerId: string;
   /** Headers that its first user calls it with. */
   headers: { authorization: string; 'content-type': string };
 }
+
+/** The same for every service of a run, so that several can work on one database. */
+const secretKey = randomBytes(32).toString('base64');
 
 /** `settings` are those of Posthorn that the scenario needs beside the usual ones. */
 export async function startService(
@@ -27,25 +32,34 @@ export async function startService(
   bench.tell('starting the service on an empty database');
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
+  const elsewhere = bench.against && (await makeDatabase(bench, bench.against));
   const smtpPort = await findFreePort();
-  const given = {
-    PORT: '0',
+  const child = serve(bench, {
     POSTHORN_SMTP_PORT: String(smtpPort),
     POSTHORN_DATA_DIR: dataDir,
-    POSTHORN_RATE_LIMIT: '0',
-    POSTHORN_LOG_LEVEL: 'warn',
-    MALLOC_ARENA_MAX: environment.MALLOC_ARENA_MAX,
+    ...(elsewhere ? { DATABASE_URL: elsewhere } : {}),
     ...settings,
-  };
-  const program = new URL('../src/cli.ts', import.meta.url);
-  const child = startChild(bench, program, ['serve'], given, nodeFlags);
+  });
   const [, port, apiKey] = await child.printed(
     /curl http:\/\/localhost:(\d+)\/me -H "Authorization: Bearer (ph_\w+)"/,
   );
+  const databaseUrl = elsewhere ?? (await joinEmbedded(bench, dataDir));
   const url = `http://127.0.0.1:${port}`;
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const { userId } = (await (await fetch(`${url}/me`, { headers })).json()) as { userId: string };
-  return { pid: child.pid, url, smtpPort, dataDir, ownerId: userId, headers };
+  return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers };
+}
+
+function serve(bench: Bench, settings: Record<string, string>): Child {
+  const given = {
+    PORT: '0',
+    POSTHORN_RATE_LIMIT: '0',
+    POSTHORN_LOG_LEVEL: 'warn',
+    POSTHORN_SECRET_KEY: secretKey,
+    MALLOC_ARENA_MAX: environment.MALLOC_ARENA_MAX,
+    ...settings,
+  };
+  return startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], given, nodeFlags);
 }
 
 /** The service does not print which port its mail door took. */

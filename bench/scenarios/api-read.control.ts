@@ -3,9 +3,9 @@ import { fastify } from 'fastify';
 import { listIdentities } from '../../src/store/identities.ts';
 import { runControl } from '../control.ts';
 
-const [dataDir = '', ownerId = ''] = process.argv.slice(2);
+const [ownerId = ''] = process.argv.slice(2);
 
-await runControl(dataDir, async (sql) => {
+await runControl(async (sql) => {
   const app = fastify();
   app.get('/identities', async () => {
     const { rows } = await listIdentities(sql, ownerId, {}, { limit: 1000, after: null });

@@ -1,5 +1,5 @@
 /** `GET /identities` of an owner with 20 of them, against a bare fastify that runs the same query. */
-import { makeLoad } from '../load.ts';
+import { startLoad } from '../load.ts';
 import { startChild } from '../processes.ts';
 import { type Bench, type Round, takeTurns } from '../scenario.ts';
 import { type BenchedService, startService } from '../service.ts';
@@ -12,17 +12,16 @@ const identities = 20;
 export async function run(bench: Bench): Promise<Round[]> {
   const service = await startService(bench);
   await makeIdentities(service);
-  const control = startChild(bench, new URL('./api-read.control.ts', import.meta.url), [
-    service.dataDir,
-    service.ownerId,
-  ]);
+  const program = new URL('./api-read.control.ts', import.meta.url);
+  const control = startChild(bench, program, [service.ownerId], { DATABASE_URL: service.databaseUrl });
   const ofService = { url: `${service.url}/identities`, headers: service.headers };
   const ofControl = { url: `${await control.ask('listen')}/identities` };
   await requireAll(ofService);
   await requireAll(ofControl);
+  const load = startLoad(bench);
   return takeTurns(bench, {
-    service: makeLoad(bench, { method: 'GET', status: 200, ...ofService }),
-    control: makeLoad(bench, { method: 'GET', status: 200, ...ofControl }),
+    service: (durationMs) => load({ method: 'GET', status: 200, ...ofService }, durationMs),
+    control: (durationMs) => load({ method: 'GET', status: 200, ...ofControl }, durationMs),
   });
 }
 

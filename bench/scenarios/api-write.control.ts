@@ -7,7 +7,7 @@ import { makeSecret } from '../../src/webhooks/secret.ts';
 import { runControl } from '../control.ts';
 import { measureRate } from '../scenario.ts';
 
-const [dataDir = '', ownerId = '', url = ''] = process.argv.slice(2);
+const [ownerId = '', url = ''] = process.argv.slice(2);
 
 // One for all: only its length matters to the insert.
 const sealedSecret = makeSealer([randomBytes(32)]).seal(makeSecret(), '');
@@ -20,6 +20,6 @@ const row = {
   sealedSecret,
 };
 
-await runControl<number>(dataDir, (sql, durationMs) =>
+await runControl<number>((sql, durationMs) =>
   measureRate(() => createWebhook(sql, ownerId, { ...row, id: newId() }), durationMs),
 );

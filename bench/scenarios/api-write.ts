@@ -1,5 +1,5 @@
 /** `POST /webhooks`, against nothing but the insert that it comes down to. */
-import { makeLoad } from '../load.ts';
+import { startLoad } from '../load.ts';
 import { startChild } from '../processes.ts';
 import { type Bench, type Round, takeTurns } from '../scenario.ts';
 import { startService } from '../service.ts';
@@ -11,15 +11,14 @@ export const goal = 0.5;
 const target = 'https://127.0.0.1/hook';
 
 export async function run(bench: Bench): Promise<Round[]> {
-  const { url, headers, ownerId, dataDir } = await startService(bench);
-  const control = startChild(bench, new URL('./api-write.control.ts', import.meta.url), [
-    dataDir,
-    ownerId,
-    target,
-  ]);
+  const { url, headers, ownerId, databaseUrl } = await startService(bench);
+  const program = new URL('./api-write.control.ts', import.meta.url);
+  const control = startChild(bench, program, [ownerId, target], { DATABASE_URL: databaseUrl });
+  const load = startLoad(bench);
   const body = JSON.stringify({ url: target, events: ['message.received'], ownerId });
+  const request = { url: `${url}/webhooks`, method: 'POST', status: 201, headers, body } as const;
   return takeTurns(bench, {
-    service: makeLoad(bench, { url: `${url}/webhooks`, method: 'POST', status: 201, headers, body }),
+    service: (durationMs) => load(request, durationMs),
     control: async (durationMs) => Number(await control.ask(durationMs)),
   });
 }

@@ -1,0 +1,60 @@
+/** Mail by the hundred thousand, without sending it: copies of one message that came in the usual way, as if it came before. */
+import type { Pool } from '../src/db/client.ts';
+
+interface Copies {
+  /** Whose newest message is copied, and who gets the copies. */
+  from: string;
+  to: string;
+  count: number;
+  /** When the last of them came, and how long after the one before. */
+  youngest: Date;
+  spacingMs: number;
+  /** Webhooks that each was delivered to. */
+  webhookIds?: readonly string[];
+}
+
+/** Message, event and raw bytes of each; and its deliveries with their attempts. */
+export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
+  const { from, to, count, spacingMs, webhookIds = [] } = given;
+  const youngest = given.youngest.toISOString();
+  await sql.begin(async (sql) => {
+    await sql`set local statement_timeout = 0`;
+    // Ids of that moment, as the service makes them.
+    const id = (middle: string) => sql`
+      (lpad(to_hex((extract(epoch from created) * 1000)::bigint), 12, '0') || ${middle}::text || '8000'
+        || substr(replace(gen_random_uuid()::text, '-', ''), 1, 12))::uuid`;
+    await sql`
+      with one as materialized (
+        select messages.*, events.data, events.bytes, raw_chunks.bytes as raw
+        from messages join events on events.id = messages.event_id
+          join raw_chunks on raw_chunks.raw_id = messages.raw_id
+        where messages.identity_id = ${from} order by messages.created_at desc limit 1
+      ), copies as materialized (
+        select created, ${id('7000')} as id, ${id('7001')} as event_id
+        from generate_series(0, ${count - 1}::int) n, lateral (
+          select ${youngest}::text::timestamptz - n * ${spacingMs}::float8 * interval '1 millisecond' as created
+        ) moment
+      ), kept as (
+        insert into raw_chunks (raw_id, n, owner_id, bytes) select copies.id, 0, owner_id, raw from copies, one
+      ), happened as (
+        insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id, created_at)
+        select copies.event_id, owner_id, 'message.received', ${to}::uuid, data, bytes, copies.id, copies.id, created
+        from copies, one
+      ), told as (
+        insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready, attempt_count, tries,
+          next_attempt_at, created_at, completed_at)
+        select delivery_id(copies.event_id, webhook_id), owner_id, copies.event_id, webhook_id, 'message.received',
+          'delivered', false, 1, 1, null, created, created
+        from copies, one, unnest(${webhookIds}::uuid[]) as webhook_id
+        returning id, owner_id, created_at
+      ), tried as (
+        insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_body)
+        select id, gen_random_uuid(), owner_id, created_at, 1, 200, 'ok' from told
+      )
+      insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
+        repeat_key, received_on, created_at)
+      select copies.id, owner_id, ${to}::uuid, copies.event_id, copies.id, size, sha256, gen_random_uuid(), summary,
+        gen_random_uuid(), gen_random_uuid(), created::date, created
+      from copies, one`;
+  });
+}

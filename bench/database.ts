@@ -1,0 +1,76 @@
+/**
+ * The database of a scenario: the embedded one that the service starts, or a fresh one on the server of `--against`, which is
+ * dropped when the scenario ends. Nothing that was on that server before is touched.
+ */
+import { randomBytes } from 'node:crypto';
+import { connect, errorCode, only, type Pool } from '../src/db/client.ts';
+import { openEmbedded } from '../src/db/embedded.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { OperatorError } from '../src/lib/operator-error.ts';
+import type { Bench } from './scenario.ts';
+
+const applicationName = 'posthorn bench';
+
+/** Returns the server's version; refuses one that the bench could not work on, before anything is started. */
+export async function requireServer(url: string): Promise<string> {
+  const sql = connect(url, { max: 1, applicationName });
+  try {
+    const server = only(
+      await sql<{ version: string; number: number; standby: boolean; role: string; may: boolean }[]>`
+        select current_setting('server_version') as version, current_setting('server_version_num')::int as number,
+          pg_is_in_recovery() as standby, rolname as role, rolcreatedb or rolsuper as may
+        from pg_roles where rolname = current_user`,
+    );
+    if (server.number < 150_000)
+      throw new OperatorError(`needs PostgreSQL 15 or newer, not ${server.version}.`);
+    if (server.standby) throw new OperatorError('needs a server that takes writes; this one is a standby.');
+    if (!server.may)
+      throw new OperatorError(
+        `makes a database for each scenario, and the role ${server.role} may not. As a superuser: ` +
+          `alter role ${server.role} createdb`,
+      );
+    return server.version;
+  } catch (error) {
+    if (error instanceof OperatorError) throw new OperatorError(`--against ${error.message}`);
+    const reason = error instanceof Error ? error.message || errorCode(error) : String(error);
+    throw new OperatorError(`--against does not lead to a PostgreSQL that lets us in: ${reason}`, {
+      cause: error,
+    });
+  } finally {
+    await sql.end({ timeout: 1 });
+  }
+}
+
+/** Returns the URL of an empty database on that server. */
+export async function makeDatabase(bench: Bench, server: string): Promise<string> {
+  const name = `posthorn_bench_${randomBytes(6).toString('hex')}`;
+  await asAdmin(server, (sql) => sql`create database ${sql(name)} template template0`);
+  bench.defer(() => asAdmin(server, (sql) => sql`drop database ${sql(name)} with (force)`));
+  const url = new URL(server);
+  url.pathname = `/${name}`;
+  return url.href;
+}
+
+async function asAdmin(server: string, work: (sql: Pool) => Promise<unknown>): Promise<void> {
+  const sql = connect(server, { max: 1, applicationName });
+  try {
+    await work(sql);
+  } finally {
+    await sql.end({ timeout: 1 });
+  }
+}
+
+/** Returns the URL of the database that a service started in its data folder. It stays until the scenario ends. */
+export async function joinEmbedded(bench: Bench, dataDir: string): Promise<string> {
+  const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
+  const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
+  bench.defer(() => embedded.stop());
+  return embedded.url;
+}
+
+/** The bench's own connections to it. */
+export function connectBench(bench: Bench, url: string): Pool {
+  const sql = connect(url, { max: 2, applicationName });
+  bench.defer(() => sql.end({ timeout: 1 }));
+  return sql;
+}
