@@ -1,5 +1,5 @@
 /**
- * `npm run bench [-- <names>] [--against postgres://…]`: runs the scenarios named, or all. On stdout a line of JSON for each,
+ * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the scenarios named, or all. On stdout a line of JSON for each,
  * on stderr progress and in the end a table; all of it, and a chart, in bench/results. Exit codes: 0 every goal met, 1 one
  * missed or failed, 2 it cannot run as asked, 130 Ctrl-C.
  */
@@ -9,6 +9,7 @@ import { OperatorError } from '../src/lib/operator-error.ts';
 import { suggest } from '../src/lib/suggest.ts';
 import { table } from '../src/lib/table.ts';
 import { requireServer } from './database.ts';
+import { makeProfiling } from './profiling.ts';
 import { describeMachine } from './report/machine.ts';
 import {
   isCompared,
@@ -55,18 +56,25 @@ process.on('disconnect', stop);
 process.channel?.unref();
 
 try {
-  const { names, against } = readArguments();
-  const postgres = against
-    ? `${await requireServer(against)}, not embedded`
+  const asked = readArguments();
+  const postgres = asked.against
+    ? `${await requireServer(asked.against)}, not embedded`
     : `${(await findBinaries()).version.replace(/-.*/, '')}, embedded`;
-  process.exitCode = await runAll(names, against, postgres);
+  process.exitCode = await runAll(asked, postgres);
 } catch (error) {
   if (!(error instanceof OperatorError)) throw error;
   process.stderr.write(`${error.message}\n`);
   process.exitCode = 2;
 }
 
-function readArguments(): { names: string[]; against: string | null } {
+interface Asked {
+  /** None: all. */
+  names: string[];
+  against: string | null;
+  profile: boolean;
+}
+
+function readArguments(): Asked {
   const { values, positionals } = parse();
   const known = scenarios.map(({ name }) => name);
   const unknown = positionals.filter((name) => !known.includes(name));
@@ -77,25 +85,28 @@ function readArguments(): { names: string[]; against: string | null } {
     });
     throw new OperatorError([...lines, `Known: ${known.join(', ')}`].join('\n'));
   }
-  return { names: positionals, against: values.against ?? null };
+  return { names: positionals, against: values.against ?? null, profile: values.profile ?? false };
 }
 
 function parse() {
   try {
-    return parseArgs({ allowPositionals: true, options: { against: { type: 'string' } } });
+    return parseArgs({
+      allowPositionals: true,
+      options: { against: { type: 'string' }, profile: { type: 'boolean' } },
+    });
   } catch (cause) {
     throw new OperatorError((cause as Error).message, { cause });
   }
 }
 
-async function runAll(names: readonly string[], against: string | null, postgres: string): Promise<number> {
-  const run = describeRun(describeMachine(postgres));
+async function runAll(asked: Asked, postgres: string): Promise<number> {
+  const run = describeRun(describeMachine(postgres), asked.profile);
   const began = performance.now();
   const outcomes: Outcome[] = [];
   const failed: string[] = [];
   for (const scenario of scenarios) {
-    if (names.length > 0 && !names.includes(scenario.name)) continue;
-    const outcome = await runOne(scenario, against);
+    if (asked.names.length > 0 && !asked.names.includes(scenario.name)) continue;
+    const outcome = await runOne(scenario, asked);
     if (stopping.signal.aborted) return 130;
     if (outcome) outcomes.push(outcome);
     else failed.push(scenario.name);
@@ -109,15 +120,19 @@ async function runAll(names: readonly string[], against: string | null, postgres
 }
 
 /** Null when it failed. */
-async function runOne(scenario: Scenario, against: string | null): Promise<Outcome | null> {
+async function runOne(scenario: Scenario, { against, profile }: Asked): Promise<Outcome | null> {
   const began = performance.now();
   const tell = (text: string) => process.stderr.write(`${scenario.name}: ${text}\n`);
   try {
     const outcome = await withCleanup(async (defer) => {
-      const bench: Bench = { signal: stopping.signal, tell, defer, measured: (work) => work(), against };
-      return isCompared(scenario)
+      const profiling = profile ? makeProfiling() : null;
+      const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
+      const bench = { signal: stopping.signal, tell, defer, measured, against, profiling };
+      const judged = isCompared(scenario)
         ? judgeRounds(scenario, await scenario.run(bench), secondsSince(began))
         : judgeFigures(scenario, await scenario.run(bench), secondsSince(began));
+      if (profiling) tell(`profile saved: ${profiling.save(scenario.name).join(', ')}`);
+      return judged;
     });
     process.stdout.write(`${jsonLine(outcome)}\n`);
     return outcome;

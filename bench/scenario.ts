@@ -4,6 +4,8 @@
  * measure, the median of the rounds, is held against fixed bounds.
  */
 
+import type { Profiling } from './profiling.ts';
+
 export type Scenario = ComparedScenario | BoundedScenario;
 
 export interface ComparedScenario {
@@ -38,6 +40,8 @@ export interface Bench {
   measured<T>(work: () => Promise<T>): Promise<T>;
   /** The PostgreSQL to work on instead of the embedded one. */
   against: string | null;
+  /** With `--profile`. */
+  profiling: Profiling | null;
 }
 
 type Cleanup = () => void | Promise<void>;

@@ -59,7 +59,10 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
     MALLOC_ARENA_MAX: environment.MALLOC_ARENA_MAX,
     ...settings,
   };
-  return startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], given, nodeFlags);
+  const flags = [...nodeFlags, ...(bench.profiling?.flags ?? [])];
+  const child = startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], given, flags);
+  bench.profiling?.watch(bench, child);
+  return child;
 }
 
 /** The service does not print which port its mail door took. */

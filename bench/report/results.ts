@@ -13,15 +13,17 @@ export interface RunDescription {
   /** When it began. */
   date: string;
   commit: string;
+  /** A profiler costs the service some of its speed: such a run is not to be held against others. */
+  profiled: boolean;
   machine: Machine;
 }
 
-export function describeRun(machine: Machine): RunDescription {
-  return { date: new Date().toISOString(), commit: readCommit(), machine };
+export function describeRun(machine: Machine, profiled: boolean): RunDescription {
+  return { date: new Date().toISOString(), commit: readCommit(), profiled, machine };
 }
 
 /** Writes a file there and returns its path, from the root of the repository. */
-function saveResult(name: string, text: string): string {
+export function saveResult(name: string, text: string): string {
   mkdirSync(folder, { recursive: true });
   writeFileSync(path.join(folder, name), text);
   return `bench/results/${name}`;
@@ -34,7 +36,7 @@ export function saveRun(
   seconds: number,
 ): string[] {
   const { date, commit, machine } = run;
-  const caption = `${date.slice(0, 10)}, ${commit.slice(0, 12)}, ${machine.cpu}, ${machine.cores} cores, PostgreSQL ${machine.postgres}`;
+  const caption = `${date.slice(0, 10)}, ${commit.slice(0, 12)}, ${machine.cpu}, ${machine.cores} cores, PostgreSQL ${machine.postgres}${run.profiled ? ', profiled' : ''}`;
   const all = { ...run, seconds, failed, scenarios: outcomes };
   return [
     saveResult('results.json', `${JSON.stringify(all, null, 2)}\n`),

@@ -1,6 +1,6 @@
 /** What the drawings share: text that is safe in markup, and colours that can be read on light and dark grounds. Pure. */
 
-function escapeText(text: string): string {
+export function escapeText(text: string): string {
   return text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }
 

@@ -1,0 +1,102 @@
+/** What the bench makes of its figures: verdicts, the chart, profiles and flame graphs. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { drawChart } from '../bench/report/chart.ts';
+import { buildFrames, type CpuProfile, mergeProfiles } from '../bench/report/cpu-profile.ts';
+import { drawFlames } from '../bench/report/flame.ts';
+import { jsonLine, judgeFigures, judgeRounds, listMeasures, tableRows } from '../bench/report/outcome.ts';
+
+const round = (ratio: number) => ({ service: 100 * ratio, control: 100, ratio });
+
+test('the round with the median ratio counts, and one short of the goal is missed', () => {
+  const outcome = judgeRounds({ name: 'deliver', goal: 0.6 }, [round(0.9), round(0.5), round(0.55)], 12);
+  assert.equal(
+    jsonLine(outcome),
+    '{"scenario":"deliver","value":55,"control":100,"ratio":0.55,"goal":0.6,"met":false}',
+  );
+  assert.deepEqual(tableRows(outcome), [
+    ['deliver', '55 (50–90)', '100 (100–100)', '0.55 (0.5–0.9)', '≥ 0.60', '✗ missed', '12'],
+  ]);
+});
+
+test('fewer than three rounds are no measurement', () => {
+  assert.throws(() => judgeRounds({ name: 'deliver', goal: 0.6 }, [round(1)], 1), /1 rounds/);
+  assert.throws(
+    () => judgeFigures({ name: 'latency', goal: { p50Ms: 10 } }, { p50Ms: [1, 2] }, 1),
+    /2 times/,
+  );
+});
+
+test('each figure is held against its own bound', () => {
+  const goal = { p50Ms: 10, p99Ms: 50 };
+  const outcome = judgeFigures({ name: 'latency', goal }, { p50Ms: [3, 2, 30], p99Ms: [60, 51, 40] }, 5);
+  assert.deepEqual(outcome.value, { p50Ms: 3, p99Ms: 51 });
+  assert.deepEqual(
+    listMeasures(outcome).map(({ label, met }) => [label, met]),
+    [
+      ['latency p50Ms', true],
+      ['latency p99Ms', false],
+    ],
+  );
+});
+
+test('a bar is as long as its share of the goal, and what does not fit is marked as cut', () => {
+  const bar = (value: number) => {
+    const measure = {
+      label: '<deliver>',
+      better: 'more',
+      value,
+      least: 0,
+      most: 9,
+      goal: 1,
+      met: value >= 1,
+    };
+    return drawChart([{ ...measure, better: 'more' }], 'a machine');
+  };
+  const width = (svg: string) => Number(/class="(?:good|bad)" [^>]*width="([\d.]+)"/.exec(svg)?.[1]);
+  assert.equal(width(bar(0.5)) * 2, width(bar(1)));
+  assert.match(bar(0.5), /class="bad"/);
+  assert.match(bar(1), /class="good"/);
+  assert.match(bar(1), /&#60;deliver&#62;/);
+  assert.match(bar(1), /›/);
+});
+
+const callFrame = (functionName: string, url = '') => ({
+  functionName,
+  url,
+  scriptId: '0',
+  lineNumber: 0,
+  columnNumber: 0,
+});
+
+/** root → work → inner, and root → (idle). */
+function profile(samples: number[], timeDeltas: number[]): CpuProfile {
+  const nodes = [
+    { id: 1, callFrame: callFrame('(root)'), children: [2, 4] },
+    { id: 2, callFrame: callFrame('work</script>', 'node:fs'), children: [3] },
+    { id: 3, callFrame: callFrame('inner') },
+    { id: 4, callFrame: callFrame('(idle)') },
+  ];
+  return { nodes, startTime: 5, endTime: 10, samples, timeDeltas };
+}
+
+test('profiles become one, and time without work does not count', () => {
+  const merged = mergeProfiles([profile([2, 3], [10, 20]), profile([3, 4], [5, 1000])]);
+  assert.equal(merged.nodes.length, 4);
+  assert.equal(merged.endTime, 1035);
+  const whole = buildFrames(merged);
+  assert.equal(whole.totalUs, 35);
+  const [work] = whole.children;
+  assert.deepEqual([work?.totalUs, work?.selfUs, work?.children[0]?.selfUs], [35, 10, 25]);
+});
+
+test('a flame graph has every function and cannot be broken out of', () => {
+  const html = drawFlames(profile([2, 3], [10, 20]), 'deliver');
+  const [, data = ''] = /const boxes = (.*);/.exec(html) ?? [];
+  assert.deepEqual(JSON.parse(data), [
+    [0, 0, 30, 0, '(root)', 'engine'],
+    [1, 0, 30, 10, 'work</script> node:fs:1', 'node'],
+    [2, 0, 20, 20, 'inner', 'engine'],
+  ]);
+  assert.equal(html.split('</script>').length, 2);
+});
