@@ -23,6 +23,8 @@ export interface DeliveryBench {
   turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
   /** What is POSTed to `/mail` from now on, once there are so many. */
   receiveMail(count: number): Promise<ToldMail[]>;
+  /** How many POSTs came since the start, or since a number of them was last waited for. */
+  countReceived(): Promise<number>;
 }
 
 export async function startDeliveryBench(
@@ -91,5 +93,7 @@ export async function startDeliveryBench(
     return told;
   }
 
-  return { service, sql, origin, makeWebhooks, queue, drain, turnOn, receiveMail };
+  const countReceived = async () => Number(await receiver.ask('seen'));
+
+  return { service, sql, origin, makeWebhooks, queue, drain, turnOn, receiveMail, countReceived };
 }

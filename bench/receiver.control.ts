@@ -1,6 +1,6 @@
 /**
  * A receiver of webhooks in a process of its own. Asked for a number, it tells when the first and the last of so many came;
- * of mail that came to `/mail`, also what it was told of each message.
+ * of mail that came to `/mail`, also what it was told of each message. Asked `seen`, it tells how many came so far.
  */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -44,9 +44,13 @@ function readMail(body: Buffer, arrivedMs: number): ToldMail {
   return { messageId: message.messageId, arrivedMs, links: [rawEmailUrl, ...attachments] };
 }
 
-process.on('message', (count: number) => {
+process.on('message', (question: number | 'seen') => {
+  if (question === 'seen') {
+    process.send?.(seen);
+    return;
+  }
   told = [];
-  wanted = count;
+  wanted = question;
   seen = 0;
 });
 for (const event of ['disconnect', 'SIGTERM', 'SIGINT']) process.on(event, () => process.exit());

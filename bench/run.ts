@@ -1,7 +1,7 @@
 /**
  * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the scenarios named, or all. On stdout a line of JSON for each,
  * on stderr progress and in the end a table; all of it, and a chart, in bench/results. Exit codes: 0 every goal met, 1 one
- * missed or failed, 2 it cannot run as asked, 130 Ctrl-C.
+ * missed or failed, 2 it cannot run as asked, 130 Ctrl-C. Studies (soak, scale, model) run only when they are named.
  */
 import { parseArgs } from 'node:util';
 import { findBinaries } from '../src/db/embedded-binaries.ts';
@@ -20,8 +20,8 @@ import {
   tableHead,
   tableRows,
 } from './report/outcome.ts';
-import { describeRun, saveRun } from './report/results.ts';
-import { type Bench, type Scenario, withCleanup } from './scenario.ts';
+import { describeRun, saveResult, saveRun } from './report/results.ts';
+import { type Bench, type Scenario, type Study, withCleanup } from './scenario.ts';
 import * as apiRead from './scenarios/api-read.ts';
 import * as apiWrite from './scenarios/api-write.ts';
 import * as backlog from './scenarios/backlog.ts';
@@ -33,6 +33,9 @@ import * as inboundMx from './scenarios/inbound-mx.ts';
 import * as isolation from './scenarios/isolation.ts';
 import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
+import * as model from './studies/model.ts';
+import * as scale from './studies/scale.ts';
+import * as soak from './studies/soak.ts';
 
 const scenarios: readonly Scenario[] = [
   apiRead,
@@ -47,6 +50,7 @@ const scenarios: readonly Scenario[] = [
   memory,
   deletion,
 ];
+const studies: readonly Study[] = [soak, scale, model];
 
 const stopping = new AbortController();
 const stop = () => stopping.abort(new Error('Stopped.'));
@@ -72,11 +76,13 @@ interface Asked {
   names: string[];
   against: string | null;
   profile: boolean;
+  /** Of a soak. */
+  minutes: number;
 }
 
 function readArguments(): Asked {
   const { values, positionals } = parse();
-  const known = scenarios.map(({ name }) => name);
+  const known = [...scenarios, ...studies].map(({ name }) => name);
   const unknown = positionals.filter((name) => !known.includes(name));
   if (unknown.length > 0) {
     const lines = unknown.map((name) => {
@@ -85,14 +91,16 @@ function readArguments(): Asked {
     });
     throw new OperatorError([...lines, `Known: ${known.join(', ')}`].join('\n'));
   }
-  return { names: positionals, against: values.against ?? null, profile: values.profile ?? false };
+  const minutes = Number(values.minutes ?? 30);
+  if (!(minutes > 0)) throw new OperatorError(`--minutes ${values.minutes} is no number of minutes.`);
+  return { names: positionals, against: values.against ?? null, profile: values.profile ?? false, minutes };
 }
 
 function parse() {
   try {
     return parseArgs({
       allowPositionals: true,
-      options: { against: { type: 'string' }, profile: { type: 'boolean' } },
+      options: { against: { type: 'string' }, profile: { type: 'boolean' }, minutes: { type: 'string' } },
     });
   } catch (cause) {
     throw new OperatorError((cause as Error).message, { cause });
@@ -102,6 +110,12 @@ function parse() {
 async function runAll(asked: Asked, postgres: string): Promise<number> {
   const run = describeRun(describeMachine(postgres), asked.profile);
   const began = performance.now();
+  let allMet = true;
+  for (const study of studies) {
+    if (!asked.names.includes(study.name)) continue;
+    allMet = (await runStudy(study, asked)) && allMet;
+    if (stopping.signal.aborted) return 130;
+  }
   const outcomes: Outcome[] = [];
   const failed: string[] = [];
   for (const scenario of scenarios) {
@@ -111,32 +125,56 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
     if (outcome) outcomes.push(outcome);
     else failed.push(scenario.name);
   }
+  if (outcomes.length + failed.length === 0) return allMet ? 0 : 1;
   const seconds = secondsSince(began);
   const rows = [tableHead, ...outcomes.flatMap(tableRows), ...failed.map((name) => [name, 'failed'])];
   const saved = saveRun(run, outcomes, failed, seconds);
   const minutes = (seconds / 60).toFixed(1);
   process.stderr.write(`\n${table(rows)}\n\n${minutes} minutes in all. Saved: ${saved.join(', ')}\n`);
-  return failed.length === 0 && outcomes.every(({ met }) => met) ? 0 : 1;
+  return allMet && failed.length === 0 && outcomes.every(({ met }) => met) ? 0 : 1;
 }
 
 /** Null when it failed. */
-async function runOne(scenario: Scenario, { against, profile }: Asked): Promise<Outcome | null> {
+async function runOne(scenario: Scenario, asked: Asked): Promise<Outcome | null> {
   const began = performance.now();
-  const tell = (text: string) => process.stderr.write(`${scenario.name}: ${text}\n`);
-  try {
-    const outcome = await withCleanup(async (defer) => {
-      const profiling = profile ? makeProfiling() : null;
-      const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
-      const bench = { signal: stopping.signal, tell, defer, measured, against, profiling };
-      const judged = isCompared(scenario)
-        ? judgeRounds(scenario, await scenario.run(bench), secondsSince(began))
-        : judgeFigures(scenario, await scenario.run(bench), secondsSince(began));
-      if (profiling) tell(`profile saved: ${profiling.save(scenario.name).join(', ')}`);
-      return judged;
-    });
+  return attempt(scenario.name, asked, async (bench) => {
+    const outcome = isCompared(scenario)
+      ? judgeRounds(scenario, await scenario.run(bench), secondsSince(began))
+      : judgeFigures(scenario, await scenario.run(bench), secondsSince(began));
     process.stdout.write(`${jsonLine(outcome)}\n`);
     return outcome;
+  });
+}
+
+/** Whether it found what it should. */
+async function runStudy(study: Study, asked: Asked): Promise<boolean> {
+  const finding = await attempt(study.name, { ...asked, profile: false }, (bench) => study.run(bench, asked));
+  if (!finding) return false;
+  const { value, rows, files, met } = finding;
+  process.stdout.write(`${JSON.stringify({ scenario: study.name, value, met })}\n`);
+  const saved = Object.entries(files).map(([name, text]) => saveResult(name, text));
+  const where = saved.length > 0 ? `\nSaved: ${saved.join(', ')}\n` : '';
+  process.stderr.write(`\n${table(rows)}\n${where}`);
+  return met;
+}
+
+/** Null when it failed, which is told. */
+async function attempt<T>(
+  name: string,
+  { against, profile }: Asked,
+  work: (bench: Bench) => Promise<T>,
+): Promise<T | null> {
+  const tell = (text: string) => process.stderr.write(`${name}: ${text}\n`);
+  try {
+    return await withCleanup(async (defer) => {
+      const profiling = profile ? makeProfiling() : null;
+      const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
+      const done = await work({ signal: stopping.signal, tell, defer, measured, against, profiling });
+      if (profiling) tell(`profile saved: ${profiling.save(name).join(', ')}`);
+      return done;
+    });
   } catch (error) {
+    if (error instanceof OperatorError) throw error;
     const aborted = stopping.signal.aborted;
     tell(aborted ? 'stopping' : `failed. ${error instanceof Error ? error.stack : String(error)}`);
     return null;

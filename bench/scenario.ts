@@ -22,6 +22,22 @@ export interface BoundedScenario {
   run(bench: Bench): Promise<Taken>;
 }
 
+/** Something that is measured only when it is asked for by name, and tells of it in its own way. */
+export interface Study {
+  name: string;
+  run(bench: Bench, options: { minutes: number }): Promise<Finding>;
+}
+
+export interface Finding {
+  /** Printed as a line of JSON. */
+  value: unknown;
+  /** For people. */
+  rows: string[][];
+  /** To be saved, by name. */
+  files: Record<string, string>;
+  met: boolean;
+}
+
 /** By names that say the unit. */
 export type Figures = Record<string, number>;
 

@@ -50,6 +50,17 @@ export async function startService(
   return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers };
 }
 
+/** Another process on the database of a service, with these roles; ready when it is handed out. Returns its pid. */
+export async function startBeside(bench: Bench, service: BenchedService, roles: string): Promise<number> {
+  const child = serve(bench, {
+    DATABASE_URL: service.databaseUrl,
+    POSTHORN_ROLES: roles,
+    POSTHORN_LOG_LEVEL: 'info',
+  });
+  await child.printed(/is ready/);
+  return child.pid;
+}
+
 function serve(bench: Bench, settings: Record<string, string>): Child {
   const given = {
     PORT: '0',

@@ -1,5 +1,46 @@
-/** What processes have used, as Linux tells it in /proc. */
-import { readFileSync } from 'node:fs';
+/**
+ * What processes have used, as Linux tells it in /proc: processor time and memory of the service, and processor time of the
+ * PostgreSQL that a connection leads to, if that runs on this machine.
+ */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { only, type Sql } from '../src/db/client.ts';
+
+/** USER_HZ, which is 100 on every Linux that Node runs on. */
+const msPerTick = 10;
+
+interface Stat {
+  parent: number;
+  /** Of the process itself, and of its children that have ended. */
+  ownMs: number;
+  endedChildrenMs: number;
+}
+
+function readStat(pid: number): Stat | undefined {
+  const file = `/proc/${pid}/stat`;
+  let text: string;
+  try {
+    text = readFileSync(file, 'utf8');
+  } catch (error) {
+    // Gone between the listing and the look.
+    if (!existsSync(file)) return undefined;
+    throw error;
+  }
+  // The name, in brackets, may hold anything; proc(5) numbers the fields from 1, and the one after the name is 3.
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+  const field = (number: number) => Number(fields[number - 3]);
+  return {
+    parent: field(4),
+    ownMs: (field(14) + field(15)) * msPerTick,
+    endedChildrenMs: (field(16) + field(17)) * msPerTick,
+  };
+}
+
+/** Processor time since its start, in milliseconds, all threads included. */
+export function readCpuMs(pid: number): number {
+  const stat = readStat(pid);
+  if (!stat) throw new Error(`Process ${pid} is gone`);
+  return stat.ownMs;
+}
 
 /** Peak and present, in MB of a million bytes. */
 export function readMemory(pid: number): { peak: number; now: number } {
@@ -7,4 +48,49 @@ export function readMemory(pid: number): { peak: number; now: number } {
   const read = (key: string) =>
     (Number(new RegExp(`^${key}:\\s+(\\d+) kB`, 'm').exec(status)?.[1]) * 1024) / 1e6;
   return { peak: read('VmHWM'), now: read('VmRSS') };
+}
+
+/** The pid of the server's parent process, or null when it does not run on this machine. */
+export async function findPostmaster(sql: Sql): Promise<number | null> {
+  const { pid } = only(await sql<{ pid: number }[]>`select pg_backend_pid() as pid`);
+  const name = `/proc/${pid}/comm`;
+  if (!existsSync(name) || !readFileSync(name, 'utf8').startsWith('postgres')) return null;
+  return readStat(pid)?.parent ?? null;
+}
+
+/** Processor time of the whole server, those of its processes that have ended included. */
+export function readServerCpuMs(postmaster: number): number {
+  const stat = readStat(postmaster);
+  if (!stat) throw new Error('PostgreSQL is gone');
+  let sum = stat.ownMs + stat.endedChildrenMs;
+  for (const name of readdirSync('/proc')) {
+    const child = /^\d+$/.test(name) ? readStat(Number(name)) : undefined;
+    if (child?.parent === postmaster) sum += child.ownMs;
+  }
+  return sum;
+}
+
+/** What was written to the log from which a server recovers and its replicas follow. Of the whole server. */
+export async function readWalBytes(sql: Sql): Promise<number> {
+  const { bytes } = only(
+    await sql<{ bytes: number }[]>`select (pg_current_wal_lsn() - '0/0'::pg_lsn)::float8 as bytes`,
+  );
+  return bytes;
+}
+
+export interface TableUsage {
+  name: string;
+  /** Indexes and TOAST included. */
+  bytes: number;
+  dead: number;
+  inserted: number;
+  updated: number;
+}
+
+/** The row counts are those that the server's processes have told so far: all of them once they have ended. */
+export async function readTables(sql: Sql): Promise<TableUsage[]> {
+  return sql<TableUsage[]>`
+    select relname as name, pg_total_relation_size(relid)::float8 as bytes, n_dead_tup::float8 as dead,
+      n_tup_ins::float8 as inserted, n_tup_upd::float8 as updated
+    from pg_stat_user_tables order by relname`;
 }

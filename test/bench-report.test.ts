@@ -1,10 +1,13 @@
-/** What the bench makes of its figures: verdicts, the chart, profiles and flame graphs. */
+/** What the bench makes of its figures: verdicts, drawings, profiles, and what a load would need. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { firstLimit, needOf } from '../bench/model.ts';
 import { drawChart } from '../bench/report/chart.ts';
 import { buildFrames, type CpuProfile, mergeProfiles } from '../bench/report/cpu-profile.ts';
 import { drawFlames } from '../bench/report/flame.ts';
 import { jsonLine, judgeFigures, judgeRounds, listMeasures, tableRows } from '../bench/report/outcome.ts';
+import { drawPanels } from '../bench/report/panels.ts';
+import { judgeSoak } from '../bench/studies/soak-verdict.ts';
 
 const round = (ratio: number) => ({ service: 100 * ratio, control: 100, ratio });
 
@@ -99,4 +102,61 @@ test('a flame graph has every function and cannot be broken out of', () => {
     [2, 0, 20, 20, 'inner', 'engine'],
   ]);
   assert.equal(html.split('</script>').length, 2);
+});
+
+test('what a load needs follows from what one delivery and one message cost', () => {
+  const one = { serviceCpuMs: 0.6, postgresCpuMs: 0.3, walBytes: 1000, rows: 3, diskBytes: 500 };
+  const costs = { message: { ...one, diskBytes: 10_000 }, delivery: one, identityBytes: 2000 };
+  const load = { deliveriesPerSecond: 1000, deliveriesPerMessage: 2, identities: 1e6, retentionDays: 10 };
+  const need = needOf(costs, load);
+  // 1,500 things of 0.6 ms each second are 0.9 cores, at 60 %.
+  assert.deepEqual([round3(need.serviceCores), need.serviceProcesses], [1.5, 2]);
+  assert.equal(round3(need.postgresCores), 0.75);
+  assert.equal(round3(need.walMbPerSecond), 1.5);
+  assert.equal(need.rowsPerSecond, 4500);
+  assert.equal(round3(need.diskGbPerDay), 475.2);
+  assert.equal(round3(need.diskTb), 4.754);
+  assert.equal(need.connections, 32);
+  const server = { postgresCores: 7.5, walMbPerSecond: 15, diskTb: 4.754 / 2, connections: 320 };
+  const { limit, share } = firstLimit(need, server);
+  assert.deepEqual([limit, round3(share)], ['diskTb', 2]);
+});
+
+function round3(number: number): number {
+  return Number(number.toFixed(3));
+}
+
+const sample = (minute: number, cpuMs: number, memoryMb: number) => ({
+  ...{ minute, seconds: 5, received: 100, serviceCpuMs: cpuMs, postgresCpuMs: cpuMs, memoryMb },
+});
+
+test('a soak fails when deliveries grow dearer, or memory grows', () => {
+  const flat = [1, 2, 3, 4, 5, 6].map((minute) => sample(minute, 20, 100));
+  assert.equal(judgeSoak(flat).met, true);
+  const { value, met } = judgeSoak([...flat.slice(0, 4), sample(5, 30, 100), sample(6, 30, 100)]);
+  assert.deepEqual([value.growth.cost, value.growth.memory, met], [1.5, 1, false]);
+  assert.equal(judgeSoak([...flat.slice(0, 4), sample(5, 20, 130), sample(6, 20, 130)]).met, false);
+  assert.throws(() => judgeSoak(flat.slice(0, 2)), /no thirds/);
+});
+
+test('a line goes from the first minute to the last, and reaches its highest value', () => {
+  const svg = drawPanels('A <soak>', [
+    {
+      title: 'MB',
+      series: [
+        {
+          name: 'a',
+          points: [
+            [0, 0],
+            [5, 100],
+            [10, 50],
+          ],
+        },
+      ],
+    },
+  ]);
+  // From the foot of the panel to its top and half way back.
+  assert.match(svg, /points="56,170 253,34 450,102"/);
+  assert.match(svg, /10 min/);
+  assert.match(svg, /A &#60;soak&#62;/);
 });

@@ -79,7 +79,7 @@ export function buildFrames({ nodes, samples = [], timeDeltas = [] }: CpuProfile
   const build = ({ id, callFrame, children = [] }: ProfileNode): Frame => {
     const below = children
       .map((child) => build(nodeOf(byId, child)))
-      .filter((frame) => frame.callFrame.functionName !== '(idle)' && frame.totalUs > 0);
+      .filter((frame) => !isBesidesWork(frame.callFrame) && frame.totalUs > 0);
     const selfUs = spent.get(id) ?? 0;
     const totalUs = below.reduce((sum, child) => sum + child.totalUs, selfUs);
     return { callFrame, totalUs, selfUs, children: below.sort((a, b) => b.totalUs - a.totalUs) };
@@ -87,6 +87,11 @@ export function buildFrames({ nodes, samples = [], timeDeltas = [] }: CpuProfile
   const [root] = nodes;
   if (!root) throw new Error('The profile is empty');
   return build(root);
+}
+
+/** Nothing to do, or the profiler's own start and end. */
+function isBesidesWork({ functionName, url }: CallFrame): boolean {
+  return functionName === '(idle)' || url.endsWith('/profiler.control.ts');
 }
 
 function nodeOf(byId: ReadonlyMap<number, ProfileNode>, id: number): ProfileNode {

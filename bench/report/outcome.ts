@@ -117,10 +117,10 @@ function withSpread({ value, least, most }: Pick<Measure, 'value' | 'least' | 'm
   return `${show(value)} (${show(least)}–${show(most)})`;
 }
 
-function spreadOf(numbers: readonly number[]): { least: number; most: number } {
+export function spreadOf(numbers: readonly number[]): { least: number; most: number } {
   return { least: Math.min(...numbers), most: Math.max(...numbers) };
 }
 
-function round(number: number, digits: number): number {
+export function round(number: number, digits: number): number {
   return Number(number.toFixed(digits));
 }

@@ -1,6 +1,6 @@
 /** The folder of what the last run found: `results.json`, `machine.md`, `chart.svg`; not kept in git. */
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { drawChart } from './chart.ts';
 import { type Machine, tellMachine } from './machine.ts';
@@ -27,6 +27,12 @@ export function saveResult(name: string, text: string): string {
   mkdirSync(folder, { recursive: true });
   writeFileSync(path.join(folder, name), text);
   return `bench/results/${name}`;
+}
+
+/** What an earlier run saved under that name. */
+export function readResult(name: string): string | null {
+  const file = path.join(folder, name);
+  return existsSync(file) ? readFileSync(file, 'utf8') : null;
 }
 
 export function saveRun(

@@ -23,6 +23,8 @@ const dark: typeof light = {
   series: ['#58a6ff', '#f0883e', '#bc8cff', '#56d364', '#ff7bcb', '#a9b6c3'],
 };
 
+export const seriesCount = light.series.length;
+
 function rules({ ground, ink, soft, rule, good, bad, series }: typeof light): string {
   const lines = series.map(
     (colour, n) => `.line${n}{stroke:${colour};fill:none;stroke-width:1.5}.name${n}{fill:${colour}}`,

@@ -1,0 +1,193 @@
+/**
+ * What a message and a delivery cost (processor time of the service and of PostgreSQL, write-ahead log, rows, disk), and how
+ * deliveries a second grow with the processes that make them, one database for all. docs/scaling.md rests on it. Linux only.
+ */
+import { only, type Sql } from '../../src/db/client.ts';
+import { type DeliveryBench, startDeliveryBench } from '../deliveries.ts';
+import { type MailTools, mailSettings, makeIdentity, startMailTools } from '../mail.ts';
+import type { Cost, Costs } from '../model.ts';
+import { round, spreadOf } from '../report/outcome.ts';
+import { type Bench, concurrency, type Finding, median, withCleanup } from '../scenario.ts';
+import { startBeside } from '../service.ts';
+import { findPostmaster, readCpuMs, readServerCpuMs, readTables, readWalBytes } from '../usage.ts';
+
+export const name = 'scale';
+
+const processCounts = [1, 2, 4];
+const rounds = 3;
+/** Spread over so many webhooks, since each has a cap of its own in every process. */
+const webhookCount = 20;
+const count = 20_000;
+const warmUpCount = 5000;
+const floodMs = 6000;
+
+interface Turn {
+  perSecond: number;
+  serviceCpuMs: number;
+  postgresCpuMs: number;
+  walBytes: number;
+  rows: number;
+}
+
+export async function run(bench: Bench): Promise<Finding> {
+  const tools = await startMailTools(bench);
+  const deliveries = await startDeliveryBench(bench, { ...mailSettings(tools), POSTHORN_ROLES: 'api,smtp' });
+  const message = await measureMessages(bench, deliveries, tools);
+  const webhooks = await deliveries.makeWebhooks(webhookCount);
+  const turns = new Map<number, Turn[]>(processCounts.map((processes) => [processes, []]));
+  for (let n = 1; n <= rounds; n += 1) {
+    for (const [processes, taken] of turns) {
+      const turn = await withCleanup((defer) =>
+        measureTurn({ ...bench, defer }, deliveries, webhooks, processes),
+      );
+      // Once its processes have ended, they have told of all rows.
+      taken.push({ ...turn, rows: await turn.rows() });
+      bench.tell(
+        `round ${n} of ${rounds}, ${processes} processes: ${turn.perSecond.toFixed(0)} deliveries/s`,
+      );
+    }
+  }
+  const [alone = []] = turns.values();
+  const delivery: Cost = {
+    serviceCpuMs: round(median(alone.map((turn) => turn.serviceCpuMs)), 3),
+    postgresCpuMs: round(median(alone.map((turn) => turn.postgresCpuMs)), 3),
+    walBytes: Math.round(median(alone.map((turn) => turn.walBytes))),
+    rows: round(median(alone.map((turn) => turn.rows)), 2),
+    diskBytes: Math.round(await diskBytesEach(deliveries.sql, ['deliveries', 'attempts'], 'deliveries')),
+  };
+  const identityBytes = await measureIdentities(deliveries);
+  const costs: Costs = { message, delivery, identityBytes };
+  const processes = [...turns].map(([processes, taken]) => {
+    const rates = taken.map(({ perSecond }) => Math.round(perSecond));
+    return { processes, perSecond: median(rates), ...spreadOf(rates) };
+  });
+  const value = { costs, processes };
+  return {
+    value,
+    rows: tell(costs, processes),
+    files: { 'scale.json': `${JSON.stringify(value, null, 2)}\n` },
+    met: true,
+  };
+}
+
+/** No webhook listens yet: what it costs to take a message, check it and keep it, with its event. */
+async function measureMessages(
+  bench: Bench,
+  { service, sql }: DeliveryBench,
+  tools: MailTools,
+): Promise<Cost> {
+  await makeIdentity(service);
+  const flood = { sessions: concurrency, keep: true, durationMs: floodMs };
+  bench.tell('taking mail, to warm up');
+  await tools.flood(service.smtpPort, { ...flood, durationMs: floodMs / 2 });
+  const before = await countRows(sql, 'messages');
+  const spent = await watchUsage(sql, [service.pid], async () => {
+    bench.tell(`taking ${(await tools.flood(service.smtpPort, flood)).toFixed(0)} messages/s`);
+  });
+  const taken = (await countRows(sql, 'messages')) - before;
+  return {
+    serviceCpuMs: round(spent.serviceCpuMs / taken, 3),
+    postgresCpuMs: round(spent.postgresCpuMs / taken, 3),
+    walBytes: Math.round(spent.walBytes / taken),
+    // Message, event, and the bytes: one row each for a message of up to 1 MiB.
+    rows: 3,
+    diskBytes: Math.round(await diskBytesEach(sql, ['messages', 'events', 'raw_chunks'], 'messages')),
+  };
+}
+
+async function measureTurn(
+  bench: Bench,
+  { service, sql, queue, drain }: DeliveryBench,
+  webhooks: readonly string[],
+  processes: number,
+): Promise<Omit<Turn, 'rows'> & { rows: () => Promise<number> }> {
+  const rowsBefore = await countWrites(sql);
+  const pids: number[] = [];
+  while (pids.length < processes) pids.push(await startBeside(bench, service, 'deliver'));
+  await queue(webhooks, warmUpCount);
+  await drain(webhooks, warmUpCount);
+  await queue(webhooks, count);
+  let perSecond = 0;
+  const spent = await watchUsage(sql, pids, async () => {
+    perSecond = await drain(webhooks, count);
+  });
+  return {
+    perSecond,
+    serviceCpuMs: spent.serviceCpuMs / count,
+    postgresCpuMs: spent.postgresCpuMs / count,
+    walBytes: spent.walBytes / count,
+    rows: async () => ((await countWrites(sql)) - rowsBefore) / (count + warmUpCount),
+  };
+}
+
+async function watchUsage(sql: Sql, pids: readonly number[], work: () => Promise<void>) {
+  const postmaster = await findPostmaster(sql);
+  if (postmaster === null) throw new Error('The cost of PostgreSQL shows only when it runs on this machine');
+  const read = async () => ({
+    serviceCpuMs: pids.reduce((sum, pid) => sum + readCpuMs(pid), 0),
+    postgresCpuMs: readServerCpuMs(postmaster),
+    walBytes: await readWalBytes(sql),
+  });
+  const before = await read();
+  await work();
+  const after = await read();
+  return {
+    serviceCpuMs: after.serviceCpuMs - before.serviceCpuMs,
+    postgresCpuMs: after.postgresCpuMs - before.postgresCpuMs,
+    walBytes: after.walBytes - before.walBytes,
+  };
+}
+
+/** What delivering writes: the bench itself inserts only events and deliveries, and updates nothing but webhooks. */
+async function countWrites(sql: Sql): Promise<number> {
+  const tables = await readTables(sql);
+  return tables
+    .filter(({ name }) => name !== 'webhooks')
+    .reduce((sum, { name, inserted, updated }) => sum + updated + (name === 'attempts' ? inserted : 0), 0);
+}
+
+async function countRows(sql: Sql, table: string): Promise<number> {
+  const { rows } = only(await sql<{ rows: number }[]>`select count(*)::int as rows from ${sql(table)}`);
+  return rows;
+}
+
+/** Addresses by the thousand, as rows: what is measured is the table and its indexes. */
+async function measureIdentities({ service, sql }: DeliveryBench): Promise<number> {
+  await sql`
+    insert into identities (id, owner_id, kind, public_id, value, value_key)
+    select gen_random_uuid(), ${service.ownerId}, 'email', gen_random_uuid(), address, address
+    from generate_series(1, 20000) n, lateral (select 'someone.' || n || '@customer.example' as address) made`;
+  return Math.round(await diskBytesEach(sql, ['identities'], 'identities'));
+}
+
+async function diskBytesEach(sql: Sql, tables: readonly string[], each: string): Promise<number> {
+  const used = (await readTables(sql)).filter(({ name }) => tables.includes(name));
+  return used.reduce((sum, { bytes }) => sum + bytes, 0) / (await countRows(sql, each));
+}
+
+function tell(
+  costs: Costs,
+  processes: readonly { processes: number; perSecond: number; least: number; most: number }[],
+) {
+  const cost = (what: string, cost: Cost) => [
+    what,
+    `${cost.serviceCpuMs} ms`,
+    `${cost.postgresCpuMs} ms`,
+    `${cost.walBytes} B`,
+    String(cost.rows),
+    `${cost.diskBytes} B`,
+  ];
+  return [
+    ['cost of', 'service CPU', 'PostgreSQL CPU', 'WAL', 'rows written', 'disk'],
+    cost('a message', costs.message),
+    cost('a delivery', costs.delivery),
+    ['an identity', '', '', '', '', `${costs.identityBytes} B`],
+    ['', '', '', '', '', ''],
+    ['deliver processes', 'deliveries/s', 'lowest', 'highest', '', ''],
+    ...processes.map(({ processes, perSecond, least, most }) => [
+      ...[processes, perSecond, least, most].map(String),
+      '',
+      '',
+    ]),
+  ];
+}
