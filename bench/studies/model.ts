@@ -1,6 +1,6 @@
 /** `npm run bench -- model`: what several loads need, by the costs that `npm run bench -- scale` measured on this machine. */
 import { OperatorError } from '../../src/lib/operator-error.ts';
-import { type Costs, firstLimit, needOf, type Server } from '../model.ts';
+import { type Costs, firstLimit, type Load, needOf, type Server } from '../model.ts';
 import { round } from '../report/outcome.ts';
 import { readResult } from '../report/results.ts';
 import type { Bench, Finding } from '../scenario.ts';
@@ -9,29 +9,31 @@ export const name = 'model';
 
 /** A large machine of today with good disks. */
 const server: Server = { postgresCores: 32, walMbPerSecond: 250, diskTb: 20, connections: 1000 };
-const levels = [100, 1000, 3000, 10_000];
-const rest = { deliveriesPerMessage: 1, identities: 1_000_000, retentionDays: 30 };
+const loads: readonly Load[] = [
+  { deliveriesPerSecond: 100, deliveriesPerMessage: 1, identities: 10_000, retentionDays: 30 },
+  { deliveriesPerSecond: 1000, deliveriesPerMessage: 1, identities: 100_000, retentionDays: 30 },
+  { deliveriesPerSecond: 10_000, deliveriesPerMessage: 1, identities: 1_000_000, retentionDays: 30 },
+  { deliveriesPerSecond: 10_000, deliveriesPerMessage: 1, identities: 1_000_000, retentionDays: 1 },
+  { deliveriesPerSecond: 10_000, deliveriesPerMessage: 10, identities: 1_000_000, retentionDays: 1 },
+];
 
 export async function run(_bench: Bench): Promise<Finding> {
   const text = readResult('scale.json');
   if (text === null)
     throw new OperatorError('The model needs measured costs. Run first: npm run bench -- scale');
   const { costs } = JSON.parse(text) as { costs: Costs };
-  const value = levels.map((deliveriesPerSecond) => {
-    const load = { ...rest, deliveriesPerSecond };
+  const value = loads.map((load) => {
     const need = needOf(costs, load);
     const rounded = Object.fromEntries(Object.entries(need).map(([key, number]) => [key, round(number, 2)]));
     const { limit, share } = firstLimit(need, server);
     return { load, need: rounded, first: { limit, share: round(share, 2) } };
   });
-  const keys = Object.keys(value[0]?.need ?? {});
-  const rows = [
-    ['deliveries/s', ...levels.map((level) => level.toLocaleString('en'))],
-    ...keys.map((key) => [key, ...value.map(({ need }) => String(need[key]))]),
-    [
-      'first limit of one server',
-      ...value.map(({ first }) => `${first.limit} ${Math.round(first.share * 100)} %`),
-    ],
-  ];
-  return { value: { server, levels: value }, rows, files: {}, met: true };
+  const show = (of: 'load' | 'need') =>
+    Object.keys(value[0]?.[of] ?? {}).map((key) => [
+      key,
+      ...value.map((one) => (one[of] as Record<string, number>)[key]?.toLocaleString('en') ?? ''),
+    ]);
+  const first = value.map(({ first }) => `${first.limit} ${Math.round(first.share * 100)} %`);
+  const rows = [...show('load'), ...show('need'), ['first limit of one server', ...first]];
+  return { value: { server, loads: value }, rows, files: {}, met: true };
 }

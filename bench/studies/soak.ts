@@ -139,7 +139,7 @@ function panelsOf(looks: readonly Look[]): Panel[] {
   return [
     { title: 'Deliveries a second', series: [series('received', (look) => look.received / look.seconds)] },
     {
-      title: 'Processor time of a delivery, its share of a message included, ms',
+      title: 'Processor ms of a delivery, with its share of the mail',
       series: [
         series(
           'service',
