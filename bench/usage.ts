@@ -4,6 +4,7 @@
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { only, type Sql } from '../src/db/client.ts';
+import { OperatorError } from '../src/lib/operator-error.ts';
 
 /** USER_HZ, which is 100 on every Linux that Node runs on. */
 const msPerTick = 10;
@@ -50,12 +51,14 @@ export function readMemory(pid: number): { peak: number; now: number } {
   return { peak: read('VmHWM'), now: read('VmRSS') };
 }
 
-/** The pid of the server's parent process, or null when it does not run on this machine. */
-export async function findPostmaster(sql: Sql): Promise<number | null> {
+/** The pid of the server's parent process. Refuses a server whose processes cannot be seen from here. */
+export async function findPostmaster(sql: Sql): Promise<number> {
   const { pid } = only(await sql<{ pid: number }[]>`select pg_backend_pid() as pid`);
   const name = `/proc/${pid}/comm`;
-  if (!existsSync(name) || !readFileSync(name, 'utf8').startsWith('postgres')) return null;
-  return readStat(pid)?.parent ?? null;
+  const parent =
+    existsSync(name) && readFileSync(name, 'utf8').startsWith('postgres') && readStat(pid)?.parent;
+  if (parent) return parent;
+  throw new OperatorError('What PostgreSQL costs shows only on Linux, and where it runs on this machine.');
 }
 
 /** Processor time of the whole server, those of its processes that have ended included. */
