@@ -43,7 +43,8 @@ export async function run(bench: Bench, { minutes }: { minutes: number }): Promi
   const identityId = await makeIdentity(service);
   await tools.pace(service.smtpPort, { perSecond: 1, count: 1 });
   const webhooks = await deliveries.makeWebhooks(webhookCount);
-  const seconds = minutes * 60 + warmUpSeconds;
+  // Beyond the last look, which would else see the load end.
+  const seconds = minutes * 60 + warmUpSeconds + (2 * sampleMs) / 1000;
   await makePast(bench, deliveries, identityId, webhooks, seconds);
   await deliveries.turnOn(webhooks, true);
 
