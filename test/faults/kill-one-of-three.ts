@@ -34,7 +34,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'deliver' } }));
   await Promise.all(three.map((process) => process.start()));
   // So slow that a kill finds some under way in each of them.
-  const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 100 });
+  const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 500 });
   const { receiver, ledger } = trial;
   const late: string[] = [];
 

@@ -16,7 +16,7 @@ const mostMs = 3000;
 export const kill: Fault = {
   about: 'kill -9 of the service under SMTP load, restart',
   rounds: { usual: 20, short: 2 },
-  boundMs: (rounds) => 150_000 + rounds * 12_000,
+  boundMs: (rounds) => 150_000 + rounds * 20_000,
   run,
 };
 
