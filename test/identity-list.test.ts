@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict';
 import { request } from 'node:http';
 import { test } from 'node:test';
+import { only, type Sql } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
+import { identityStatuses, listIdentities } from '../src/store/identities.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
 
 const service = await startTestService();
@@ -260,5 +262,33 @@ test('with a public URL and a base path, Link and Location are absolute under bo
       next.body.map((identity: Listed) => identity.value),
       ['one.example'],
     );
+  }
+});
+
+test('a list reads the rows of its owner and none of the others, however many those are', async () => {
+  const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
+  const { id: domainId } = await make(owner, 'many.example');
+  await sql`
+    insert into identities (id, owner_id, kind, public_id, value, value_key, domain_identity_id)
+    select gen_random_uuid(), owner_id, 'email', left(md5(value), 10), value, value, domain_identity_id
+    from (values (${owner.userId}::uuid, ${domainId}::uuid, 1000), (${stranger.userId}, null, 20000))
+      as owners (owner_id, domain_identity_id, count),
+      lateral (select n || '@' || owner_id as value from generate_series(1, count) n) made`;
+  await sql`analyze identities`;
+  const countReads = async (sql: Sql) =>
+    only(
+      await sql<{ scans: number; rows: number }[]>`
+        select seq_scan::int as scans, idx_tup_fetch::int as rows
+        from pg_stat_xact_user_tables where relname = 'identities'`,
+    );
+  for (const status of [undefined, ...identityStatuses]) {
+    await sql.begin(async (sql) => {
+      const before = await countReads(sql);
+      await listIdentities(sql, owner.userId, { status }, { limit: 1000, after: null });
+      const after = await countReads(sql);
+      assert.equal(after.scans, before.scans, status);
+      // Its own, and the domain of each, for the filter and for the answer.
+      assert.ok(after.rows - before.rows <= 3 * 1001, `${status}: ${after.rows - before.rows} rows`);
+    });
   }
 });

@@ -41,12 +41,19 @@ type ListedIdentity = Identity & { position: string };
  * written: what is decided rests on `status` alone, and a look that is lost leaves nothing to put right.
  */
 function shownStatus(sql: Sql) {
+  // A scalar subquery, which PostgreSQL asks row by row: an `exists` it hashed, out of all owners' identities.
   return sql`
-    case when identities.status in ('unverified', 'failed') and exists (
-      select from identities as proof
-      where proof.owner_id = identities.owner_id
-        and proof.id = coalesce(identities.domain_identity_id, identities.id) and proof.pending_until > now())
+    case when identities.status in ('unverified', 'failed') and
+      case when identities.domain_identity_id is null then identities.pending_until else (
+        select proof.pending_until from identities as proof
+        where proof.owner_id = identities.owner_id and proof.id = identities.domain_identity_id
+      ) end > now()
     then 'pending' else identities.status end`;
+}
+
+/** What is verified never shows otherwise. */
+function hasStatus(sql: Sql, status: IdentityStatus) {
+  return status === 'verified' ? sql`status = 'verified'` : sql`${shownStatus(sql)} = ${status}`;
 }
 
 // Timestamps are formatted here because a Date would lose the microseconds.
@@ -158,7 +165,7 @@ export async function listIdentities(
     from identities
     where owner_id = ${ownerId}
       ${filter.kind ? sql`and kind = ${filter.kind}` : sql``}
-      ${filter.status ? sql`and ${shownStatus(sql)} = ${filter.status}` : sql``}
+      ${filter.status ? sql`and ${hasStatus(sql, filter.status)}` : sql``}
       ${filter.valueKey ? sql`and value_key = ${filter.valueKey}` : sql``}
       ${pageOf(sql, page, 'identities')}`;
   return toPage(rows, page);
