@@ -6,6 +6,3 @@ alter table identities
   -- Since when looks have seen that the value is no longer its holder's, and whose it was.
   add column takeover_since timestamptz,
   add column takeover_of uuid;
-
--- Whoever claims a domain, holder or not.
-create index identities_by_domain_value on identities (value_key) where kind = 'domain';

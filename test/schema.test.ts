@@ -239,3 +239,13 @@ describe('deletions take along what hangs on them', () => {
     for (const { name } of tables) assert.equal(await count(name, 'owner_id', leaving), 0, name);
   });
 });
+
+test('no index does what another, of all rows, does as well', async () => {
+  const repeated = await sql<{ index: string; other: string }[]>`
+    select one.indexrelid::regclass::text as index, other.indexrelid::regclass::text as other
+    from pg_index one join pg_index other on other.indrelid = one.indrelid and other.indexrelid <> one.indexrelid
+    where one.indrelid::regclass::text = any (array(select tablename::text from pg_tables where schemaname = 'public'))
+      and not one.indisunique and other.indpred is null and one.indexprs is null and other.indexprs is null
+      and other.indkey::text || ' ' like one.indkey::text || ' %'`;
+  assert.deepEqual([...repeated], []);
+});
