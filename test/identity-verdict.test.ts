@@ -94,8 +94,27 @@ describe('what a look makes of it', () => {
     ['both stand', standing('unverified'), records(good, good), 'verified', /stand\.$/],
     ['advice alone', standing('unverified'), records('missing', null, good), 'pending', /DKIM record found/],
     ['only a DMARC record', standing('unverified'), records('mismatch'), 'unverified', /None/],
-    ['an outage', standing('unverified'), records('unknown', 'unknown', 'unknown'), 'unverified', /None/],
-    ['pending, an outage', standing('pending'), records('unknown', 'unknown', 'unknown'), 'pending', /None/],
+    [
+      'an outage',
+      standing('unverified'),
+      records('unknown', 'unknown', 'unknown'),
+      'unverified',
+      /^The ownership, MX, and DKIM records could not be looked up\.$/,
+    ],
+    [
+      'an outage of some',
+      standing('unverified'),
+      records('unknown', 'missing'),
+      'unverified',
+      /^The ownership record could not be looked up, and no other was found\.$/,
+    ],
+    [
+      'pending, an outage',
+      standing('pending'),
+      records('unknown', 'unknown', 'unknown'),
+      'pending',
+      /could not be looked up\.$/,
+    ],
     ['pending, all gone again', standing('pending'), records('missing'), 'unverified', /None/],
     ['pending, all stand', standing('pending', 9 * day), records(good, good), 'verified', /stand\.$/],
     ['just short of 72 h', standing('unverified', 72 * hour - 1), records('missing'), 'unverified', /None/],
@@ -393,11 +412,13 @@ describe('one rightful owner', () => {
 
 describe('a person asks for a check', () => {
   for (const status of ['unverified', 'pending', 'failed'] as const) {
-    test(`${status}: pending, from now`, () => {
+    test(`${status}: begins anew, from now`, () => {
       const begun = beginAgain(standing(status, 90 * day), now);
-      assert.equal(begun.status, 'pending');
+      assert.equal(begun.status, status === 'failed' ? 'unverified' : status);
       assert.deepEqual(begun.since, now);
       assert.equal(decideOn(begun, records('missing')).status, 'unverified');
+      const outage = decideOn(begun, records('unknown', null, 'unknown'));
+      assert.equal(outage.status, begun.status, 'an outage says nothing');
       const taking = takingOver(standing(status), 60);
       assert.equal(beginAgain(taking, now).takeoverSince, taking.takeoverSince, 'goes on');
     });
@@ -419,6 +440,13 @@ describe('what the records say of it', () => {
     const verdict = decideOn(standing('verified'), seen);
     assert.deepEqual(graces(seen, verdict), [undefined, '2026-11-18T12:00:00.000Z', undefined, undefined]);
     assert.deepEqual(notesOf(seen, verdict), [undefined, verdict.reason, undefined, undefined]);
+  });
+
+  test('also while they cannot be looked up', () => {
+    const seen = records('unknown', 'valid');
+    const verdict = decideOn(standing('verified', 90 * day, hour), seen);
+    assert.deepEqual(graces(seen, verdict), ['2026-11-18T11:00:00.000Z', undefined, undefined, undefined]);
+    assert.match(notesOf(seen, verdict)[0] ?? '', /could not be looked up; the grace goes on\.$/);
   });
 
   test('a failure stands at the first that is not right, after its own note', () => {

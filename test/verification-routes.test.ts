@@ -76,6 +76,35 @@ describe('POST verify', () => {
     await publish(domain, [made]);
     assert.equal(await statusAfterCheck(made), 'verified');
   });
+
+  test('while DNS is away finds nothing out, and says so', async (t) => {
+    t.after(() => dns.answerAll(null));
+    const [fresh, failed] = [await add(newDomain()), await add(newDomain())];
+    await sql`update identities set status = 'failed' where id = ${failed.id}`;
+    dns.answerAll('SERVFAIL');
+    for (const one of [fresh, failed]) {
+      assert.equal(await statusAfterCheck(one), 'unverified');
+      const [row] = await sql`select standing_reason as reason from identities where id = ${one.id}`;
+      assert.match(row?.reason, /^The ownership, SPF, and DKIM records could not be looked up\.$/);
+    }
+  });
+
+  test('while DNS is away goes on telling of a grace', async (t) => {
+    t.after(() => dns.answerAll(null));
+    const domain = newDomain();
+    const made = await add(domain);
+    await publish(domain, [made]);
+    await verify(made);
+    await publish(domain, []);
+    await verify(made);
+    const [before] = await recordsOf(made);
+    assert.ok(before?.graceUntil);
+    dns.answerAll('SERVFAIL');
+    await verify(made);
+    const [during] = await recordsOf(made);
+    assert.deepEqual([during?.status, during?.graceUntil], ['unknown', before.graceUntil]);
+    assert.match(during?.note ?? '', /the grace goes on\.$/);
+  });
 });
 
 test("another owner's, a missing and a malformed id are not found, on every route", async () => {

@@ -177,8 +177,13 @@ function decideUnproven(
       waitSeconds,
     );
   }
-  const status = standing.status === 'pending' && ours.some(isUnknown) ? 'pending' : 'unverified';
-  return verdict(standing, status, 'None of the records was found.', waitSeconds);
+  const unknown = ours.filter(isUnknown);
+  if (unknown.length === 0) {
+    return verdict(standing, 'unverified', 'None of the records was found.', waitSeconds);
+  }
+  const others = unknown.length < ours.length ? ', and no other was found' : '';
+  const status = standing.status === 'pending' ? 'pending' : 'unverified';
+  return verdict(standing, status, `${tellRecords(unknown)} could not be looked up${others}.`, waitSeconds);
 }
 
 function fail(standing: Standing, reason: string, now: Date, random: () => number): Verdict {
@@ -211,19 +216,23 @@ export function decideLoss(standing: Standing, now: Date, random: () => number):
   return { ...fail(standing, reason, now, random), waitSeconds: jitter(5 * minute, random) };
 }
 
-/** A person asks for a look: what is not verified begins anew, and is `pending` while the look is under way. */
+/** A person asks for a look: what is not verified begins anew. */
 export function beginAgain(standing: Standing, now: Date): Standing {
   if (standing.status === 'verified') return standing;
-  return { ...standing, status: 'pending', since: now, graceSince: null, reason: 'A check was asked for.' };
+  const status = standing.status === 'failed' ? 'unverified' : standing.status;
+  return { ...standing, status, since: now, graceSince: null, reason: 'A check was asked for.' };
 }
 
-/** The records as they are kept and shown: the end of a grace at those it is about, and the reason where a person looks for it. */
+/**
+ * The records as they are kept and shown: the end of a grace at those that do not stand, also while they cannot be looked up,
+ * and the reason where a person looks for it.
+ */
 export function markRecords(records: readonly DnsRecord[], verdict: Verdict): DnsRecord[] {
   const { status, graceUntil, reason } = verdict;
   const told = records.find((record) => record.required && record.status !== 'valid') ?? records[0];
   const tells = status === 'failed' || (status === 'pending' && told?.status === 'valid');
   return records.map((record) => {
-    if (graceUntil && record.required && isGone(record)) {
+    if (graceUntil && record.required && record.status !== 'valid') {
       return { ...withReason(record, reason), graceUntil: graceUntil.toISOString() };
     }
     return tells && record === told ? withReason(record, reason) : record;
