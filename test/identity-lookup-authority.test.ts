@@ -21,6 +21,7 @@ const places: Record<string, string> = {
   '8.8.2.2': second.address,
   '8.8.3.3': elsewhere.address,
   '2606:4700::1': first.address,
+  '2606:4700::3': elsewhere.address,
 };
 const asked: string[] = [];
 function serverAt(address: string): string | null {
@@ -172,6 +173,44 @@ describe('every server is asked', () => {
     first.answer(name, { TXT: ['new'] });
     second.answer(name, { TXT: ['old'] });
     assert.deepEqual(await lookEverywhere(), ['new', 'old']);
+  });
+
+  test('at all its addresses: behind each there may be another', async () => {
+    system.answer('ns1.host.example', { A: ['8.8.1.1', '8.8.2.2'], AAAA: ['2606:4700::3'] });
+    system.answer('ns2.host.example', 'NXDOMAIN');
+    elsewhere.answerType('example.com', 'SOA', { SOA: ['6'] });
+    first.answer(name, { TXT: ['new'] });
+    second.answer(name, { TXT: ['old'] });
+    elsewhere.answer(name, { TXT: ['older'] });
+    assert.deepEqual(await lookEverywhere(), ['new', 'old', 'older']);
+    // The ordinary look is content with one.
+    asked.length = 0;
+    await look();
+    assert.deepEqual(asked, ['8.8.1.1']);
+  });
+
+  test('to the end where they are many, and no further than that', async () => {
+    const servers = await Promise.all(Array.from({ length: 13 * 8 }, () => startDns()));
+    after(() => Promise.all(servers.map((server) => server.close())));
+    for (const server of servers) server.answerType('example.com', 'SOA', { SOA: ['7'] });
+    const names = Array.from({ length: 14 }, (_, index) => `ns${index}.many.example`);
+    system.answerType('example.com', 'NS', { NS: names });
+    const addressesOf = (n: number) => Array.from({ length: 9 }, (_, index) => `9.9.${n}.${index}`);
+    for (const [n, one] of names.entries()) system.answer(one, { A: addressesOf(n) });
+    const located = new Set<string>();
+    const many = makeLookup({
+      ...{ dnsServers: null, resolvers: [system.address] },
+      serverAt(address) {
+        located.add(address);
+        return servers[located.size - 1]?.address ?? null;
+      },
+    });
+    const said = await lookEverywhere(name, many);
+    assert.equal(located.size, 13 * 8);
+    assert.deepEqual(
+      said,
+      servers.map(() => 'none'),
+    );
   });
 
   test('also where an alias leads, which may differ', async () => {

@@ -12,8 +12,8 @@ export interface Lookup {
   /** Never rejects. What is not known by the deadline, or when `signal` says to stop, is unknown. */
   look(questions: readonly Question[], signal: AbortSignal): Promise<Answers>;
   /**
-   * One question to every server: what each of those says that answer, in no order. Empty when none does, or when not all
-   * could be asked in time. Never rejects.
+   * One question to every server, at all its addresses: what each of those says that answer, in no order. Empty when none does,
+   * or when not all could be asked in time. Never rejects.
    */
   lookEverywhere(question: Question, signal: AbortSignal): Promise<Answer[]>;
 }
@@ -49,21 +49,31 @@ const firstTimeoutMs = 1000;
 /** For finding out who answers: a dead server among good ones costs this once in a look, and is then left out. */
 const probe = { timeout: 700, tries: 2, maxTimeout: 1400 };
 const maxAliases = 8;
-const maxServers = 4;
-/** As many as fit in one packet; nobody has more. */
-const maxServersEverywhere = 13;
+
+/** How far a look goes: to how many of a zone's servers, at how many addresses of each, with how many questions in all. */
+interface Breadth {
+  servers: number;
+  addresses: number;
+  questions: number;
+}
+const few: Breadth = { servers: 4, addresses: 1, questions: 100 };
+/**
+ * As many servers as fit in one packet, nobody has more; one at several addresses may be several. Each is asked for its SOA, the
+ * record and an alias, and some of that again, so that a zone of that size is asked to the end: 13 · 8 · 4, and their names.
+ */
+const every: Breadth = { servers: 13, addresses: 8, questions: 500 };
 
 export function makeLookup(options: LookupOptions): Lookup {
   async function ask<T>(
     signal: AbortSignal,
-    maxServers: number,
+    breadth: Breadth,
     put: (asking: Asking, findZone: FindZone) => Promise<T>,
   ): Promise<T> {
-    const asking = new Asking(options.deadlineMs ?? 8000, options.maxQueries ?? 100, signal);
+    const asking = new Asking(options.deadlineMs ?? 8000, options.maxQueries ?? breadth.questions, signal);
     try {
       const findZone = options.dnsServers
         ? answeredBy(asking.servers(options.dnsServers))
-        : zoneFinder(asking, { ...options, maxServers });
+        : zoneFinder(asking, options, breadth);
       return await put(asking, findZone);
     } finally {
       asking.end();
@@ -72,14 +82,14 @@ export function makeLookup(options: LookupOptions): Lookup {
 
   return {
     look: (questions, signal) =>
-      ask(signal, maxServers, async (asking, findZone) => {
+      ask(signal, few, async (asking, findZone) => {
         const answered = questions.map(
           async (question) => [questionKey(question), await answer(asking, findZone, question)] as const,
         );
         return new Map(await Promise.all(answered));
       }),
     lookEverywhere: (question, signal) =>
-      ask(signal, maxServersEverywhere, async (asking, findZone) => {
+      ask(signal, every, async (asking, findZone) => {
         const said = await answersOfAll(asking, findZone, question);
         return asking.isSpent ? [] : said;
       }),
@@ -142,7 +152,7 @@ function answeredBy(servers: Servers): FindZone {
 }
 
 /** Walks up from a name to the first that has name servers. Names of one look share the steps. */
-function zoneFinder(asking: Asking, options: LookupOptions & { maxServers: number }): FindZone {
+function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): FindZone {
   const system = asking.servers(options.resolvers ?? getServers());
   const known = new Map<string, Promise<Zone>>();
 
@@ -171,13 +181,12 @@ function zoneFinder(asking: Asking, options: LookupOptions & { maxServers: numbe
 
   /** The zone's servers that answer for it, the freshest first: a secondary may not have the latest change yet. */
   async function reach(zone: string, names: readonly string[]): Promise<Zone> {
-    const servers = await Promise.all(names.slice(0, options.maxServers).map((name) => locate(name)));
+    const servers = await Promise.all(names.slice(0, breadth.servers).map((name) => locate(name)));
     const open = [...new Set(servers.flatMap(({ at }) => at))];
     if (open.length === 0) {
-      const refused = servers.find((server) => server.refused)?.refused;
       return {
         kind: 'unknown',
-        reason: refused
+        reason: servers.some(({ isRefused }) => isRefused)
           ? `the name servers of ${zone} have addresses that are not public, which only the operator's POSTHORN_DNS_SERVERS may be`
           : `the name servers of ${zone} could not be found by their names`,
       };
@@ -191,14 +200,17 @@ function zoneFinder(asking: Asking, options: LookupOptions & { maxServers: numbe
     return { kind: 'served', servers: asking.servers(good.map(({ server }) => server)) };
   }
 
-  /** IPv4 first: a machine without IPv6 is common, one without IPv4 is not. */
-  async function locate(name: string): Promise<{ at: string[]; refused?: string }> {
-    const v4 = await asking.ask(system, name, 'A');
-    const reply = v4.kind === 'none' ? await asking.ask(system, name, 'AAAA') : v4;
-    const [address] = reply.kind === 'records' ? reply.values : [];
-    if (address === undefined) return { at: [] };
-    const server = options.serverAt(address);
-    return server === null ? { at: [], refused: address } : { at: [server] };
+  /** IPv4 first, and alone where that will do: a machine without IPv6 is common, one without IPv4 is not. */
+  async function locate(name: string): Promise<{ at: string[]; isRefused: boolean }> {
+    const v4 = await findAddresses(name, 'A');
+    const v6 = v4.length < breadth.addresses ? await findAddresses(name, 'AAAA') : [];
+    const places = [...v4, ...v6].slice(0, breadth.addresses).map(options.serverAt);
+    return { at: places.filter((place) => place !== null), isRefused: places.includes(null) };
+  }
+
+  async function findAddresses(name: string, type: 'A' | 'AAAA'): Promise<string[]> {
+    const reply = await asking.ask(system, name, type);
+    return reply.kind === 'records' ? reply.values : [];
   }
 
   /**
