@@ -4,10 +4,12 @@ import { describe, test } from 'node:test';
 import { makeDkimKey } from '../src/identities/dkim.ts';
 import {
   type Answer,
+  type Answers,
   type DnsRecord,
   type HolderToken,
   judgeRecords,
   questionsFor,
+  settleOwnership,
   sightHolder,
   type Wanted,
 } from '../src/identities/records.ts';
@@ -190,6 +192,32 @@ describe("a holder's token, as a claimant's look saw it", () => {
     assert.equal(sightHolder(stands(own, ownership), [], tokens), 'valid');
     assert.equal(sightHolder(undefined, [stands(own)], tokens), 'unknown');
     assert.equal(sightHolder(stands(ownership), [stands(own)], tokens), 'valid');
+  });
+});
+
+describe("a holder's own token, gone by one answer", () => {
+  const settled = (answer: Answer, ...everywhere: Answer[]) => {
+    const answers: Answers = new Map([[`TXT _posthorn.${wanted.domain}`, answer]]);
+    const [record] = judgeRecords(wanted, settleOwnership(answers, everywhere, wanted), new Date());
+    return `${record?.status}: ${record?.note}`;
+  };
+  const away: Answer = { kind: 'unknown', reason: 'no answer' };
+
+  test('is gone where no server has it', () => {
+    assert.match(settled(nothing, nothing, stands('v=spf1 -all')), /^missing: /);
+    assert.match(settled(stands(`x${ownership}`), nothing), /^mismatch: /);
+  });
+
+  test('is unknown where one has it, or not all could be asked', () => {
+    assert.match(settled(nothing, nothing, stands(ownership)), /^unknown: .* not on all name servers;/);
+    assert.match(settled(nothing, stands(ownership), away), /^unknown: .* not on all name servers;/);
+    assert.match(settled(nothing, nothing, away), /^unknown: .* not all name servers could be asked\.$/);
+    assert.match(settled(nothing), /^unknown: .* not all name servers could be asked\.$/);
+  });
+
+  test('stands, or is unknown, as the answer says where that is not gone', () => {
+    assert.match(settled(stands(ownership)), /^valid: /);
+    assert.match(settled(away, nothing), /^unknown: .* no answer\.$/);
   });
 });
 

@@ -446,7 +446,7 @@ describe('what the records say of it', () => {
     const seen = records('unknown', 'valid');
     const verdict = decideOn(standing('verified', 90 * day, hour), seen);
     assert.deepEqual(graces(seen, verdict), ['2026-11-18T11:00:00.000Z', undefined, undefined, undefined]);
-    assert.match(notesOf(seen, verdict)[0] ?? '', /could not be looked up; the grace goes on\.$/);
+    assert.match(notesOf(seen, verdict)[0] ?? '', /could not be looked up for certain; the grace goes on\.$/);
   });
 
   test('a failure stands at the first that is not right, after its own note', () => {

@@ -153,6 +153,24 @@ describe('the next look', () => {
     await loop.stop();
   });
 
+  test("of rivals follows at once when the holder's ownership record goes missing, once", async () => {
+    const domain = newDomain();
+    const other = await service.makeUser();
+    const [holder, rival] = [await add(domain), await add(domain, {}, other)];
+    await publish(domain, [holder]);
+    await verify(holder);
+    const later = () =>
+      sql`update identities set next_check_at = now() + interval '6 hours' where id = ${rival.id}`;
+    await later();
+    await publish(domain, []);
+    await verify(holder);
+    assert.ok((await record(holder, 'ownership')).graceUntil);
+    assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+    await later();
+    await verify(holder);
+    assert.ok(Number(await secondsToNextLook(rival)) > 0, 'the grace goes on');
+  });
+
   test('of rivals does not when one that was not verified is deleted', async () => {
     const domain = newDomain();
     const other = await service.makeUser();
@@ -162,23 +180,23 @@ describe('the next look', () => {
   });
 });
 
-describe('a look that is under way', () => {
-  /** Says what it is told, when the test is ready. */
-  function slowly(change: () => Promise<unknown>): VerifyParts {
-    const look: typeof lookup.look = async (questions, signal) => {
-      const answers = await lookup.look(questions, signal);
-      await change();
-      return answers;
-    };
-    return { ...parts, lookup: { ...lookup, look } };
-  }
-  async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
-    const claim = await findClaim(sql, made.owner_id, made.id);
-    assert.ok(claim);
-    const options = { asked: false, signal: signal ?? new AbortController().signal };
-    await checkClaim(slowly(change), claim, options);
-  }
+/** Says what it is told, when the test is ready. */
+function slowly(change: () => Promise<unknown>): VerifyParts {
+  const look: typeof lookup.look = async (questions, signal) => {
+    const answers = await lookup.look(questions, signal);
+    await change();
+    return answers;
+  };
+  return { ...parts, lookup: { ...lookup, look } };
+}
+async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
+  const claim = await findClaim(sql, made.owner_id, made.id);
+  assert.ok(claim);
+  const options = { asked: false, signal: signal ?? new AbortController().signal };
+  await checkClaim(slowly(change), claim, options);
+}
 
+describe('a look that is under way', () => {
   test('while incoming_domain is turned on does not prove it without the MX, and is followed by another', async () => {
     const domain = newDomain();
     const made = await add(domain);
@@ -234,37 +252,69 @@ test('one from before there were proofs gets its key and records by itself', asy
   assert.equal((await sql`select from dkim_keys where identity_id = ${made.id}`).length, 1);
 });
 
-test('a look that began before a later one ended overrules nothing, and is made again', async () => {
-  const domain = newDomain();
-  const other = await service.makeUser();
-  const [holder, rival] = [await add(domain), await add(domain, {}, other)];
-  await publish(domain, [rival]);
-  // Its answers are there, the rival's token alone, but what comes of them waits.
-  let goOn = () => {};
-  let asked = false;
-  const slow: VerifyParts = {
-    ...parts,
-    lookup: {
-      ...lookup,
-      async look(questions, signal) {
-        const answers = await lookup.look(questions, signal);
-        asked = true;
-        await new Promise<void>((resolve) => {
-          goOn = resolve;
-        });
-        return answers;
+describe('a look that began before another ended', () => {
+  /** One whose answers are there, but what comes of them waits for `goOn`; those that follow it do not. */
+  async function beginSlowly({ owner_id, id }: Identity, asked = false) {
+    const answered = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    const look: typeof lookup.look = async (questions, signal) => {
+      const answers = await lookup.look(questions, signal);
+      answered.resolve();
+      await held.promise;
+      return answers;
+    };
+    const claim = await findClaim(sql, owner_id, id);
+    assert.ok(claim);
+    const options = { asked, signal: new AbortController().signal };
+    const checked = checkClaim({ ...parts, lookup: { ...lookup, look } }, claim, options);
+    await answered.promise;
+    return {
+      goOn: () => {
+        held.resolve();
+        return checked;
       },
-    },
-  };
-  const claim = await findClaim(sql, other.userId, rival.id);
-  assert.ok(claim);
-  const late = checkClaim(slow, claim, { asked: false, signal: new AbortController().signal });
-  await waitFor('the look', () => asked);
-  await publish(domain, [holder]);
-  assert.equal(await statusAfterCheck(holder), 'verified');
-  goOn();
-  await late;
-  assert.equal((await find(holder)).status, 'verified');
-  assert.equal((await find(rival)).status, 'unverified');
-  assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+    };
+  }
+  async function contest() {
+    const domain = newDomain();
+    const other = await service.makeUser();
+    return { domain, other, holder: await add(domain), rival: await add(domain, {}, other) };
+  }
+
+  test("overrules nothing when that one found the holder's token, and is made again", async () => {
+    const { domain, holder, rival } = await contest();
+    await publish(domain, [rival]);
+    const late = await beginSlowly(rival);
+    await publish(domain, [holder]);
+    assert.equal(await statusAfterCheck(holder), 'verified');
+    await late.goOn();
+    assert.equal((await find(holder)).status, 'verified');
+    assert.equal((await find(rival)).status, 'unverified');
+    assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+  });
+
+  test("counts when that one saw the holder's token gone as well: who asks often delays nobody", async () => {
+    const { domain, other, holder, rival } = await contest();
+    await publish(domain, [holder]);
+    assert.equal(await statusAfterCheck(holder), 'verified');
+    await publish(domain, [rival]);
+    assert.equal(await statusAfterCheck(rival, other), 'pending');
+    await age(rival, 1 / 60);
+    const first = await beginSlowly(rival);
+    assert.equal(await statusAfterCheck(holder), 'verified');
+    await first.goOn();
+    assert.deepEqual([(await find(holder)).status, (await find(rival)).status], ['failed', 'verified']);
+  });
+
+  test('is made again at once for who asked, so that one that failed begins anew', async () => {
+    const made = await add(newDomain());
+    await sql`update identities set status = 'failed', standing_since = now() - interval '1 day' where id = ${made.id}`;
+    const late = await beginSlowly(made, true);
+    await checkWhile(made, async () => {});
+    assert.equal((await find(made)).status, 'failed');
+    await late.goOn();
+    assert.equal((await find(made)).status, 'unverified');
+    const wait = Number(await secondsToNextLook(made));
+    assert.ok(wait > 5 && wait < 12, `looked at again in ${wait} s`);
+  });
 });

@@ -93,7 +93,7 @@ export function judgeRecords(wanted: Wanted, answers: Answers, checkedAt: Date):
     const answer = answers.get(questionKey(expected));
     if (answer === undefined) return compose(expected, { status: 'unknown' }, [], null);
     if (answer.kind === 'unknown') {
-      const note = `This could not be looked up and counts neither way until it can be: ${toPrintable(answer.reason)}.`;
+      const note = `This could not be looked up for certain and counts neither way until it can be: ${toPrintable(answer.reason)}.`;
       return compose(expected, { status: 'unknown', note }, [], checkedAt);
     }
     // In an order of our own: a server's changes from one answer to the next.
@@ -218,6 +218,32 @@ function sightToken(answer: Answer | undefined, token: string): 'valid' | 'gone'
   return values.some((value) => value.toLowerCase().includes(token.toLowerCase())) ? 'unknown' : 'gone';
 }
 
+/** Whether a server says that a token stands. */
+export function hasToken(answer: Answer | undefined, token: string): boolean {
+  return sightToken(answer, token) === 'valid';
+}
+
+/**
+ * The answers as they count for who holds the value: the own token is gone only where no server that answers has it, and counts
+ * neither way where some have it. One server that is behind, or in other hands, takes nothing away.
+ */
+export function settleOwnership(
+  answers: Answers,
+  /** What each server says, as far as they answer. */
+  everywhere: readonly Answer[],
+  { domain, token }: { domain: string; token: string },
+): Answers {
+  const key = questionKey(ownershipQuestion(domain));
+  const answer = answers.get(key);
+  if (answer === undefined || answer.kind === 'unknown' || hasToken(answer, token)) return answers;
+  const unsettle = (reason: string) => new Map(answers).set(key, { kind: 'unknown', reason });
+  if (everywhere.some((one) => hasToken(one, token))) {
+    return unsettle('it is not on all name servers; bring those up to date that lack it');
+  }
+  const isWhole = everywhere.length > 0 && everywhere.every(({ kind }) => kind !== 'unknown');
+  return isWhole ? answers : unsettle('not all name servers could be asked');
+}
+
 /** The token of who holds a value verified, as a claimant's look saw it; unsettled where the claimant's own is not everywhere. */
 export type HolderToken = 'valid' | 'gone' | 'unknown' | 'unsettled';
 
@@ -235,7 +261,7 @@ export function sightHolder(
   const theirs = all.map((one) => sightToken(one, tokens.holder));
   if (theirs.includes('valid')) return 'valid';
   if (everywhere.length === 0 || theirs.includes('unknown')) return 'unknown';
-  return all.every((one) => sightToken(one, tokens.own) === 'valid') ? 'gone' : 'unsettled';
+  return all.every((one) => hasToken(one, tokens.own)) ? 'gone' : 'unsettled';
 }
 
 function judgeMx(values: readonly string[], { domain, mailHost }: Wanted): Judgement {

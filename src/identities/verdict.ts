@@ -122,7 +122,7 @@ function decideVerified(
   const gone = required.filter(isGone);
   const graceSince = standing.graceSince ?? (gone.length > 0 ? now : null);
   if (graceSince === null) {
-    const reason = `${tellRecords(required.filter(isUnknown))} could not be looked up, which changes nothing.`;
+    const reason = `${tellRecords(required.filter(isUnknown))} could not be looked up for certain, which changes nothing.`;
     return verdict(standing, 'verified', reason, aroundSixHours(random));
   }
   const graceUntil = addSeconds(graceSince, graceSeconds);
@@ -133,7 +133,7 @@ function decideVerified(
   const reason =
     gone.length > 0
       ? `${tellRecords(gone)} went missing: the identity fails at ${graceUntil.toISOString()} unless what is required stands again by then.`
-      : `${tellRecords(required.filter(isUnknown))} could not be looked up; the grace goes on.`;
+      : `${tellRecords(required.filter(isUnknown))} could not be looked up for certain; the grace goes on.`;
   const leftSeconds = (graceUntil.getTime() - now.getTime()) / 1000;
   const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, random), leftSeconds) : jitter(hour, random);
   return { ...verdict(standing, 'verified', reason, waitSeconds), graceSince, graceUntil };
@@ -243,7 +243,7 @@ function withReason(record: DnsRecord, reason: string): DnsRecord {
   return { ...record, note: record.note === undefined ? reason : `${record.note} ${reason}` };
 }
 
-function isGone({ status }: DnsRecord): boolean {
+export function isGone({ status }: DnsRecord): boolean {
   return status === 'missing' || status === 'mismatch';
 }
 

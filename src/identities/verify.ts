@@ -41,10 +41,12 @@ import {
   type Answer,
   type Answers,
   type DnsRecord,
+  hasToken,
   judgeRecords,
   ownershipQuestion,
   questionKey,
   questionsFor,
+  settleOwnership,
   sightHolder,
   type Wanted,
 } from './records.ts';
@@ -53,6 +55,7 @@ import {
   decideLoss,
   decideStatus,
   firstCheckSeconds,
+  isGone,
   markRecords,
   type Verdict,
 } from './verdict.ts';
@@ -98,48 +101,78 @@ export async function checkClaim(
   claim: Claim,
   options: { asked: boolean; signal: AbortSignal },
 ): Promise<void> {
-  const isJudged = options.asked
-    ? await lookInTurn(parts, claim, options)
-    : await look(parts, claim, options);
-  if (!isJudged) await stopPending(parts.sql, claim);
+  const outcome = options.asked ? await lookInTurn(parts, claim, options) : await look(parts, claim, options);
+  if (outcome === 'late') await makeDue(parts.sql, claim.ownerId, claim.id);
+  if (outcome !== 'judged') await stopPending(parts.sql, claim);
 }
 
-/** For a look that a person asked for; the loop has a bound of its own. */
-async function lookInTurn(...[parts, claim, options]: Parameters<typeof look>): Promise<boolean> {
+/** For a look that a person asked for, and waits for: made again at once when it came too late. The loop has a bound of its own. */
+async function lookInTurn(...[parts, claim, options]: Parameters<typeof look>): ReturnType<typeof look> {
   await showPending(parts.sql, claim);
   await looking.take(claim.ownerId);
-  return look(parts, claim, options).finally(() => looking.release(claim.ownerId));
+  try {
+    const outcome = await look(parts, claim, options);
+    return outcome === 'late' ? await look(parts, claim, options) : outcome;
+  } finally {
+    looking.release(claim.ownerId);
+  }
 }
 
-/** Whether it came to a judgement. */
+/** Late when a later look was judged first: what that saw stands. */
 async function look(
   parts: VerifyParts,
   claim: Claim,
   { asked, signal }: { asked: boolean; signal: AbortSignal },
-): Promise<boolean> {
-  const { lookedAt, isHeld } = await beginLook(parts.sql, claim);
-  const [answers, everywhere] = await Promise.all([
-    parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal),
-    isHeld ? parts.lookup.lookEverywhere(ownershipQuestion(claim.domain), signal) : [],
-  ]);
+): Promise<'judged' | 'late' | 'given_up'> {
+  const { lookedAt, holderId } = await beginLook(parts.sql, claim);
+  const answers = await parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal);
+  const everywhere = isEveryServerNeeded(claim, holderId, answers)
+    ? await parts.lookup.lookEverywhere(ownershipQuestion(claim.domain), signal)
+    : [];
   // What was not asked to the end is no outage of DNS.
-  if (signal.aborted) return false;
+  if (signal.aborted) return 'given_up';
   const changes = await transaction(parts.sql, async (sql) => {
     const held = await holdValue(sql, claim);
-    if (!held) return null;
-    // What a later look saw stands; this one is made again.
-    const isLate = [held.mine, held.holder].some((one) => one?.lookedAt && one.lookedAt > lookedAt);
-    if (isLate) await makeDue(sql, claim.ownerId, claim.id);
-    return isLate ? null : decide(parts, sql, held, { answers, everywhere, asked, lookedAt });
+    if (!held) return 'given_up';
+    if (isLate(held, lookedAt)) return 'late';
+    return decide(parts, sql, held, { answers, everywhere, asked, lookedAt });
   });
-  for (const { message, ...about } of changes ?? []) parts.log.info(about, message);
-  return changes !== null;
+  if (typeof changes === 'string') return changes;
+  for (const { message, ...about } of changes) parts.log.info(about, message);
+  return 'judged';
+}
+
+/** Before the holder loses it, or a claimant whose token stands may take it over. */
+function isEveryServerNeeded(
+  { id, domain, token }: Claim,
+  holderId: string | null,
+  answers: Answers,
+): boolean {
+  const answer = answers.get(questionKey(ownershipQuestion(domain)));
+  if (holderId === null || answer === undefined || answer.kind === 'unknown') return false;
+  return hasToken(answer, token) === (holderId !== id);
+}
+
+/** A later look of the holder's that saw its token gone says nothing else: who asks often delays nobody by it. */
+function isLate({ mine, holder }: Held, lookedAt: Date): boolean {
+  const isLater = (one: Stored) => one.lookedAt !== null && one.lookedAt > lookedAt;
+  return isLater(mine) || (holder !== undefined && isLater(holder) && !isOwnershipGone(holder));
+}
+
+function isOwnershipGone({ dnsRecords }: Stored): boolean {
+  const [ownership] = readStored(dnsRecords);
+  return ownership !== undefined && isGone(ownership);
+}
+
+/** The ownership record is the first. */
+function readStored(dnsRecords: string): DnsRecord[] {
+  return JSON.parse(dnsRecords) ?? [];
 }
 
 /** What a look saw, and for whom. */
 interface Look {
   answers: Answers;
-  /** What each server says of the ownership record, where another owner held the value when the look began. */
+  /** What each server says of the ownership record, where that was needed. */
   everywhere: readonly Answer[];
   asked: boolean;
   lookedAt: Date;
@@ -176,18 +209,18 @@ async function decide(
   parts: VerifyParts,
   sql: Sql,
   { now, claim, mine, holder }: Held,
-  { answers, everywhere, asked, lookedAt }: Look,
+  { answers: seen, everywhere, asked, lookedAt }: Look,
 ): Promise<Change[]> {
+  const answers = mine.status === 'verified' ? settleOwnership(seen, everywhere, claim) : seen;
   const seenKey = findReplacement(parts, claim, answers, now);
   const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, parts.mailHost);
   const records = judgeRecords(wanted, answers, now);
   const ownership = answers.get(questionKey(ownershipQuestion(claim.domain)));
   const tokens = { own: claim.token, holder: holder?.token ?? '' };
-  const theirs = holder && {
-    ...{ id: holder.id, seenAt: lookedAt, token: sightHolder(ownership, everywhere, tokens) },
-  };
+  const token = sightHolder(ownership, everywhere, tokens);
+  const theirs = holder ? { id: holder.id, seenAt: lookedAt, token } : null;
   const standing = asked ? beginAgain(mine, now) : mine;
-  const verdict = decideStatus(standing, records, theirs ?? null, now, Math.random);
+  const verdict = decideStatus(standing, records, theirs, now, Math.random);
   // The one who loses it goes first: at no moment do two hold it.
   const lost = holder && verdict.takesOver ? await demote(parts, sql, holder, answers, now, lookedAt) : [];
   // What is wanted has changed since the question was put: another look, at once, asks for that too.
@@ -195,10 +228,13 @@ async function decide(
   const waitSeconds = isWhole ? verdict.waitSeconds : 0;
   const marked = markRecords(records, verdict);
   const changes = await save(sql, mine, claim.domain, marked, { ...verdict, waitSeconds }, lookedAt);
-  if (mine.status === 'verified' && verdict.status === 'failed')
-    await wakeRivals(sql, claim.domain, claim.id);
-  // Whoever is about to take it over saw it otherwise, and begins anew.
-  if (mine.status === 'verified' && records[0]?.status === 'valid') await dropTakeovers(sql, claim);
+  if (mine.status === 'verified') {
+    const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(mine);
+    if (verdict.status === 'failed' || isGoneNow) await wakeRivals(sql, claim.domain, claim.id);
+    // Whoever is about to take it over saw it otherwise, and begins anew.
+    const stands = [ownership, ...everywhere].some((one) => hasToken(one, claim.token));
+    if (stands) await dropTakeovers(sql, claim);
+  }
   if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
   return [...lost, ...changes];
 }
@@ -224,8 +260,7 @@ async function demote(
   const claim = await findClaim(sql, holder.ownerId, holder.id);
   if (!claim) return [];
   const verdict = decideLoss(holder, now, Math.random);
-  const before: DnsRecord[] = JSON.parse(holder.dnsRecords) ?? [];
-  const steady = before.filter(({ graceUntil }) => graceUntil === undefined);
+  const steady = readStored(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
   const records = keepSeen(judgeRecords(wantedOf(claim, parts.mailHost), answers, now), steady);
   return save(sql, holder, claim.domain, markRecords(records, verdict), verdict, lookedAt);
 }
@@ -249,7 +284,7 @@ async function save(
 ): Promise<Change[]> {
   const { id, ownerId } = before;
   const changed =
-    verdict.status !== before.status || tellApart(records) !== tellApart(JSON.parse(before.dnsRecords));
+    verdict.status !== before.status || tellApart(records) !== tellApart(readStored(before.dnsRecords));
   const dnsRecords = JSON.stringify(records);
   const followers = await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
   const about = { ownerId, domain, to: verdict.status };
@@ -260,8 +295,8 @@ async function save(
 }
 
 /** What a reader of the records would notice: all but the time of the look. */
-function tellApart(records: DnsRecord[] | null): string {
-  return JSON.stringify((records ?? []).map(({ checkedAt, ...rest }) => rest));
+function tellApart(records: DnsRecord[]): string {
+  return JSON.stringify(records.map(({ checkedAt, ...rest }) => rest));
 }
 
 /** Takes a while: no transaction is to wait for it. A few at a time, the owners in turn. */
@@ -309,15 +344,18 @@ async function restateRecords(
   const claim = await findClaim(sql, ownerId, id);
   const stored = await readRecords(sql, ownerId, id);
   if (!claim || !stored) return;
-  const before: DnsRecord[] = JSON.parse(stored.dnsRecords) ?? [];
+  const before = readStored(stored.dnsRecords);
   const records = keepSeen(judgeRecords(wantedOf(claim, mailHost), new Map(), new Date()), before);
   await saveRecords(sql, claim, JSON.stringify(records));
 }
 
 const pollMs = 1000;
-/** Bounds what all the look-ups of a process ask of the world: each is about six questions. */
+/**
+ * Bounds what all the look-ups of a process ask of the world: each is some 15 questions where a domain has two servers, up to 100,
+ * and up to 500 more where every server has to be asked.
+ */
 const checksPerSecond = 20;
-/** A look may take 8 s; those that do must not hold up the others, nor pile up. */
+/** A look may take 8 s, or twice that; those that do must not hold up the others, nor pile up. */
 const maxUnderWay = 80;
 
 /** Looks at what is due, a bounded number a second, the owners in turn. Any number of processes may run it. */

@@ -137,16 +137,16 @@ export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promi
   return claim && { now, claim, mine, holder: rows.find((row) => row.id !== id) };
 }
 
-/** When a look begins, and whether another owner holds the value, so that it has to look the closer. */
+/** When a look begins, and who holds the value then; not by owner, since it may be another's. */
 export async function beginLook(
   sql: Sql,
-  { id, domain }: Claim,
-): Promise<{ lookedAt: Date; isHeld: boolean }> {
+  { domain }: Claim,
+): Promise<{ lookedAt: Date; holderId: string | null }> {
   return only(
-    await sql<{ lookedAt: Date; isHeld: boolean }[]>`
-      select clock_timestamp() as "lookedAt", exists (
-        select from identities
-        where kind = 'domain' and value_key = ${domain} and status = 'verified' and id <> ${id}) as "isHeld"`,
+    await sql<{ lookedAt: Date; holderId: string | null }[]>`
+      select clock_timestamp() as "lookedAt", (
+        select id from identities
+        where kind = 'domain' and value_key = ${domain} and status = 'verified') as "holderId"`,
   );
 }
 
@@ -209,7 +209,7 @@ export async function saveStanding(
     update identities
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
       standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
-      looked_at = ${given.lookedAt}, pending_until = null,
+      looked_at = greatest(looked_at, ${given.lookedAt}), pending_until = null,
       takeover_of = ${given.takeoverOf}, takeover_since = ${given.takeoverSince},
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
@@ -228,14 +228,14 @@ export async function saveRecords(
     where owner_id = ${ownerId} and id = ${id}`;
 }
 
-/** Whoever else claims the value may have it now: also those who had been given up. */
+/** Whoever else claims the value may have it now, whoever's they are: also those who had been given up. */
 export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
     where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
 }
 
-/** The holder's token stands after all: nobody is about to take the value over. */
+/** The holder's token stands after all: nobody, of whichever owner, is about to take the value over. */
 export async function dropTakeovers(sql: Sql, { id, domain }: Claim): Promise<void> {
   await sql`
     update identities set takeover_of = null, takeover_since = null
