@@ -6,7 +6,7 @@ import { type Sql, transaction } from '../db/client.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { type Followers, holdDomain, setFollowers } from './verification.ts';
+import { type Followers, holdDomain, setFollowers, wakeRivals } from './verification.ts';
 
 export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
@@ -240,15 +240,13 @@ export function deleteIdentity(
     await sql`
       update webhooks set deleted_at = now(), enabled = false, identity_id = null
       where owner_id = ${ownerId} and identity_id = ${id}`;
-    // Whoever else claims the value may have it the sooner.
-    await sql`
-      update identities set next_check_at = now()
-      where kind = 'domain' and status <> 'verified' and value_key = (
-        select value_key from identities
-        where owner_id = ${ownerId} and id = ${id} and kind = 'domain' and status = 'verified')`;
-    const deleted = await sql`
-      with gone as (delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id)
-      insert into identity_purges (identity_id, owner_id) select id, owner_id from gone`;
-    return deleted.count > 0 ? { domain, followers } : undefined;
+    const [gone] = await sql<Pick<Identity, 'status'>[]>`
+      with gone as (
+        delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id, status
+      ), purge as (insert into identity_purges (identity_id, owner_id) select id, owner_id from gone)
+      select status from gone`;
+    if (!gone) return undefined;
+    if (kind === 'domain' && gone.status === 'verified') await wakeRivals(sql, domain, id);
+    return { domain, followers };
   });
 }

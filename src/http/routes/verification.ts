@@ -103,7 +103,7 @@ export function verificationRoutes(app: App, services: Services): void {
       schema: {
         tags,
         summary:
-          'Make a new DKIM key; the old one stays until the new one is seen in DNS, which may be replaced after a minute',
+          'Make a new DKIM key; the one in use stays until the new one is seen in DNS. Again before that replaces the new one, a minute after it was made at the earliest',
         params: IdParams,
         response: { 200: Identity },
       },
