@@ -163,12 +163,22 @@ test('when the caller goes, or the service stops, it is what it was', async () =
   assert.equal(await shown(made), 'unverified');
 });
 
-test('of a look that was lost with its process nothing shows after two minutes', async () => {
-  const made = await add(newDomain());
-  const show = (seconds: number) => sql`
-    update identities set pending_until = now() + ${seconds} * interval '1 second' where id = ${made.id}`;
-  await show(100);
-  assert.equal(await shown(made), 'pending');
-  await show(-1);
-  assert.equal(await shown(made), 'unverified');
+test('of a look that is lost with its process nothing shows after two minutes, whoever began it', async () => {
+  const [asked, due] = [await add(newDomain()), await add(newDomain())];
+  const waits = [await holdUp(asked.value), await holdUp(due.value)];
+  const answer = verify(asked);
+  await sql`update identities set next_check_at = now() where id = ${due.id}`;
+  const loop = startLoop();
+  for (const wait of waits) await wait.asked();
+  for (const one of [asked, due]) {
+    const [row] = await sql<{ left: number }[]>`
+      select extract(epoch from pending_until - now())::float8 as left from identities where id = ${one.id}`;
+    assert.ok(row && row.left > 100 && row.left <= 120, `pending for ${row?.left} s more`);
+    assert.equal(await shown(one), 'pending');
+    await sql`update identities set pending_until = pending_until - interval '2 minutes' where id = ${one.id}`;
+    assert.equal(await shown(one), 'unverified');
+    await publish(one.value, []);
+  }
+  assert.equal((await answer).status, 200);
+  await loop.stop();
 });
