@@ -9,19 +9,11 @@ import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import { Slots } from '../lib/slots.ts';
-import {
-  addDkimKey,
-  dropUnseenDkimKeys,
-  findRotationWait,
-  type NewDkimKey,
-  retireDkimKeys,
-} from '../store/dkim-keys.ts';
+import { addDkimKey, dropUnseenDkimKeys, findRotationWait, type NewDkimKey } from '../store/dkim-keys.ts';
 import {
   beginLook,
   type Claim,
   claimDue,
-  dropTakeovers,
-  type Followers,
   findClaim,
   type Held,
   holdClaim,
@@ -30,35 +22,21 @@ import {
   readRecords,
   type Stored,
   saveRecords,
-  saveStanding,
   showPending,
   stopPending,
-  wakeRivals,
 } from '../store/verification.ts';
 import { dkimContext, makeDkimKey } from './dkim.ts';
+import { isOwnershipGone, judgeLook, keepSeen, readStored, wantedOf } from './judge.ts';
 import type { Lookup } from './lookup.ts';
 import {
-  type Answer,
   type Answers,
-  type DnsRecord,
   hasToken,
   judgeRecords,
   ownershipQuestion,
   questionKey,
   questionsFor,
-  settleOwnership,
-  sightHolder,
-  type Wanted,
 } from './records.ts';
-import {
-  beginAgain,
-  decideLoss,
-  decideStatus,
-  firstCheckSeconds,
-  isGone,
-  markRecords,
-  type Verdict,
-} from './verdict.ts';
+import { firstCheckSeconds } from './verdict.ts';
 
 /** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
 const looking = new Slots({ inAll: 100, perKey: 20 });
@@ -84,15 +62,6 @@ export async function prepareProof(
   const wanted = wantedOf({ ...given, token, dkimKeys: [dkimKey] }, mailHost);
   const dnsRecords = JSON.stringify(judgeRecords(wanted, new Map(), new Date()));
   return { token, dnsRecords, dkimKey, firstCheckSeconds };
-}
-
-function wantedOf(claim: Claim, mailHost: string): Wanted {
-  const { domain, token, incomingDomain, dkimKeys } = claim;
-  const newest = dkimKeys.length - 1;
-  return {
-    ...{ domain, token, incomingDomain, mailHost },
-    dkimKeys: dkimKeys.map((key, n) => (newest > 0 && n === newest ? { ...key, isNew: true } : key)),
-  };
 }
 
 /** One look at a claim, and what comes of it; nothing does when `signal` cut it short. */
@@ -135,7 +104,7 @@ async function look(
     const held = await holdValue(sql, claim);
     if (!held) return 'given_up';
     if (isLate(held, lookedAt)) return 'late';
-    return decide(parts, sql, held, { answers, everywhere, asked, lookedAt });
+    return judgeLook(parts.mailHost, sql, held, { answers, everywhere, asked, lookedAt });
   });
   if (typeof changes === 'string') return changes;
   for (const { message, ...about } of changes) parts.log.info(about, message);
@@ -157,146 +126,6 @@ function isEveryServerNeeded(
 function isLate({ mine, holder }: Held, lookedAt: Date): boolean {
   const isLater = (one: Stored) => one.lookedAt !== null && one.lookedAt > lookedAt;
   return isLater(mine) || (holder !== undefined && isLater(holder) && !isOwnershipGone(holder));
-}
-
-function isOwnershipGone({ dnsRecords }: Stored): boolean {
-  const [ownership] = readStored(dnsRecords);
-  return ownership !== undefined && isGone(ownership);
-}
-
-/** The ownership record is the first. */
-function readStored(dnsRecords: string): DnsRecord[] {
-  return JSON.parse(dnsRecords) ?? [];
-}
-
-/** What a look saw, and for whom. */
-interface Look {
-  answers: Answers;
-  /** What each server says of the ownership record, where that was needed. */
-  everywhere: readonly Answer[];
-  asked: boolean;
-  lookedAt: Date;
-}
-
-/** What is logged once it is committed: of an identity, or of many addresses in one line. */
-interface Change {
-  identityId?: string;
-  ownerId: string;
-  domain: string;
-  from?: string;
-  to: string;
-  addresses?: number;
-  message: string;
-}
-
-/** The addresses that changed with their domain, and why. */
-export function tellFollowers(
-  { count, each }: Followers,
-  about: { ownerId: string; domain: string; to: string },
-  reason: string,
-): Change[] {
-  if (each.length < count) {
-    const message = `${count} addresses of ${about.domain} are ${about.to} with it: ${reason}`;
-    return [{ ...about, addresses: count, message }];
-  }
-  return each.map(({ id, value, from }) => {
-    const message = `identity ${value} is ${about.to} with its domain: ${reason}`;
-    return { identityId: id, from, ...about, message };
-  });
-}
-
-async function decide(
-  parts: VerifyParts,
-  sql: Sql,
-  { now, claim, mine, holder }: Held,
-  { answers: seen, everywhere, asked, lookedAt }: Look,
-): Promise<Change[]> {
-  const answers = mine.status === 'verified' ? settleOwnership(seen, everywhere, claim) : seen;
-  const seenKey = findReplacement(parts, claim, answers, now);
-  const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, parts.mailHost);
-  const records = judgeRecords(wanted, answers, now);
-  const ownership = answers.get(questionKey(ownershipQuestion(claim.domain)));
-  const tokens = { own: claim.token, holder: holder?.token ?? '' };
-  const token = sightHolder(ownership, everywhere, tokens);
-  const theirs = holder ? { id: holder.id, seenAt: lookedAt, token } : null;
-  const standing = asked ? beginAgain(mine, now) : mine;
-  const verdict = decideStatus(standing, records, theirs, now, Math.random);
-  // The one who loses it goes first: at no moment do two hold it.
-  const lost = holder && verdict.takesOver ? await demote(parts, sql, holder, answers, now, lookedAt) : [];
-  // What is wanted has changed since the question was put: another look, at once, asks for that too.
-  const isWhole = questionsFor(wanted).every((question) => answers.has(questionKey(question)));
-  const waitSeconds = isWhole ? verdict.waitSeconds : 0;
-  const marked = markRecords(records, verdict);
-  const changes = await save(sql, mine, claim.domain, marked, { ...verdict, waitSeconds }, lookedAt);
-  if (mine.status === 'verified') {
-    const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(mine);
-    if (verdict.status === 'failed' || isGoneNow) await wakeRivals(sql, claim.domain, claim.id);
-    // Whoever is about to take it over saw it otherwise, and begins anew.
-    const stands = [ownership, ...everywhere].some((one) => hasToken(one, claim.token));
-    if (stands) await dropTakeovers(sql, claim);
-  }
-  if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
-  return [...lost, ...changes];
-}
-
-/** The key that takes the place of the others, once it is seen in DNS. */
-function findReplacement({ mailHost }: VerifyParts, claim: Claim, answers: Answers, now: Date) {
-  const newest = claim.dkimKeys.at(-1);
-  if (!newest || claim.dkimKeys.length === 1) return undefined;
-  const wanted = wantedOf({ ...claim, dkimKeys: [newest] }, mailHost);
-  const record = judgeRecords(wanted, answers, now).find(({ purpose }) => purpose === 'dkim');
-  return record?.status === 'valid' ? newest : undefined;
-}
-
-/** What the claimant's look saw is told to the holder too: that the ownership record is gone. */
-async function demote(
-  parts: VerifyParts,
-  sql: Sql,
-  holder: Stored,
-  answers: Answers,
-  now: Date,
-  lookedAt: Date,
-): Promise<Change[]> {
-  const claim = await findClaim(sql, holder.ownerId, holder.id);
-  if (!claim) return [];
-  const verdict = decideLoss(holder, now, Math.random);
-  const steady = readStored(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
-  const records = keepSeen(judgeRecords(wantedOf(claim, parts.mailHost), answers, now), steady);
-  return save(sql, holder, claim.domain, markRecords(records, verdict), verdict, lookedAt);
-}
-
-/** Those that were not looked at are told as they were before, where they were. */
-function keepSeen(records: readonly DnsRecord[], before: readonly DnsRecord[]): DnsRecord[] {
-  return records.map((record) => {
-    const { type, name, purpose, checkedAt } = record;
-    const known = before.find((one) => one.type === type && one.name === name && one.purpose === purpose);
-    return checkedAt === null ? (known ?? record) : record;
-  });
-}
-
-async function save(
-  sql: Sql,
-  before: Stored,
-  domain: string,
-  records: DnsRecord[],
-  verdict: Verdict,
-  lookedAt: Date,
-): Promise<Change[]> {
-  const { id, ownerId } = before;
-  const changed =
-    verdict.status !== before.status || tellApart(records) !== tellApart(readStored(before.dnsRecords));
-  const dnsRecords = JSON.stringify(records);
-  const followers = await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
-  const about = { ownerId, domain, to: verdict.status };
-  const followed = tellFollowers(followers, about, verdict.reason);
-  if (verdict.status === before.status) return followed;
-  const message = `identity ${domain} is ${verdict.status}: ${verdict.reason}`;
-  return [{ identityId: id, from: before.status, ...about, message }, ...followed];
-}
-
-/** What a reader of the records would notice: all but the time of the look. */
-function tellApart(records: DnsRecord[]): string {
-  return JSON.stringify(records.map(({ checkedAt, ...rest }) => rest));
 }
 
 /** Takes a while: no transaction is to wait for it. A few at a time, the owners in turn. */

@@ -1,7 +1,8 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
+import { tellFollowers } from '../../identities/judge.ts';
 import { readIdentityValue } from '../../identities/value.ts';
-import { prepareProof, tellFollowers } from '../../identities/verify.ts';
+import { prepareProof } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
