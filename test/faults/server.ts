@@ -113,7 +113,11 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
       }),
     async look(work) {
       const address = databaseUrl ?? embeddedUrl(folder.path);
-      const sql = connect(address, { max: 1, applicationName: 'posthorn faults' });
+      const sql = connect(address, {
+        max: 1,
+        applicationName: 'posthorn faults',
+        statementTimeoutMs: 120_000,
+      });
       try {
         return await work(sql);
       } finally {

@@ -30,7 +30,7 @@ export interface Rules {
 export interface Verdict {
   /** `owed`: a reply is to come. `tls`: the handshake is the client's to begin. `over`: nothing more will be said. */
   state: 'owed' | 'idle' | 'data' | 'tls' | 'over';
-  /** The reply that is to come is to a STARTTLS with more behind it in the clear: the server may as well just go. */
+  /** The server may as well just go: after a STARTTLS with more behind it in the clear, or a message that is far too big. */
   mayBeCut: boolean;
   /** Messages that were acknowledged. */
   taken: Taken[];
@@ -198,7 +198,10 @@ class Reader {
     if (reply.status !== (isTooBig ? 552 : 250)) this.#fault(reply, `a message of ${raw.length} bytes`);
     if (reply.status === 250) this.#verdict.taken.push({ raw, recipients });
     const mayBeCut = raw.length > cutAtMessages * this.#rules.maxMessageBytes;
-    return mayBeCut && this.#next === this.#replies.length ? 'over' : null;
+    if (!mayBeCut || this.#next < this.#replies.length) return null;
+    // Whether it went with its 552 is told by its answer to what was said since, or by there being none.
+    this.#verdict.mayBeCut = true;
+    return this.#at < this.#bytes.length ? 'owed' : 'over';
   }
 
   #endWithinMessage(length: number, reply: Reply | undefined): Verdict['state'] {
