@@ -64,7 +64,10 @@ export class KnownTargets {
     const known = this.#known.get(target.id)?.target;
     if (known && isSame(known, target)) return { ...known, failing: target.failing };
     try {
-      return openTarget(target, this.#parts.sealer);
+      return openTarget(
+        { ...target, sealedSecrets: target.sealedSecrets.map(copyAlone) },
+        this.#parts.sealer,
+      );
     } catch (err) {
       this.#parts.log.error(
         { err, webhookId: target.id },
@@ -74,6 +77,13 @@ export class KnownTargets {
       return undefined;
     }
   }
+}
+
+/** A slice of Node's pool, which is what the driver gives, would keep all of its 64 KiB for as long as the secret is kept. */
+function copyAlone(bytes: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(bytes.length);
+  bytes.copy(copy);
+  return copy;
 }
 
 /** Opening secrets costs more than comparing them. */
