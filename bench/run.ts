@@ -103,7 +103,9 @@ function parse() {
       options: { against: { type: 'string' }, profile: { type: 'boolean' }, minutes: { type: 'string' } },
     });
   } catch (cause) {
-    throw new OperatorError((cause as Error).message, { cause });
+    const names = [...scenarios, ...studies].map(({ name }) => name).join(', ');
+    const usage = 'npm run bench -- [name …] [--against postgres://…] [--profile] [--minutes N]';
+    throw new OperatorError(`${usage}\nNames: ${names}. More in bench/README.md.`, { cause });
   }
 }
 

@@ -3,6 +3,7 @@ import { Resolver } from 'node:dns/promises';
 import { createServer } from 'node:net';
 import { type Config, readConfig } from './config.ts';
 import { only, type Pool } from './db/client.ts';
+import { hasCluster } from './db/embedded-cluster.ts';
 import { readSchemaState } from './db/migrate.ts';
 import { openDatabase } from './db/open.ts';
 import { makeLog } from './lib/log.ts';
@@ -39,6 +40,10 @@ export async function diagnose(environment: Record<string, string | undefined>):
 
 async function diagnoseDatabase(config: Config): Promise<Finding[]> {
   const log = makeLog({ level: 'silent', json: false });
+  if (config.databaseUrl === null && !hasCluster(config.dataDir)) {
+    const remedy = 'The first start makes it. If there should be one, POSTHORN_DATA_DIR leads elsewhere.';
+    return [{ check: 'database', level: 'warn', detail: `there is none in ${config.dataDir} yet`, remedy }];
+  }
   // A server that is away is worth waiting for at a start, but not here.
   const patience = AbortSignal.timeout(5000);
   try {
@@ -131,10 +136,11 @@ async function checkClock(sql: Pool): Promise<Omit<Finding, 'check'>> {
 async function checkPort({ host, port, basePath }: Config): Promise<Omit<Finding, 'check'>> {
   if (port === 0 || (await canListen(host, port))) return { level: 'ok', detail: `${host}:${port} is free` };
   const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
-  const answer = await fetch(`${origin}${basePath}/health/live`, { signal: AbortSignal.timeout(2000) }).catch(
-    () => null,
-  );
-  if (answer?.ok) return { level: 'ok', detail: `a Posthorn answers on ${host}:${port}` };
+  const told = await fetch(`${origin}${basePath}/openapi.json`, { signal: AbortSignal.timeout(2000) })
+    .then((answer) => answer.json() as Promise<{ info?: { title?: string } }>)
+    .catch(() => null);
+  if (told?.info?.title === 'Posthorn')
+    return { level: 'ok', detail: `a Posthorn answers on ${host}:${port}` };
   return { level: 'fail', detail: `${host}:${port} is in use`, remedy: 'Stop that program, or set PORT.' };
 }
 

@@ -1,5 +1,10 @@
 /** The command line, beside a running service and alone. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
+import http from 'node:http';
+import type { AddressInfo } from 'node:net';
+import path from 'node:path';
 import { after, test } from 'node:test';
 import { callUrl } from './harness.ts';
 import { makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts';
@@ -99,6 +104,31 @@ test('doctor tells mistakes of the configuration, and a database that is away, w
   const gone = await posthorn(['doctor'], away);
   assert.equal(gone.code, 1);
   assert.match(gone.output, /✗ database[\s\S]*Check DATABASE_URL/);
+});
+
+test('doctor and backup make no database where there is none', async () => {
+  const elsewhere = makeFolder();
+  const settings = { POSTHORN_DATA_DIR: elsewhere.path, PORT: '0', POSTHORN_SMTP_PORT: '0' };
+  const { code, output } = await posthorn(['doctor'], settings);
+  assert.equal(code, 0, output);
+  assert.match(output, /! database +there is none in .* yet\n +→ The first start makes it/);
+  const backup = await posthorn(['backup', path.join(elsewhere.path, 'copy')], settings);
+  assert.equal(backup.code, 1);
+  assert.match(backup.output, /There is no database in/);
+  assert.deepEqual(readdirSync(elsewhere.path), []);
+  elsewhere.remove();
+});
+
+test('doctor does not take another web server for a Posthorn', async () => {
+  const other = http
+    .createServer((_request, response) => response.end('{"status":"ok"}'))
+    .listen(0, '127.0.0.1');
+  await once(other, 'listening');
+  const { port } = other.address() as AddressInfo;
+  const { code, output } = await posthorn(['doctor'], { ...settings, PORT: String(port) });
+  other.close();
+  assert.equal(code, 1);
+  assert.match(output, /✗ port +127\.0\.0\.1:\d+ is in use/);
 });
 
 test('migrate says when there is nothing to do', async () => {

@@ -152,6 +152,7 @@ describe('Kubernetes', () => {
         ...shared('ConfigMap'),
         ...shared('Secret'),
         ...own,
+        POSTHORN_SECRET_KEY: filledIn.POSTHORN_SECRET_KEY as string,
       });
       const { metricsPort } = config;
       const served = {

@@ -73,6 +73,6 @@ export async function startOwn(defer: (undo: () => Promise<void>) => void): Prom
   });
   const { url, smtpPort, firstUser } = await starting;
   if (!url || !smtpPort || !firstUser) throw new Error('A new Posthorn has doors and a first user.');
-  const keyLine = 'API_KEY=ph_…   # `npm start` in another terminal prints it, the first time';
+  const keyLine = 'API_KEY=ph_…   # npm start in another terminal prints it, the first time';
   return { url, smtpPort, apiKey: firstUser.apiKey, keyLine };
 }

@@ -117,12 +117,12 @@ function byHand(config: Config, keyLine: string): string {
   return `BASE=${urlOf(config)}
 ${keyLine}
 AUTH="Authorization: Bearer $API_KEY"
-node -e 'http.createServer((q, s) => { console.log(q.headers); q.pipe(process.stdout); s.end() }).listen(4000)' &
+node -e 'http.createServer((q, s) => { console.log(q.headers); q.pipe(process.stdout); s.end() }).listen(4000, "127.0.0.1")' &
 curl -s $BASE/identities ${post} '{"value":"${to}"}'
 OWNER=$(curl -s $BASE/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).userId')
 curl -s $BASE/webhooks ${post} '{"url":"http://localhost:4000/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
-  curl -s smtp://localhost:${config.smtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
+  curl -sS smtp://localhost:${config.smtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
 # To clean up, with the ids that were answered:
 # kill %1; curl -X DELETE $BASE/webhooks/<id> -H "$AUTH"; curl -X DELETE $BASE/identities/<id> -H "$AUTH"`;
 }

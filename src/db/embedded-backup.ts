@@ -56,11 +56,13 @@ export async function backUpEmbedded(options: {
   const sql = postgres(embedded.url, { max: 1, max_lifetime: null, fetch_types: false, onnotice: () => {} });
   try {
     await mkdir(dirname(to), { recursive: true });
-    await mkdir(unfinished);
-    await chmod(unfinished, 0o755);
+    // Nobody else may enter until it is whole: as root we hand its files to PostgreSQL's user one by one, who could put links
+    // in their place.
+    await mkdir(unfinished, { mode: 0o700 });
     const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
     await copyCluster(sql, pgdata, join(unfinished, 'postgres'), copying);
     const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
+    await chmod(unfinished, 0o755);
     await syncFolder(unfinished);
     await rename(unfinished, to);
     await syncFolder(dirname(to));
@@ -89,7 +91,7 @@ async function copyCluster(sql: Pool, pgdata: string, target: string, copying: C
   const copied = await copyFiles(join(pgdata, 'pg_wal'), join(target, 'pg_wal'), copying, wal);
   if (!copied.includes(first) || !copied.includes(last))
     throw new Error(`PostgreSQL no longer has the WAL from ${first} to ${last}`);
-  await writeFile(join(target, 'backup_label'), label, { mode: 0o600, flush: true });
+  await writeFile(join(target, 'backup_label'), label, { mode: 0o600, flush: true, flag: 'wx' });
   if (copying.owner) await chown(join(target, 'backup_label'), copying.owner.uid, copying.owner.gid);
   await syncFolder(target);
 }

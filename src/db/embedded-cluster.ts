@@ -4,6 +4,7 @@
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import {
   chmod,
   chown,
@@ -38,6 +39,11 @@ export interface Cluster {
 
 /** Only what PostgreSQL needs: our own environment holds secrets, and PG… variables would steer it. */
 export const serverEnvironment = { PATH: '/usr/bin:/bin', LC_ALL: 'C' };
+
+/** Whether a database has ever been made in this data folder. */
+export function hasCluster(dataDir: string): boolean {
+  return existsSync(join(dataDir, 'postgres', 'PG_VERSION'));
+}
 
 export async function openCluster(dataDir: string, log: Log): Promise<Cluster> {
   const pgdata = join(dataDir, 'postgres');

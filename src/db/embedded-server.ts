@@ -75,7 +75,10 @@ async function worksIn(pid: number, pgdata: string): Promise<boolean> {
     const [theirs, ours] = await Promise.all([stat(`/proc/${pid}/cwd`), stat(pgdata)]);
     return theirs.dev === ours.dev && theirs.ino === ours.ino;
   } catch (error) {
-    return codeOf(error) === 'EACCES' && process.getuid?.() === 0 && ownerSaysItWorksIn(pid, pgdata);
+    if (codeOf(error) !== 'EACCES') return false;
+    // A process with capabilities that we lack, as a service has that systemd lets bind port 25, does not show us its folder. To
+    // take it for another's would mean to remove the lock of a server that lives: whether it is ours, connecting tells.
+    return process.getuid?.() !== 0 || ownerSaysItWorksIn(pid, pgdata);
   }
 }
 

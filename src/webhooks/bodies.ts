@@ -18,19 +18,36 @@ function writeBody(event: string, data: string): string {
 
 /**
  * As bytes, side by side in memory of their own. Slices of Node's pool, which is what `Buffer.from` gives, would each keep 64 KiB
- * of it for as long as they are kept; and memory for each alone costs a tenth of a delivery.
+ * of it for as long as they are kept, and memory for each alone costs a tenth of a delivery. A few share a piece, so that one
+ * that is sent slowly holds up no more than that.
  */
 function layOut(texts: readonly string[]): Buffer[] {
   const sizes = texts.map((text) => Buffer.byteLength(text));
-  const memory = Buffer.allocUnsafeSlow(sizes.reduce((sum, size) => sum + size, 0));
+  let memory: Buffer | undefined;
   let end = 0;
-  return texts.map((text) => {
+  return texts.map((text, n) => {
+    if (!memory || end === memory.length) {
+      memory = Buffer.allocUnsafeSlow(measurePiece(sizes, n));
+      end = 0;
+    }
     const start = end;
     end += memory.write(text, start);
     return memory.subarray(start, end);
   });
 }
 
+/** From the nth on, as many as fit, and at least that one. */
+function measurePiece(sizes: readonly number[], n: number): number {
+  let bytes = 0;
+  for (let i = n; i < sizes.length; i++) {
+    const size = sizes[i] as number;
+    if (i > n && bytes + size > pieceBytes) break;
+    bytes += size;
+  }
+  return bytes;
+}
+
+const pieceBytes = 64 * 1024;
 const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
 const maxSmallBytes = 64 * 1024;

@@ -41,7 +41,12 @@ process.channel?.unref();
 
 const { names, areNamed, rounds, short, seed } = readArguments();
 const table = [['fault', 'rounds', 'acknowledged', 'lost', 'conjured', 'seconds', 'held']];
+let isInterrupted = false;
+interrupted.promise.catch(() => {
+  isInterrupted = true;
+});
 for (const name of names) {
+  if (isInterrupted) break;
   const fault = faults[name] as Fault;
   const lacking = fault.lacks?.();
   const row = lacking ? refuse(name, lacking) : await survive(name, fault);
