@@ -1,6 +1,7 @@
 /**
  * What `deploy/`, the Dockerfile and compose.yaml say, held against the service: every setting exists and the whole is taken by
  * config.ts, every port and probe is one that it serves, every selector finds its pods, every metric is one that it counts.
+ * And against who reads them: no key is misspelt and no value of a wrong type, by deploy-schemas.ts.
  */
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
@@ -11,6 +12,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { parse, parseAllDocuments } from 'yaml';
 import { readDockerfile, readEnvironment, readList, readText } from '../scripts/dockerfile.ts';
 import { readConfig, settings } from '../src/config.ts';
+import { faultsOf } from './deploy-schemas.ts';
 import { callUrl, startTestService } from './harness.ts';
 import { root } from './programs.ts';
 
@@ -80,6 +82,76 @@ const manifests = globSync('deploy/kubernetes/*', { cwd: root }).flatMap((file) 
   }),
 );
 const ofKind = (kind: string) => manifests.filter((manifest) => manifest.kind === kind);
+
+describe('schemas', () => {
+  const documents = [
+    ...manifests.map((document) => ['kubernetes', document] as const),
+    ['compose', parse(read('compose.yaml'))] as const,
+    ['prometheus', parse(read('deploy/prometheus-rules.yaml'))] as const,
+  ];
+  /** Where names are the author's own. */
+  const open =
+    /\b(labels|matchLabels|selector|data|stringData|annotations|environment|options|services|depends_on|volumes)$/;
+
+  test('every document is taken', () => {
+    assert.equal(new Set(manifests.map((manifest) => manifest.kind)).size, 5);
+    for (const [format, document] of documents) assert.equal(faultsOf(format, document), '');
+  });
+
+  test('at every place a misspelt key is refused, and a text where a number or a switch is due', () => {
+    let tried = 0;
+    for (const [format, document] of documents) {
+      const whole = JSON.parse(JSON.stringify(document));
+      const breakEach = (at: Record<string, unknown>, where: string) => {
+        for (const [key, value] of Object.entries(at)) {
+          const refuse = (broken: string, given: unknown) => {
+            delete at[key];
+            at[broken] = given;
+            tried += 1;
+            assert.notEqual(faultsOf(format, whole), '', `${where}.${broken}: ${JSON.stringify(given)}`);
+            delete at[broken];
+            at[key] = value;
+          };
+          if (!Array.isArray(at) && !open.test(where)) refuse(`${key}x`, value);
+          if (typeof value === 'number' || typeof value === 'boolean') refuse(key, String(value));
+          if (typeof value === 'object' && value !== null)
+            breakEach(value as Record<string, unknown>, `${where}.${key}`);
+        }
+      };
+      breakEach(whole, format);
+      assert.equal(faultsOf(format, whole), '', 'all is mended again');
+    }
+    assert.ok(tried > 300, String(tried));
+  });
+
+  const controls: [kind: string, right: string, wrong: string, said: RegExp][] = [
+    [
+      'Deployment',
+      '"readinessProbe"',
+      '"readinesProbe"',
+      /containers\/0 must NOT have additional properties/,
+    ],
+    ['Deployment', '"replicas":2', '"replicas":"2"', /spec\/replicas must be integer/],
+    ['Deployment', '"apps/v1"', '"apps/v1beta1"', /apiVersion must be equal to constant/],
+    ['Deployment', '"RuntimeDefault"', '"Default"', /seccompProfile\/type must be equal to one of/],
+    ['Deployment', '"Deployment"', '"Deploiment"', /value of tag "kind" must be in oneOf/],
+    ['Service', '"targetPort":"http"', '"targetPort":70000', /targetPort must be <= 65535/],
+    [
+      'PodDisruptionBudget',
+      '"AlwaysAllow"',
+      '"Always"',
+      /unhealthyPodEvictionPolicy must be equal to one of/,
+    ],
+    ['ConfigMap', '"mx.example.com"', '25', /data\/POSTHORN_MAIL_HOST must be string/],
+  ];
+  for (const [kind, right, wrong, said] of controls) {
+    test(`${kind} with ${wrong} for ${right} is refused, by name`, () => {
+      const written = JSON.stringify(ofKind(kind)[0]);
+      assert.ok(written.includes(right));
+      assert.match(faultsOf('kubernetes', JSON.parse(written.replace(right, wrong))), said);
+    });
+  }
+});
 
 describe('Dockerfile', () => {
   test('stands on the pinned Node, as a user who is not root', () => {
