@@ -33,7 +33,10 @@ function nextMessage(): { id: string; bytes: Buffer } {
 const idle = new Map<number, SmtpSession[]>();
 
 async function takeSession(port: number): Promise<SmtpSession> {
-  return idle.get(port)?.pop() ?? SmtpSession.open(port);
+  const open = idle.get(port) ?? [];
+  // One that was idle for minutes the server has closed.
+  for (let session = open.pop(); session; session = open.pop()) if (session.isOpen) return session;
+  return SmtpSession.open(port);
 }
 
 function giveBack(port: number, session: SmtpSession): void {

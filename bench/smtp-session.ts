@@ -39,6 +39,10 @@ export class SmtpSession {
     this.close();
   }
 
+  get isOpen(): boolean {
+    return this.#socket.readyState === 'open';
+  }
+
   close(): void {
     this.#socket.destroy();
   }
