@@ -10,9 +10,9 @@ import {
   firstCheckSeconds,
   type Holder,
   markRecords,
-  type Standing,
   type Verdict,
 } from '../src/identities/verdict.ts';
+import type { Standing } from '../src/store/verification.ts';
 
 const now = new Date('2026-11-15T12:00:00Z');
 const minute = 60;

@@ -3,21 +3,8 @@
  * docs/identity-states.md draws it. Guarantee: what could not be looked up never takes anything away from a verified
  * identity, and never hands one over.
  */
-import type { Identity } from '../store/identities.ts';
+import type { Standing } from '../store/verification.ts';
 import type { DnsRecord, HolderToken } from './records.ts';
-
-export interface Standing {
-  status: Identity['status'];
-  /** When the present checks began: when it was made, when a person asked again, or when it failed. */
-  since: Date;
-  /** When required records of a verified identity were first seen to be gone. */
-  graceSince: Date | null;
-  /** Why it is what it is, in a sentence. */
-  reason: string | null;
-  /** Whose value this one is about to take over, and when a look first saw that it may. */
-  takeoverOf: string | null;
-  takeoverSince: Date | null;
-}
 
 export interface Verdict extends Standing {
   reason: string;

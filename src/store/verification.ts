@@ -86,17 +86,25 @@ export async function holdClaim(sql: Sql, ownerId: string, id: string): Promise<
   return findClaim(sql, ownerId, id);
 }
 
-/** How an identity stands, and its records as they were last seen. */
-export interface Stored {
+/** How an identity stands. */
+export interface Standing {
+  status: Identity['status'];
+  /** When the present checks began: when it was made, when a person asked again, or when it failed. */
+  since: Date;
+  /** When required records of a verified identity were first seen to be gone. */
+  graceSince: Date | null;
+  /** Why it is what it is, in a sentence. */
+  reason: string | null;
+  /** Whose value this one is about to take over, and when a look first saw that it may. */
+  takeoverOf: string | null;
+  takeoverSince: Date | null;
+}
+
+/** The same with its records as they were last seen. */
+export interface Stored extends Standing {
   id: string;
   ownerId: string;
   token: string;
-  status: Identity['status'];
-  since: Date;
-  graceSince: Date | null;
-  reason: string | null;
-  takeoverOf: string | null;
-  takeoverSince: Date | null;
   /** JSON text. */
   dnsRecords: string;
   /** When the look began that this rests on. */
@@ -155,13 +163,7 @@ async function readClock(sql: Sql): Promise<Date> {
   return only(await sql<{ now: Date }[]>`select clock_timestamp() as now`).now;
 }
 
-export interface NewStanding {
-  status: Identity['status'];
-  since: Date;
-  graceSince: Date | null;
-  reason: string | null;
-  takeoverOf: string | null;
-  takeoverSince: Date | null;
+export interface NewStanding extends Standing {
   /** JSON text. */
   dnsRecords: string;
   /** When the look began. */
