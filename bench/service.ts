@@ -6,7 +6,7 @@ import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 // @ts-expect-error Plain JavaScript for any Node: it has no types.
-import { environment, nodeFlags } from '../bin/launch.js';
+import { mallocSettings, nodeFlags } from '../bin/launch.js';
 import { joinEmbedded, makeDatabase } from './database.ts';
 import { type Child, startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
@@ -67,7 +67,7 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_LOG_LEVEL: 'warn',
     POSTHORN_SECRET_KEY: secretKey,
-    MALLOC_ARENA_MAX: environment.MALLOC_ARENA_MAX,
+    ...mallocSettings,
     ...settings,
   };
   const flags = [...nodeFlags, ...(bench.profiling?.flags ?? [])];

@@ -3,6 +3,7 @@
  * kept once for each owner, in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
+import { countDropped } from '../lib/garbage.ts';
 import { queueDeliveries } from './events.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
@@ -104,6 +105,7 @@ async function recordFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage
       insert into raw_chunks (raw_id, n, owner_id, bytes)
       values (${rawId}, ${n}, ${ownerId}, ${raw.subarray(n * chunkBytes, (n + 1) * chunkBytes)})
       on conflict (raw_id, n) do nothing`;
+    countDropped(chunkBytes);
   }
 }
 
@@ -190,7 +192,7 @@ export async function findRaw(sql: Sql, ownerId: string | null, id: string): Pro
   return row;
 }
 
-/** The driver makes a text of twice the size of what it reads, and more: so less than a row at a time. */
+/** The driver makes a text of what it reads, and that of several copies: so base64, not its own hex, and less than a row at a time. */
 const pieceBytes = 256 * 1024;
 
 /** The bytes from `start` up to and without `end`, piece by piece. */
@@ -205,11 +207,12 @@ export async function* readRaw(
     const from = at - n * chunkBytes;
     const length = Math.min(chunkBytes - from, end - at, pieceBytes);
     const { bytes } = only(
-      await sql<{ bytes: Buffer }[]>`
-        select substring(bytes from ${from + 1}::int for ${length}::int) as bytes
+      await sql<{ bytes: string }[]>`
+        select encode(substring(bytes from ${from + 1}::int for ${length}::int), 'base64') as bytes
         from raw_chunks where raw_id = ${rawId} and n = ${n}`,
     );
-    yield bytes;
+    yield Buffer.from(bytes, 'base64');
+    countDropped(length);
     at += length;
   }
 }

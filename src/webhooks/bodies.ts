@@ -4,12 +4,11 @@
  */
 import type { Sql } from '../db/client.ts';
 import { Slots } from '../lib/slots.ts';
-import { readEventData, readEventSize, type StoredData } from '../store/events.ts';
+import { eachSmallEvent, readEventData, readEventSize, type StoredData } from '../store/events.ts';
 
 /** `data` is JSON text already; it goes in as it is. */
 export function buildBody(event: string, data: string): Buffer {
-  const [body] = layOut([writeBody(event, data)]);
-  return body as Buffer;
+  return Buffer.from(writeBody(event, data));
 }
 
 function writeBody(event: string, data: string): string {
@@ -17,34 +16,24 @@ function writeBody(event: string, data: string): string {
 }
 
 /**
- * As bytes, side by side in memory of their own. Slices of Node's pool, which is what `Buffer.from` gives, would each keep 64 KiB
- * of it for as long as they are kept, and memory for each alone costs a tenth of a delivery. A few share a piece, so that one
- * that is sent slowly holds up no more than that.
+ * Texts as bytes, side by side in pieces of memory. Slices of Node's pool, which is what `Buffer.from` gives, would each keep
+ * all of it for as long as they are kept, and memory for each alone costs a tenth of a delivery. A piece is small, so that
+ * one body that is sent slowly holds up no more than that.
  */
-function layOut(texts: readonly string[]): Buffer[] {
-  const sizes = texts.map((text) => Buffer.byteLength(text));
-  let memory: Buffer | undefined;
-  let end = 0;
-  return texts.map((text, n) => {
-    if (!memory || end === memory.length) {
-      memory = Buffer.allocUnsafeSlow(measurePiece(sizes, n));
-      end = 0;
-    }
-    const start = end;
-    end += memory.write(text, start);
-    return memory.subarray(start, end);
-  });
-}
+class Pieces {
+  #piece = Buffer.alloc(0);
+  #end = 0;
 
-/** From the nth on, as many as fit, and at least that one. */
-function measurePiece(sizes: readonly number[], n: number): number {
-  let bytes = 0;
-  for (let i = n; i < sizes.length; i++) {
-    const size = sizes[i] as number;
-    if (i > n && bytes + size > pieceBytes) break;
-    bytes += size;
+  write(text: string): Buffer {
+    const length = Buffer.byteLength(text);
+    if (this.#end + length > this.#piece.length) {
+      this.#piece = Buffer.allocUnsafeSlow(Math.max(pieceBytes, length));
+      this.#end = 0;
+    }
+    const start = this.#end;
+    this.#end += this.#piece.write(text, start);
+    return this.#piece.subarray(start, this.#end);
   }
-  return bytes;
 }
 
 const pieceBytes = 64 * 1024;
@@ -74,6 +63,7 @@ export class Bodies {
   readonly #sql: Sql;
   readonly #tell: TellData;
   readonly #large = new Slots(largeBytes);
+  readonly #pieces = new Pieces();
   #young = new Map<string, Buffer>();
   #old = new Map<string, Buffer>();
   #youngBytes = 0;
@@ -97,12 +87,11 @@ export class Bodies {
     let bytes = 0;
     for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchAtOnce) {
       const some = missing.slice(at, at + prefetchAtOnce);
-      const found = await readEventData(this.#sql, some, maxSmallBytes);
-      const built = layOut(found.map((stored) => writeBody(stored.event, this.#tell(stored))));
-      for (const [n, body] of built.entries()) {
-        this.#keep(found[n]?.id as string, body);
+      await eachSmallEvent(this.#sql, some, maxSmallBytes, (stored) => {
+        const body = this.#pieces.write(writeBody(stored.event, this.#tell(stored)));
+        this.#keep(stored.id, body);
         bytes += body.length;
-      }
+      });
     }
   }
 
@@ -117,8 +106,8 @@ export class Bodies {
       held = false;
     };
     try {
-      const [found] = await readEventData(this.#sql, [eventId]);
-      const body = found && buildBody(found.event, this.#tell(found));
+      const found = await readEventData(this.#sql, eventId);
+      const body = found && this.#pieces.write(writeBody(found.event, this.#tell(found)));
       if (body && bytes <= maxSmallBytes) this.#keep(eventId, body);
       if (!body || bytes <= maxSmallBytes) done();
       return body && { body, done };
