@@ -8,6 +8,7 @@ const limits = {
   perWebhook: 4,
   perProcess: 10,
   maxWindow: 32,
+  maxAhead: 64,
   breakerFailures: 3,
   breakerPauseMs: 100,
   maxBreakerPauseMs: 1000,
@@ -29,6 +30,14 @@ function takeAll(lanes: Lanes): string[] {
   const taken: string[] = [];
   for (let next = lanes.take(); next; next = lanes.take()) taken.push(next.webhookId);
   return taken;
+}
+
+/** At each of these moments a claim that takes all it may, and all of it tried at once. */
+function claimAndEmpty(lanes: Lanes, webhookId: string, moments: number[]): void {
+  for (const nowMs of moments) {
+    add(lanes, webhookId, lanes.allowances(nowMs).get(webhookId) ?? limits.perWebhook, nowMs);
+    while (lanes.take()) lanes.settle(webhookId, true, nowMs);
+  }
 }
 
 function settle(lanes: Lanes, webhookId: string, ok: boolean, count: number, nowMs = 0) {
@@ -141,43 +150,65 @@ describe('claiming ahead', () => {
       add(lanes, 'a', allowed, nowMs);
       while (lanes.take()) lanes.settle('a', true, nowMs);
     }
-    assert.deepEqual(windows, [4, 4, 8, 16, 32, 32, 32]);
+    assert.deepEqual(windows, [4, 8, 16, 32, 32, 32, 32]);
+  });
+
+  test('a window that has grown is filled by one claim, and the next waits until half of it is free', () => {
+    const lanes = new Lanes(limits);
+    claimAndEmpty(lanes, 'a', [0, 100, 200]);
+    assert.equal(lanes.allowances(300).get('a'), 32);
+    add(lanes, 'a', 32, 300);
+    takeAll(lanes);
+    assert.equal(lanes.allowances(300).get('a'), 0);
+    for (let n = 0; n < 15; n++) lanes.settle('a', true, 300);
+    assert.equal(lanes.allowances(300).get('a'), 0);
+    lanes.settle('a', true, 300);
+    assert.equal(lanes.allowances(300).get('a'), 16);
   });
 
   test('the window halves when it took long to empty, down to what may be tried at once', () => {
     const lanes = new Lanes(limits);
-    add(lanes, 'a', 4, 0);
-    takeAll(lanes);
-    add(lanes, 'a', 1, 499);
-    settle(lanes, 'a', true, 4, 499);
-    takeAll(lanes);
-    assert.equal(lanes.allowances(499).get('a'), 7);
-    add(lanes, 'a', 1, 999);
-    assert.equal(lanes.allowances(999).get('a'), 2);
+    claimAndEmpty(lanes, 'a', [0, 100, 200]);
+    const windows = [700, 1200, 1700, 2200].map((nowMs) => {
+      const allowed = lanes.allowances(nowMs).get('a') ?? 0;
+      add(lanes, 'a', allowed, nowMs);
+      while (lanes.take()) lanes.settle('a', true, nowMs);
+      return allowed;
+    });
+    assert.deepEqual(windows, [8, 4, 4, 4]);
   });
 
   test('a failure sets the window back', () => {
     const lanes = new Lanes(limits);
-    for (const nowMs of [0, 100, 200]) {
-      add(lanes, 'a', 4, nowMs);
-      takeAll(lanes);
-      settle(lanes, 'a', true, 4, nowMs);
-    }
-    assert.equal(lanes.allowances(200).get('a'), 16);
-    add(lanes, 'a', 1, 800);
+    claimAndEmpty(lanes, 'a', [0, 100, 200]);
+    add(lanes, 'a', 1, 300, 2);
     takeAll(lanes);
-    lanes.settle('a', false, 800);
-    assert.equal(lanes.allowances(800).get('a'), 4);
+    lanes.settle('a', false, 300);
+    assert.equal(lanes.allowances(300).get('a'), 4);
   });
 
   test('nothing is claimed for a webhook until half its window is free', () => {
     const lanes = new Lanes(limits);
-    add(lanes, 'a', 4);
+    add(lanes, 'a', 4, 0, 5);
     takeAll(lanes);
     lanes.settle('a', true, 0);
     assert.equal(lanes.allowances(0).get('a'), 0);
     lanes.settle('a', true, 0);
     assert.equal(lanes.allowances(0).get('a'), 2);
+  });
+
+  test('the more webhooks there are, the less far each claims ahead', () => {
+    const lanes = new Lanes(limits);
+    const names = Array.from({ length: 8 }, (_, n) => `w${n}`);
+    for (const nowMs of [0, 100, 200]) {
+      const allowances = lanes.allowances(nowMs);
+      const claimed = names.flatMap((name) =>
+        Array.from({ length: allowances.get(name) ?? limits.perWebhook }, () => delivery(name)),
+      );
+      lanes.fill(claimed, allowances, nowMs);
+      for (let next = lanes.take(); next; next = lanes.take()) lanes.settle(next.webhookId, true, nowMs);
+    }
+    assert.deepEqual(new Set(lanes.allowances(300).values()), new Set([limits.maxAhead / 8]));
   });
 
   test('there is room until as many webhooks wait for a place as there are places', () => {

@@ -1,21 +1,13 @@
 /** Ids: UUIDv7 for rows (they sort by time, so indexes grow at one end) and short random text for people. */
-import { randomBytes, randomFillSync } from 'node:crypto';
 import { v7 } from 'uuid';
+import { takeRandom } from './randomness.ts';
 
-/** Randomness for many ids at a time: asked for by 16 bytes it costs more than all the rest of an id. */
-const randomness = Buffer.alloc(16 * 256);
-let used = randomness.length;
 let lastMs = 0;
 let sequence = 0;
 
 /** Each is greater than the one before, within a millisecond too and should the clock go back. */
 export function newId(): string {
-  if (used === randomness.length) {
-    randomFillSync(randomness);
-    used = 0;
-  }
-  const random = randomness.subarray(used, used + 16);
-  used += 16;
+  const random = takeRandom(16);
   const now = Date.now();
   if (now > lastMs) {
     lastMs = now;
@@ -28,7 +20,7 @@ export function newId(): string {
 
 /** `length` URL-safe characters of randomness, 6 bits each. */
 export function newPublicId(length = 10): string {
-  return randomBytes(Math.ceil((length * 3) / 4))
+  return takeRandom(Math.ceil((length * 3) / 4))
     .toString('base64url')
     .slice(0, length);
 }

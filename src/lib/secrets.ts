@@ -5,6 +5,7 @@
  */
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, randomBytes } from 'node:crypto';
 import { existsSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { takeRandom } from './randomness.ts';
 
 export interface Sealer {
   /** What each key goes by, in hex; the first is the one that seals. */
@@ -23,7 +24,7 @@ export function makeSealer(keys: readonly Buffer[]): Sealer {
   return {
     keyIds: [...byId.keys()],
     seal(plaintext, context) {
-      const nonce = randomBytes(12);
+      const nonce = takeRandom(12);
       const cipher = createCipheriv('aes-256-gcm', current.key, nonce).setAAD(Buffer.from(context));
       const ciphertext = Buffer.concat([cipher.update(plaintext, 'utf8'), cipher.final()]);
       return Buffer.concat([current.id, nonce, cipher.getAuthTag(), ciphertext]);

@@ -3,7 +3,6 @@ import { only, type Sql } from '../db/client.ts';
 import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { isoTime } from './time.ts';
 
 export interface ApiKey {
   id: string;
@@ -20,9 +19,9 @@ type ListedApiKey = ApiKey & { position: string };
 function columns(sql: Sql) {
   return sql`
     id, name, prefix, suffix,
-    ${isoTime(sql, 'created_at')} as "createdAt",
-    ${isoTime(sql, 'expires_at')} as "expiresAt",
-    ${isoTime(sql, 'last_used_at')} as "lastUsedAt"`;
+    iso_time(created_at) as "createdAt",
+    iso_time(expires_at) as "expiresAt",
+    iso_time(last_used_at) as "lastUsedAt"`;
 }
 
 export async function createApiKey(
@@ -102,6 +101,6 @@ export async function listAllApiKeys(
 ): Promise<(ApiKey & { revokedAt: string | null })[]> {
   return sql<(ApiKey & { revokedAt: string | null })[]>`
     select ${columns(sql)},
-      ${isoTime(sql, 'revoked_at')} as "revokedAt"
+      iso_time(revoked_at) as "revokedAt"
     from api_keys where owner_id = ${ownerId} order by created_at desc, id desc`;
 }

@@ -5,7 +5,6 @@
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { isoTime } from './time.ts';
 
 export const leaseSeconds = 20;
 
@@ -218,10 +217,10 @@ type ListedDelivery = Delivery & { position: string };
 function columns(sql: Sql) {
   return sql`
     id, event_id as "eventId", webhook_id as "webhookId", event, status, attempt_count as "attemptCount",
-    case when status = 'pending' then ${isoTime(sql, 'next_attempt_at')} end
+    case when status = 'pending' then iso_time(next_attempt_at) end
       as "nextAttemptAt",
-    ${isoTime(sql, 'created_at')} as "createdAt",
-    ${isoTime(sql, 'completed_at')} as "completedAt"`;
+    iso_time(created_at) as "createdAt",
+    iso_time(completed_at) as "completedAt"`;
 }
 
 export interface DeliveryFilter {
@@ -272,7 +271,7 @@ export interface Attempt {
 
 export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string): Promise<Attempt[]> {
   return sql<Attempt[]>`
-    select id, ${isoTime(sql, 'started_at')} as "startedAt",
+    select id, iso_time(started_at) as "startedAt",
       duration_ms as "durationMs", response_status as "responseStatus", response_headers as "responseHeaders",
       response_body as "responseBody", error
     from attempts where owner_id = ${ownerId} and delivery_id = ${deliveryId} order by started_at, id`;

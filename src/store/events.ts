@@ -2,7 +2,6 @@
 import { only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { isoTime } from './time.ts';
 
 export interface Event {
   id: string;
@@ -16,7 +15,7 @@ type ListedEvent = Event & { position: string };
 function columns(sql: Sql) {
   return sql`
     events.id, events.event, events.identity_id as "identityId",
-    ${isoTime(sql, 'events.created_at')} as "createdAt"`;
+    iso_time(events.created_at) as "createdAt"`;
 }
 
 export interface NewEvent {

@@ -2,7 +2,6 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { isThere, listens } from './events.ts';
-import { isoTime } from './time.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
 type ReplaySelection = (typeof replaySelections)[number];
@@ -25,11 +24,11 @@ export interface Replay {
 function columns(sql: Sql) {
   return sql`
     id, webhook_id as "webhookId",
-    ${isoTime(sql, 'since')} as since,
-    ${isoTime(sql, 'until')} as until,
+    iso_time(since) as since,
+    iso_time(until) as until,
     selection as status, examined, queued,
-    ${isoTime(sql, 'created_at')} as "createdAt",
-    ${isoTime(sql, 'completed_at')} as "completedAt"`;
+    iso_time(created_at) as "createdAt",
+    iso_time(completed_at) as "completedAt"`;
 }
 
 export interface NewReplay {

@@ -1,7 +1,6 @@
 /** Users: who owns everything. */
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
-import { isoTime } from './time.ts';
 
 export interface User {
   userId: string;
@@ -12,7 +11,7 @@ export interface User {
 function columns(sql: Sql) {
   return sql`
     id as "userId", email,
-    ${isoTime(sql, 'created_at')} as "createdAt"`;
+    iso_time(created_at) as "createdAt"`;
 }
 
 /** The user of that address, made if there is none yet. */

@@ -1,7 +1,6 @@
 /** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { isoTime } from './time.ts';
 
 export interface Webhook {
   id: string;
@@ -22,8 +21,8 @@ function columns(sql: Sql) {
   return sql`
     id, owner_id as "ownerId", identity_id as "identityId", url, events, enabled, description,
     disabled_reason as "disabledReason",
-    ${isoTime(sql, 'created_at')} as "createdAt",
-    ${isoTime(sql, 'updated_at')} as "updatedAt"`;
+    iso_time(created_at) as "createdAt",
+    iso_time(updated_at) as "updatedAt"`;
 }
 
 export interface NewWebhook {

@@ -9,8 +9,9 @@ export interface LaneLimits {
   /** Tries under way at once, for one webhook and in all. */
   perWebhook: number;
   perProcess: number;
-  /** Most that is claimed ahead for one webhook that keeps up. */
+  /** Most that is claimed ahead for one webhook that keeps up, and about how much for all of them. */
   maxWindow: number;
+  maxAhead: number;
   /** Failures in a row that open the breaker; it is then tried again after a pause that doubles each time. */
   breakerFailures: number;
   breakerPauseMs: number;
@@ -21,6 +22,7 @@ export const defaultLimits: LaneLimits = {
   perWebhook: 16,
   perProcess: 1024,
   maxWindow: 512,
+  maxAhead: 2048,
   breakerFailures: 10,
   breakerPauseMs: 1000,
   maxBreakerPauseMs: 60_000,
@@ -73,7 +75,14 @@ export class Lanes {
   allowances(nowMs: number): Map<string, number> {
     for (const lane of this.#lanes.values())
       if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.webhookId);
-    return new Map([...this.#lanes.values()].map((lane) => [lane.webhookId, this.#allowance(lane, nowMs)]));
+    const { perWebhook, maxWindow, maxAhead } = this.#limits;
+    const bound = Math.max(perWebhook, Math.min(maxWindow, Math.floor(maxAhead / this.#lanes.size)));
+    return new Map(
+      [...this.#lanes.values()].map((lane) => {
+        if (this.#isHungry(lane)) lane.window = this.#measureWindow(lane, bound, nowMs);
+        return [lane.webhookId, this.#allowance(lane, nowMs)];
+      }),
+    );
   }
 
   /** An idle lane needs no memory, but of how quick it was a moment ago or how badly it did a while ago. */
@@ -89,9 +98,19 @@ export class Lanes {
   #allowance(lane: Lane, nowMs: number): number {
     const here = lane.queue.length + lane.running;
     if (lane.parks > 0) return lane.parkedUntil > nowMs || here > 0 ? 0 : 1;
-    // In halves of a window at least: many small claims cost more than few large ones.
-    const room = lane.window - here;
-    return room * 2 >= lane.window ? room : 0;
+    return this.#isHungry(lane) ? lane.window - here : 0;
+  }
+
+  /** Claimed for in halves of a window at least: many small claims cost more than few large ones. */
+  #isHungry(lane: Lane): boolean {
+    return (lane.queue.length + lane.running) * 2 <= lane.window;
+  }
+
+  /** A lane that was quick to empty what it was given may claim further ahead, and a slow one less far. */
+  #measureWindow(lane: Lane, bound: number, nowMs: number): number {
+    const isQuick = nowMs - lane.filledAt < quickMs;
+    const wanted = !lane.more ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
+    return Math.max(this.#limits.perWebhook, Math.min(wanted, bound));
   }
 
   /** Takes in what a claim gave, which asked for these allowances. Returns what is to be given back. */
@@ -112,22 +131,12 @@ export class Lanes {
     }
     for (const lane of this.#lanes.values()) {
       const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
-      if (allowance > 0) this.#noteClaim(lane, got.get(lane.webhookId) ?? 0, allowance, nowMs);
+      if (allowance === 0) continue;
+      const count = got.get(lane.webhookId) ?? 0;
+      lane.more = count >= allowance;
+      if (count > 0) lane.filledAt = nowMs;
     }
     return back;
-  }
-
-  /** A lane that empties its window quickly may claim further ahead, since few large claims cost less than many small ones. */
-  #noteClaim(lane: Lane, got: number, allowance: number, nowMs: number): void {
-    lane.more = got >= allowance;
-    if (got === 0) return;
-    if (lane.more) {
-      lane.window =
-        nowMs - lane.filledAt < quickMs
-          ? Math.min(lane.window * 2, this.#limits.maxWindow)
-          : Math.max(Math.floor(lane.window / 2), this.#limits.perWebhook);
-    }
-    lane.filledAt = nowMs;
   }
 
   /** Whether a claim for this webhook is worth its while now. */
