@@ -334,6 +334,8 @@ function readValues(environment: Record<string, string | undefined>) {
     values[name] = fallback;
     // `NAME=` in a compose or .env file means "not set".
     if (given === undefined || given === '') continue;
+    // Platforms set these for all their programs: they are read only where traces are wanted.
+    if (name in traceSettings && !wantsTraces(environment)) continue;
     try {
       values[name] = read(given);
     } catch (error) {
@@ -346,6 +348,10 @@ function readValues(environment: Record<string, string | undefined>) {
     if (meant) faults.push(`${name} is not a setting. Did you mean ${meant}?`);
   }
   return { values: values as Values, faults };
+}
+
+function wantsTraces(environment: Record<string, string | undefined>): boolean {
+  return Boolean(environment.OTEL_EXPORTER_OTLP_ENDPOINT || environment.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT);
 }
 
 function count(faults: string[]): string {

@@ -172,8 +172,15 @@ test('what cannot be backed up is refused, and nothing is made', async () => {
     backUp(place('data/postgres/copy'), here),
     backUp(place('copy'), { POSTHORN_DATA_DIR: place('dta') }),
     backUp(place('copy'), yours),
+    backUp(place('copy'.padEnd(250, 'y')), here),
   ]);
-  const reasons = [/is not empty/, /outside/, /There is no database in .*dta/, /pg_dump or pg_basebackup/];
+  const reasons = [
+    /is not empty/,
+    /outside/,
+    /There is no database in .*dta/,
+    /pg_dump or pg_basebackup/,
+    /^The backup was given up: ENAMETOOLONG/m,
+  ];
   for (const [index, { code, output }] of refusals.entries()) {
     assert.equal(code, 1);
     assert.match(output, reasons[index] ?? /never/);

@@ -52,6 +52,8 @@ test('an empty variable counts as not set', () => {
   assert.equal(readConfig({ PORT: '' }).port, 3000);
 });
 
+const traced = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://localhost:4318' };
+
 const mistakes: [Record<string, string>, RegExp][] = [
   [{ PORT: '70000' }, /PORT=70000: write a whole number from 0 to 65535/],
   [{ PORT: '3e3' }, /PORT=3e3/],
@@ -72,12 +74,15 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ NODE_ENV: 'prod' }, /NODE_ENV=prod: write production/],
   [{ POSTHORN_ROLES: ',' }, /at least one/],
   [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /absolute URL such as http:\/\/localhost:4318/],
-  [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/json, http\/protobuf/],
-  [{ OTEL_TRACES_SAMPLER: 'parentbased_traceidratios' }, /Did you mean parentbased_traceidratio\?/],
-  [{ OTEL_TRACES_SAMPLER_ARG: '5' }, /a number from 0 to 1/],
-  [{ OTEL_RESOURCE_ATTRIBUTES: 'team' }, /name=value/],
-  [{ OTEL_RESOURCE_ATTRIBUTES: 'team=%E0%A4%A' }, /name=value/],
-  [{ OTEL_EXPORTER_OTLP_HEADERS: 'x-key=a%0Ab' }, /write headers/],
+  [{ ...traced, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/json, http\/protobuf/],
+  [
+    { ...traced, OTEL_TRACES_SAMPLER: 'parentbased_traceidratios' },
+    /Did you mean parentbased_traceidratio\?/,
+  ],
+  [{ ...traced, OTEL_TRACES_SAMPLER_ARG: '5' }, /a number from 0 to 1/],
+  [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team' }, /name=value/],
+  [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team=%E0%A4%A' }, /name=value/],
+  [{ ...traced, OTEL_EXPORTER_OTLP_HEADERS: 'x-key=a%0Ab' }, /write headers/],
   [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
 ];
 
@@ -85,9 +90,14 @@ for (const [environment, expected] of mistakes) {
   test(`refused: ${JSON.stringify(environment)}`, () => assert.match(faultsOf(environment), expected));
 }
 
+test('settings of traces that a platform sets for all its programs mean nothing without a collector', () => {
+  const config = readConfig({ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc', OTEL_TRACES_SAMPLER: 'xray' });
+  assert.equal(config.traces, null);
+});
+
 test('a secret is never repeated in the message about it', () => {
   assert.doesNotMatch(faultsOf({ POSTHORN_ADMIN_TOKEN: 'hunter2' }), /hunter2/);
-  assert.doesNotMatch(faultsOf({ OTEL_EXPORTER_OTLP_HEADERS: 'hunter2' }), /hunter2/);
+  assert.doesNotMatch(faultsOf({ ...traced, OTEL_EXPORTER_OTLP_HEADERS: 'hunter2' }), /hunter2/);
   assert.doesNotMatch(faultsOf({ DATABASE_URL: 'mysql://u:hunter2@localhost/x' }), /hunter2/);
 });
 

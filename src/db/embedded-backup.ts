@@ -59,19 +59,33 @@ export async function backUpEmbedded(options: {
     // Nobody else may enter until it is whole: as root we hand its files to PostgreSQL's user one by one, who could put links
     // in their place.
     await mkdir(unfinished, { mode: 0o700 });
-    const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
-    await copyCluster(sql, pgdata, join(unfinished, 'postgres'), copying);
-    const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
-    await chmod(unfinished, 0o755);
-    await syncFolder(unfinished);
-    await rename(unfinished, to);
-    await syncFolder(dirname(to));
-    return { folder: to, files: copying.files, bytes: copying.bytes, hasKey };
+    try {
+      const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
+      await copyCluster(sql, pgdata, join(unfinished, 'postgres'), copying);
+      const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
+      await chmod(unfinished, 0o755);
+      await syncFolder(unfinished);
+      await rename(unfinished, to);
+      await syncFolder(dirname(to));
+      return { folder: to, files: copying.files, bytes: copying.bytes, hasKey };
+    } catch (error) {
+      await rm(unfinished, { recursive: true, force: true });
+      throw error;
+    }
+  } catch (error) {
+    if (!isOfThePlace(error)) throw error;
+    throw new OperatorError(`The backup was given up: ${error.message}.`, { cause: error });
   } finally {
-    await rm(unfinished, { recursive: true, force: true });
     await sql.end({ timeout: 5 });
     await embedded.stop();
   }
+}
+
+const placeFaults = new Set(['EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG']);
+
+/** Not a defect of ours: the operator chose where the backup goes, and as whom. */
+function isOfThePlace(error: unknown): error is Error {
+  return placeFaults.has(codeOf(error) ?? '');
 }
 
 async function copyCluster(sql: Pool, pgdata: string, target: string, copying: Copying): Promise<void> {
