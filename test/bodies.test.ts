@@ -6,7 +6,7 @@ import { startTestService } from './harness.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
 
-test('bodies lie side by side and are each whole', async () => {
+test('bodies are each whole, wherever they lie', async () => {
   const texts = Array.from({ length: 40 }, (_, n) => JSON.stringify({ n, text: 'é'.repeat(n * 100) }));
   const ids: string[] = [];
   for (const data of texts) ids.push(await service.makeEvent({ data }));
@@ -15,6 +15,19 @@ test('bodies lie side by side and are each whole', async () => {
   const told = ids.map((id) => String(bodies.get(id)));
   const expected = texts.map((text) => `{"event":"message.received","data":${text}}`);
   assert.deepEqual(told, expected);
+});
+
+test('small bodies share memory, and a large one between them neither takes part nor parts them', async () => {
+  const event = (bytes: number) => service.makeEvent({ data: JSON.stringify({ text: 'x'.repeat(bytes) }) });
+  const bodies = new Bodies({ sql: service.sql, tellData: ({ data }) => data });
+  const ids = [await event(100), await event(40_000), await event(100)];
+  // One by one, since a query for several gives them in no order.
+  for (const id of ids) await bodies.prefetch([id]);
+  const [first, large, second] = ids.map((id) => bodies.get(id));
+  assert.ok(first && large && second);
+  assert.equal(first.buffer, second.buffer);
+  assert.notEqual(large.buffer, first.buffer);
+  assert.equal(large.buffer.byteLength, large.byteLength);
 });
 
 test('one that cannot be told fails the fetch, after the others, and nothing else', async () => {

@@ -166,6 +166,13 @@ describe('claiming ahead', () => {
     assert.equal(lanes.allowances(300).get('a'), 16);
   });
 
+  test('being asked changes nothing: only what is given does', () => {
+    const lanes = new Lanes(limits);
+    claimAndEmpty(lanes, 'a', [0, 100]);
+    for (let n = 0; n < 5; n++) assert.equal(lanes.allowances(200).get('a'), 16);
+    for (let n = 0; n < 5; n++) assert.equal(lanes.allowances(600).get('a'), 4);
+  });
+
   test('the window halves when it took long to empty, down to what may be tried at once', () => {
     const lanes = new Lanes(limits);
     claimAndEmpty(lanes, 'a', [0, 100, 200]);
@@ -209,6 +216,17 @@ describe('claiming ahead', () => {
       for (let next = lanes.take(); next; next = lanes.take()) lanes.settle(next.webhookId, true, nowMs);
     }
     assert.deepEqual(new Set(lanes.allowances(300).values()), new Set([limits.maxAhead / 8]));
+  });
+
+  test('webhooks that are parked do not shorten the window of one that keeps up', () => {
+    const lanes = new Lanes({ ...limits, perProcess: 1000 });
+    for (let n = 0; n < 50; n++) {
+      add(lanes, `dead${n}`, 3);
+      takeAll(lanes);
+      settle(lanes, `dead${n}`, false, 3);
+    }
+    claimAndEmpty(lanes, 'a', [0, 10, 20]);
+    assert.equal(lanes.allowances(30).get('a'), limits.maxWindow);
   });
 
   test('there is room until as many webhooks wait for a place as there are places', () => {
@@ -335,7 +353,7 @@ describe('the breaker', () => {
     probe(lanes, 100, false);
     probe(lanes, 300, true);
     assert.equal(lanes.parked, 0);
-    assert.ok((lanes.allowances(300).get('a') ?? 0) >= 4, 'no longer one at a time');
+    assert.equal(lanes.allowances(300).get('a'), 8, 'no longer one at a time, and quick');
     add(lanes, 'a', 3, 300);
     takeAll(lanes);
     settle(lanes, 'a', false, 3, 300);

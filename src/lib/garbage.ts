@@ -10,6 +10,7 @@ let dropped = 0;
 
 setFlagsFromString('--expose-gc');
 const collect: (options: { type: 'minor' }) => void = runInNewContext('gc');
+setFlagsFromString('--no-expose-gc');
 
 /** A piece of this size is no longer needed. Now and then this collects what is young, which takes about a millisecond. */
 export function countDropped(bytes: number): void {

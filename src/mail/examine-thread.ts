@@ -16,12 +16,8 @@ async function answer(question: Question): Promise<Told> {
   if (question.kind === 'parse') return parseMessage(raw);
   if (question.kind === 'verify') return verifySignatures(raw, question.keys);
   const extracted = await extractAttachment(raw, question.n);
-  const told = extracted && { ...extracted, content: ownBytes(extracted.content) };
+  // A copy of its own, to give away: the content may be a view of the whole message, which is let go of at once.
+  const told = extracted && { ...extracted, content: new Uint8Array(extracted.content) };
   (buffer as ArrayBuffer).transfer(0);
   return told;
-}
-
-/** To give away. A view of the message, which is let go of at once, is copied. */
-function ownBytes(content: Uint8Array): Uint8Array {
-  return content.byteLength === content.buffer.byteLength ? content : new Uint8Array(content);
 }

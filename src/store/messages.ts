@@ -105,7 +105,7 @@ async function recordFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage
       insert into raw_chunks (raw_id, n, owner_id, bytes)
       values (${rawId}, ${n}, ${ownerId}, ${raw.subarray(n * chunkBytes, (n + 1) * chunkBytes)})
       on conflict (raw_id, n) do nothing`;
-    countDropped(chunkBytes);
+    countDropped(Math.min(chunkBytes, raw.length - n * chunkBytes));
   }
 }
 
@@ -192,7 +192,7 @@ export async function findRaw(sql: Sql, ownerId: string | null, id: string): Pro
   return row;
 }
 
-/** The driver makes a text of what it reads, and that of several copies: so base64, not its own hex, and less than a row at a time. */
+/** The driver makes a text of what it reads and copies it several times: hence base64, which is shorter than hex, and less than a row at a time. */
 const pieceBytes = 256 * 1024;
 
 /** The bytes from `start` up to and without `end`, piece by piece. */

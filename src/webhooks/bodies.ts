@@ -16,27 +16,33 @@ function writeBody(event: string, data: string): string {
 }
 
 /**
- * Texts as bytes, side by side in pieces of memory. Slices of Node's pool, which is what `Buffer.from` gives, would each keep
- * all of it for as long as they are kept, and memory for each alone costs a tenth of a delivery. A piece is small, so that
- * one body that is sent slowly holds up no more than that.
+ * Texts as bytes, small ones side by side in pieces of memory. Slices of Node's pool, which is what `Buffer.from` gives, would
+ * each keep all of it for as long as they are kept, and memory for each alone costs a tenth of a delivery. A piece is small, so
+ * that one body that is sent slowly holds up no more than that; and most of it is used, so that it counts for about what it is.
  */
 class Pieces {
   #piece = Buffer.alloc(0);
   #end = 0;
 
   write(text: string): Buffer {
-    const length = Buffer.byteLength(text);
-    if (this.#end + length > this.#piece.length) {
-      this.#piece = Buffer.allocUnsafeSlow(Math.max(pieceBytes, length));
+    const place = this.#take(Buffer.byteLength(text));
+    place.write(text);
+    return place;
+  }
+
+  #take(bytes: number): Buffer {
+    if (bytes > maxSharingBytes) return Buffer.allocUnsafeSlow(bytes);
+    if (this.#end + bytes > this.#piece.length) {
+      this.#piece = Buffer.allocUnsafeSlow(pieceBytes);
       this.#end = 0;
     }
-    const start = this.#end;
-    this.#end += this.#piece.write(text, start);
-    return this.#piece.subarray(start, this.#end);
+    this.#end += bytes;
+    return this.#piece.subarray(this.#end - bytes, this.#end);
   }
 }
 
 const pieceBytes = 64 * 1024;
+const maxSharingBytes = pieceBytes / 4;
 const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
 const maxSmallBytes = 64 * 1024;

@@ -47,6 +47,11 @@ interface Lane {
 /** A lane that takes this long or less to empty its window may claim further ahead. */
 const quickMs = 500;
 
+/** Claimed and not yet tried to its end. */
+function here(lane: Lane): number {
+  return lane.queue.length + lane.running;
+}
+
 export class Lanes {
   readonly #limits: LaneLimits;
   readonly #lanes = new Map<string, Lane>();
@@ -75,19 +80,23 @@ export class Lanes {
   allowances(nowMs: number): Map<string, number> {
     for (const lane of this.#lanes.values())
       if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.webhookId);
-    const { perWebhook, maxWindow, maxAhead } = this.#limits;
-    const bound = Math.max(perWebhook, Math.min(maxWindow, Math.floor(maxAhead / this.#lanes.size)));
+    const bound = this.#windowBound();
     return new Map(
-      [...this.#lanes.values()].map((lane) => {
-        if (this.#isHungry(lane)) lane.window = this.#measureWindow(lane, bound, nowMs);
-        return [lane.webhookId, this.#allowance(lane, nowMs)];
-      }),
+      [...this.#lanes.values()].map((lane) => [lane.webhookId, this.#allowance(lane, bound, nowMs)]),
     );
+  }
+
+  /** What is claimed ahead in all is shared out among the lanes that have work; parked and idle ones take no part of it. */
+  #windowBound(): number {
+    const { perWebhook, maxWindow, maxAhead } = this.#limits;
+    let busy = 0;
+    for (const lane of this.#lanes.values()) if (lane.parks === 0 && (lane.more || here(lane) > 0)) busy += 1;
+    return Math.max(perWebhook, Math.min(maxWindow, Math.floor(maxAhead / Math.max(1, busy))));
   }
 
   /** An idle lane needs no memory, but of how quick it was a moment ago or how badly it did a while ago. */
   #isForgettable(lane: Lane, nowMs: number): boolean {
-    if (lane.queue.length + lane.running > 0) return false;
+    if (here(lane) > 0) return false;
     const keptUntil =
       lane.failures > 0
         ? Math.max(lane.parkedUntil, lane.failedAt) + this.#limits.maxBreakerPauseMs
@@ -95,19 +104,19 @@ export class Lanes {
     return keptUntil < nowMs;
   }
 
-  #allowance(lane: Lane, nowMs: number): number {
-    const here = lane.queue.length + lane.running;
-    if (lane.parks > 0) return lane.parkedUntil > nowMs || here > 0 ? 0 : 1;
-    return this.#isHungry(lane) ? lane.window - here : 0;
+  #allowance(lane: Lane, bound: number, nowMs: number): number {
+    if (!this.#mayClaim(lane, nowMs)) return 0;
+    return lane.parks > 0 ? 1 : Math.max(0, this.#nextWindow(lane, bound, nowMs) - here(lane));
   }
 
-  /** Claimed for in halves of a window at least: many small claims cost more than few large ones. */
-  #isHungry(lane: Lane): boolean {
-    return (lane.queue.length + lane.running) * 2 <= lane.window;
+  /** In halves of a window at least: many small claims cost more than few large ones. A parked lane gets one, to probe with. */
+  #mayClaim(lane: Lane, nowMs: number): boolean {
+    if (lane.parks > 0) return lane.parkedUntil <= nowMs && here(lane) === 0;
+    return here(lane) * 2 <= lane.window;
   }
 
   /** A lane that was quick to empty what it was given may claim further ahead, and a slow one less far. */
-  #measureWindow(lane: Lane, bound: number, nowMs: number): number {
+  #nextWindow(lane: Lane, bound: number, nowMs: number): number {
     const isQuick = nowMs - lane.filledAt < quickMs;
     const wanted = !lane.more ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
     return Math.max(this.#limits.perWebhook, Math.min(wanted, bound));
@@ -121,6 +130,7 @@ export class Lanes {
   ): ClaimedDelivery[] {
     const got = new Map<string, number>();
     const back: ClaimedDelivery[] = [];
+    const bound = this.#windowBound();
     for (const delivery of claimed) {
       const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
       got.set(lane.webhookId, (got.get(lane.webhookId) ?? 0) + 1);
@@ -133,8 +143,9 @@ export class Lanes {
       const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
       if (allowance === 0) continue;
       const count = got.get(lane.webhookId) ?? 0;
-      lane.more = count >= allowance;
+      if (count > 0 && lane.parks === 0) lane.window = this.#nextWindow(lane, bound, nowMs);
       if (count > 0) lane.filledAt = nowMs;
+      lane.more = count >= allowance;
     }
     return back;
   }
@@ -142,7 +153,7 @@ export class Lanes {
   /** Whether a claim for this webhook is worth its while now. */
   wantsMore(webhookId: string, nowMs: number): boolean {
     const lane = this.#lanes.get(webhookId);
-    return lane?.more === true && this.hasRoom() && this.#allowance(lane, nowMs) > 0;
+    return lane?.more === true && this.hasRoom() && this.#mayClaim(lane, nowMs);
   }
 
   #open(webhookId: string): Lane {

@@ -1,8 +1,8 @@
 /** Signing secrets in the form of Standard Webhooks: `whsec_` and 32 random bytes in base64. */
-import { takeRandom } from '../lib/randomness.ts';
+import { randomBytes } from 'node:crypto';
 
 export function makeSecret(): string {
-  return `whsec_${takeRandom(32).toString('base64')}`;
+  return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
 /** What a sealed secret is bound to, so that it opens only for the webhook it was made for. */
