@@ -82,14 +82,15 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
 
   try {
     const { sql } = database;
+    const secretKeys = loadSecretKeys(config);
+    // A start that is refused for its key has not changed the schema.
+    const sealer = await openSealer(secretKeys, sql);
     await prepareSchema(sql, log, config);
     const egress = makeEgress(config);
-    const secretKeys = loadSecretKeys(config);
     const examiner = makeExaminer({ ...config, log });
     ground.push(() => examiner.stop());
     const { acceptUnverified, inlineRawBytes } = config;
     let url: string | null = null;
-    const sealer = await openSealer(secretKeys, sql);
     const metrics = makeMetrics({
       backlog: () => countBacklog(sql),
       oldestPendingSeconds: () => readOldestPending(sql),

@@ -170,6 +170,8 @@ test('what cannot be backed up is refused, and nothing is made', async () => {
   const refusals = await Promise.all([
     backUp(place('full'), here),
     backUp(place('data/postgres/copy'), here),
+    backUp(place('data/copy'), here),
+    backUp(place('copies/of/mine'), here),
     backUp(place('copy'), { POSTHORN_DATA_DIR: place('dta') }),
     backUp(place('copy'), yours),
     backUp(place('copy'.padEnd(250, 'y')), here),
@@ -177,6 +179,8 @@ test('what cannot be backed up is refused, and nothing is made', async () => {
   const reasons = [
     /is not empty/,
     /outside/,
+    /outside/,
+    /There is no folder .*copies\/of to put it into \(ENOENT\)\. Make it/,
     /There is no database in .*dta/,
     /pg_dump or pg_basebackup/,
     /^The backup was given up: ENAMETOOLONG/m,

@@ -41,6 +41,15 @@ test('by itself it starts a service, and leaves nothing behind', async () => {
   assert.deepEqual(listOwnFolders(), before);
 });
 
+test('when nobody reads on, it leaves nothing behind either', async () => {
+  const before = listOwnFolders();
+  const program = run('sh', ['-c', 'npm run -s demo | head -n 1'], { PORT: '0' });
+  assert.equal(await program.ended, 0, program.output());
+  assert.match(program.output(), /Started a Posthorn/);
+  assert.doesNotMatch(program.output(), /EPIPE|Unhandled/);
+  assert.deepEqual(listOwnFolders(), before);
+});
+
 test('Ctrl-C in the middle leaves nothing behind', async () => {
   const before = listOwnFolders();
   const program = demo({ PORT: '0' });

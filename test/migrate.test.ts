@@ -165,6 +165,43 @@ test('POSTHORN_AUTO_MIGRATE=false refuses a schema that lacks something, and nam
   await service.stop();
 });
 
+/** As a Posthorn before the last migration left it. */
+async function takeLastBack(sql: Pool): Promise<string> {
+  await migrate(sql, log);
+  await sql`drop function iso_time(timestamptz)`;
+  const [last] = await sql<{ name: string }[]>`
+    delete from schema_migrations where version = (select max(version) from schema_migrations) returning name`;
+  return last?.name ?? '';
+}
+
+test('a tool makes the schema of an empty database, and upgrades none', async (t) => {
+  const { open } = await makeEmpty(t);
+  const sql = open();
+  const lacking = await takeLastBack(sql);
+  const tool = { autoMigrate: true, onlyEmpty: true };
+  const { message } = await refusal(prepareSchema(sql, log, tool));
+  assert.equal(message, `The schema lacks ${lacking}. Run: posthorn migrate`);
+  assert.deepEqual((await readSchemaState(sql)).pending, [lacking]);
+
+  const empty = (await makeEmpty(t)).open();
+  await prepareSchema(empty, log, tool);
+  assert.deepEqual((await readSchemaState(empty)).pending, []);
+});
+
+test('a start that is refused for its key has not upgraded the schema', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const sql = open();
+  const lacking = await takeLastBack(sql);
+  const [{ id } = {}] = await sql`
+    insert into users (id, email) values (gen_random_uuid(), 'ada@users.example') returning id`;
+  await sql`
+    insert into webhooks (id, owner_id, url, events, secret)
+    values (gen_random_uuid(), ${id}, 'https://example.com', '{message.received}', ${Buffer.alloc(64, 1)})`;
+  const { message } = await refusal(startService(readSettings(url), log));
+  assert.match(message, /1 encrypted under key 01010101/);
+  assert.deepEqual((await readSchemaState(sql)).pending, [lacking]);
+});
+
 test('a migration that fails leaves nothing behind, and works once its obstacle is gone', async (t) => {
   const sql = (await makeEmpty(t)).open();
   // 0001 makes webhooks late, so much of it has been done when it meets this.

@@ -23,6 +23,8 @@ let leaving: Promise<void> | undefined;
 for (const event of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
   process.on(event, () => leave().finally(() => process.exit(130)));
 }
+// Whoever read it has gone, as `head` does.
+process.stdout.on('error', () => leave().finally(() => process.exit(1)));
 process.channel?.unref();
 
 try {

@@ -49,13 +49,12 @@ export async function backUpEmbedded(options: {
   const { dataDir, to, usesKeyFile, log } = options;
   const pgdata = join(dataDir, 'postgres');
   await requireCluster(pgdata);
-  await requireFreePlace(to, pgdata);
+  await requireFreePlace(to, dataDir);
   const unfinished = `${to}.unfinished-${randomBytes(4).toString('hex')}`;
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
   // One connection for the whole: a backup is its session's, and the driver would renew one after half an hour.
   const sql = postgres(embedded.url, { max: 1, max_lifetime: null, fetch_types: false, onnotice: () => {} });
   try {
-    await mkdir(dirname(to), { recursive: true });
     // Nobody else may enter until it is whole: as root we hand its files to PostgreSQL's user one by one, who could put links
     // in their place.
     await mkdir(unfinished, { mode: 0o700 });
@@ -81,7 +80,7 @@ export async function backUpEmbedded(options: {
   }
 }
 
-const placeFaults = new Set(['EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG']);
+const placeFaults = new Set(['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG']);
 
 /** Not a defect of ours: the operator chose where the backup goes, and as whom. */
 function isOfThePlace(error: unknown): error is Error {
@@ -196,11 +195,19 @@ async function requireCluster(pgdata: string): Promise<void> {
   );
 }
 
-async function requireFreePlace(to: string, pgdata: string): Promise<void> {
-  if (!relative(pgdata, to).startsWith('..'))
+async function requireFreePlace(to: string, dataDir: string): Promise<void> {
+  if (!relative(dataDir, to).startsWith('..'))
     throw new OperatorError(
-      `A backup cannot lie in the folder that it is made of. Choose one outside ${pgdata}.`,
+      `A backup cannot lie in the folder that it is made of. Choose one outside ${dataDir}.`,
     );
+  // Not made here: a disk that is not mounted would be told as a backup on it.
+  const parent = dirname(to);
+  await stat(parent).catch((cause) => {
+    const next = 'Make it, or mount what belongs there, and try again.';
+    throw new OperatorError(`There is no folder ${parent} to put it into (${cause.code}). ${next}`, {
+      cause,
+    });
+  });
   const found = await readdir(to).catch((error) => {
     if (codeOf(error) === 'ENOENT') return [];
     throw new OperatorError(`${to} cannot be written: ${error.message}.`, { cause: error });

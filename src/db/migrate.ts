@@ -69,8 +69,15 @@ export async function readSchemaState(sql: Sql): Promise<SchemaState> {
   };
 }
 
-/** Migrates (when allowed) and refuses a schema that this version does not fit. */
-export async function prepareSchema(sql: Pool, log: Log, options: { autoMigrate: boolean }): Promise<void> {
+/**
+ * Migrates (when allowed) and refuses a schema that this version does not fit. `onlyEmpty` is for tools: there is no way back,
+ * so whoever only looks around with a new version must not have upgraded by it.
+ */
+export async function prepareSchema(
+  sql: Pool,
+  log: Log,
+  options: { autoMigrate: boolean; onlyEmpty?: boolean },
+): Promise<void> {
   const before = await readSchemaState(sql);
   if (before.newer) {
     throw new OperatorError(
@@ -79,7 +86,7 @@ export async function prepareSchema(sql: Pool, log: Log, options: { autoMigrate:
     );
   }
   if (before.pending.length === 0) return;
-  if (!options.autoMigrate) {
+  if (!options.autoMigrate || (options.onlyEmpty && before.version > 0)) {
     throw new OperatorError(`The schema lacks ${before.pending.join(', ')}. Run: posthorn migrate`);
   }
   await migrate(sql, log);

@@ -2,7 +2,7 @@
  * Every secret that is kept for longer than a day, by the key it is sealed under, which its first bytes name. Not by owner:
  * the key is the operator's.
  */
-import type { Sql } from '../db/client.ts';
+import { only, type Sql } from '../db/client.ts';
 
 export interface SealedSecret {
   place: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys';
@@ -28,7 +28,13 @@ export interface SealedCount {
   count: number;
 }
 
+/** Also of a schema that is older than this program: keys are looked at before it is changed for good. */
 export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
+  const { isThere } = only(
+    await sql<{ isThere: boolean }[]>`
+    select to_regclass('dkim_keys') is not null as "isThere"`,
+  );
+  if (!isThere) return [];
   return sql<SealedCount[]>`
     select encode(substring(sealed from 1 for 4), 'hex') as "keyId", count(*)::int as count
     from ${everywhere(sql)} group by 1 order by 1`;
