@@ -6,7 +6,7 @@ import { type AddressInfo, isIPv6 } from 'node:net';
 import path from 'node:path';
 import type { Config } from './config.ts';
 import { isUnavailable } from './db/client.ts';
-import { prepareSchema } from './db/migrate.ts';
+import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
@@ -82,6 +82,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
 
   try {
     const { sql } = database;
+    await refuseNewerSchema(sql);
     const secretKeys = loadSecretKeys(config);
     // A start that is refused for its key has not changed the schema.
     const sealer = await openSealer(secretKeys, sql);

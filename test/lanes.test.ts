@@ -22,7 +22,7 @@ function delivery(webhookId: string) {
 /** What a claim gave that asked for so many, or for more. */
 function add(lanes: Lanes, webhookId: string, count: number, nowMs = 0, asked = count): void {
   const claimed = Array.from({ length: count }, () => delivery(webhookId));
-  lanes.fill(claimed, new Map([[webhookId, asked]]), nowMs);
+  lanes.fill(claimed, new Map([[webhookId, asked]]), nowMs, nowMs);
 }
 
 /** Everything that may be tried now, by webhook. */
@@ -130,7 +130,7 @@ describe('turns', () => {
   test('within a webhook, what was added first is tried first', () => {
     const lanes = new Lanes(limits);
     const [first, second] = [delivery('a'), delivery('a')];
-    lanes.fill([first, second], new Map(), 0);
+    lanes.fill([first, second], new Map(), 0, 0);
     assert.equal(lanes.take(), first);
     assert.equal(lanes.take(), second);
   });
@@ -173,6 +173,24 @@ describe('claiming ahead', () => {
     for (let n = 0; n < 5; n++) assert.equal(lanes.allowances(600).get('a'), 4);
   });
 
+  test('how quick it was is judged when it asks, however long the answer takes', () => {
+    const lanes = new Lanes(limits);
+    claimAndEmpty(lanes, 'a', [0, 100]);
+    const asked = lanes.allowances(590);
+    assert.equal(asked.get('a'), 16);
+    lanes.fill(
+      Array.from({ length: 16 }, () => delivery('a')),
+      asked,
+      590,
+      700,
+    );
+    takeAll(lanes);
+    settle(lanes, 'a', true, 4, 700);
+    takeAll(lanes);
+    settle(lanes, 'a', true, 4, 700);
+    assert.equal(lanes.allowances(710).get('a'), 24, 'half of sixteen is free, and the next window is 32');
+  });
+
   test('the window halves when it took long to empty, down to what may be tried at once', () => {
     const lanes = new Lanes(limits);
     claimAndEmpty(lanes, 'a', [0, 100, 200]);
@@ -212,7 +230,7 @@ describe('claiming ahead', () => {
       const claimed = names.flatMap((name) =>
         Array.from({ length: allowances.get(name) ?? limits.perWebhook }, () => delivery(name)),
       );
-      lanes.fill(claimed, allowances, nowMs);
+      lanes.fill(claimed, allowances, nowMs, nowMs);
       for (let next = lanes.take(); next; next = lanes.take()) lanes.settle(next.webhookId, true, nowMs);
     }
     assert.deepEqual(new Set(lanes.allowances(300).values()), new Set([limits.maxAhead / 8]));

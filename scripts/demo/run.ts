@@ -75,6 +75,7 @@ async function demonstrate(): Promise<void> {
 /** Does it, and tells it in a line with the time it took. */
 async function step<T>(told: string | ((made: T) => string), work: () => Promise<T>): Promise<T> {
   const began = performance.now();
+  if (leaving) throw new Error('It was stopped.');
   const made = await work();
   const took = styleText('dim', seconds(began).padStart(7));
   tell(`${styleText('green', '✓')} ${took}  ${typeof told === 'string' ? told : told(made)}`);

@@ -73,7 +73,10 @@ export async function backUpEmbedded(options: {
     }
   } catch (error) {
     if (!isOfThePlace(error)) throw error;
-    throw new OperatorError(`The backup was given up: ${error.message}.`, { cause: error });
+    throw new OperatorError(
+      `The backup to ${to} was given up: ${error.message}.\nMake room or choose another place; nothing was left there.`,
+      { cause: error },
+    );
   } finally {
     await sql.end({ timeout: 5 });
     await embedded.stop();
@@ -140,7 +143,8 @@ async function copyFiles(
       if (await copyFile(join(from, name), join(to, name), copying)) copied.push(name);
     }
   };
-  await Promise.all(Array.from({ length: atOnce }, copyInTurn));
+  const copiers = await Promise.allSettled(Array.from({ length: atOnce }, copyInTurn));
+  for (const copier of copiers) if (copier.status === 'rejected') throw copier.reason;
   await syncFolder(to);
   return copied;
 }
@@ -204,9 +208,8 @@ async function requireFreePlace(to: string, dataDir: string): Promise<void> {
   const parent = dirname(to);
   await stat(parent).catch((cause) => {
     const next = 'Make it, or mount what belongs there, and try again.';
-    throw new OperatorError(`There is no folder ${parent} to put it into (${cause.code}). ${next}`, {
-      cause,
-    });
+    const told = cause.code === 'ENOENT' ? `There is no folder ${parent}. ${next}` : `${cause.message}.`;
+    throw new OperatorError(told, { cause });
   });
   const found = await readdir(to).catch((error) => {
     if (codeOf(error) === 'ENOENT') return [];

@@ -69,6 +69,16 @@ export async function readSchemaState(sql: Sql): Promise<SchemaState> {
   };
 }
 
+/** What stands in it may not be what this version would read. */
+export async function refuseNewerSchema(sql: Sql): Promise<SchemaState> {
+  const state = await readSchemaState(sql);
+  if (!state.newer) return state;
+  throw new OperatorError(
+    `The database has schema version ${state.version}, which is newer than this Posthorn knows. ` +
+      'Run the newer Posthorn, or restore a backup from before the upgrade.',
+  );
+}
+
 /**
  * Migrates (when allowed) and refuses a schema that this version does not fit. `onlyEmpty` is for tools: there is no way back,
  * so whoever only looks around with a new version must not have upgraded by it.
@@ -78,16 +88,10 @@ export async function prepareSchema(
   log: Log,
   options: { autoMigrate: boolean; onlyEmpty?: boolean },
 ): Promise<void> {
-  const before = await readSchemaState(sql);
-  if (before.newer) {
-    throw new OperatorError(
-      `The database has schema version ${before.version}, which is newer than this Posthorn knows. ` +
-        'Run the newer Posthorn, or restore a backup from before the upgrade.',
-    );
-  }
-  if (before.pending.length === 0) return;
-  if (!options.autoMigrate || (options.onlyEmpty && before.version > 0)) {
-    throw new OperatorError(`The schema lacks ${before.pending.join(', ')}. Run: posthorn migrate`);
+  const { version, pending } = await refuseNewerSchema(sql);
+  if (pending.length === 0) return;
+  if (!options.autoMigrate || (options.onlyEmpty && version > 0)) {
+    throw new OperatorError(`The schema lacks ${pending.join(', ')}. Run: posthorn migrate`);
   }
   await migrate(sql, log);
 }

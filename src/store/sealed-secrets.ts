@@ -28,16 +28,23 @@ export interface SealedCount {
   count: number;
 }
 
-/** Also of a schema that is older than this program: keys are looked at before it is changed for good. */
+/** Where they lie. A schema that is older than this program may lack some of it. */
+const columns = { webhooks: 'secret', retired_webhook_secrets: 'secret', dkim_keys: 'private_key' } as const;
+
+/** Also of an older schema: keys are looked at before it is changed for good. */
 export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
-  const { isThere } = only(
-    await sql<{ isThere: boolean }[]>`
-    select to_regclass('dkim_keys') is not null as "isThere"`,
-  );
-  if (!isThere) return [];
-  return sql<SealedCount[]>`
-    select encode(substring(sealed from 1 for 4), 'hex') as "keyId", count(*)::int as count
-    from ${everywhere(sql)} group by 1 order by 1`;
+  const counts = new Map<string, number>();
+  for (const [table, column] of Object.entries(columns)) {
+    const { isThere } = only(
+      await sql<{ isThere: boolean }[]>`select to_regclass(${table}) is not null as "isThere"`,
+    );
+    if (!isThere) continue;
+    const found = await sql<SealedCount[]>`
+      select encode(substring(${sql(column)} from 1 for 4), 'hex') as "keyId", count(*)::int as count
+      from ${sql(table)} group by 1`;
+    for (const { keyId, count } of found) counts.set(keyId, (counts.get(keyId) ?? 0) + count);
+  }
+  return [...counts].map(([keyId, count]) => ({ keyId, count })).sort((a, b) => (a.keyId < b.keyId ? -1 : 1));
 }
 
 /** Some that are sealed under another key than this. */

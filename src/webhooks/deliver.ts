@@ -101,7 +101,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       await giveBack(fresh);
       return false;
     }
-    giveBack(lanes.fill(fresh, allowances, performance.now()));
+    giveBack(lanes.fill(fresh, allowances, askedAt, performance.now()));
     tryNext();
     unfinished = !lanes.hasRoom();
     return !unfinished;

@@ -86,7 +86,7 @@ export class Lanes {
     );
   }
 
-  /** What is claimed ahead in all is shared out among the lanes that have work; parked and idle ones take no part of it. */
+  /** What is claimed ahead in all is shared out among the lanes that have work, or had a moment ago; parked ones take no part. */
   #windowBound(): number {
     const { perWebhook, maxWindow, maxAhead } = this.#limits;
     let busy = 0;
@@ -122,10 +122,11 @@ export class Lanes {
     return Math.max(this.#limits.perWebhook, Math.min(wanted, bound));
   }
 
-  /** Takes in what a claim gave, which asked for these allowances. Returns what is to be given back. */
+  /** Takes in what a claim gave, which asked for these allowances at that moment. Returns what is to be given back. */
   fill(
     claimed: readonly ClaimedDelivery[],
     asked: ReadonlyMap<string, number>,
+    askedAt: number,
     nowMs: number,
   ): ClaimedDelivery[] {
     const got = new Map<string, number>();
@@ -143,7 +144,7 @@ export class Lanes {
       const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
       if (allowance === 0) continue;
       const count = got.get(lane.webhookId) ?? 0;
-      if (count > 0 && lane.parks === 0) lane.window = this.#nextWindow(lane, bound, nowMs);
+      if (count > 0 && lane.parks === 0) lane.window = this.#nextWindow(lane, bound, askedAt);
       if (count > 0) lane.filledAt = nowMs;
       lane.more = count >= allowance;
     }
