@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { connect, errorCode, only, type Pool } from '../src/db/client.ts';
-import { openEmbedded } from '../src/db/embedded.ts';
+import { openEmbedded } from '../src/db/embedded/open.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import type { Bench } from './scenario.ts';

@@ -4,7 +4,7 @@
  * missed or failed, 2 it cannot run as asked, 130 Ctrl-C. Studies (soak, scale, model) run only when they are named.
  */
 import { parseArgs } from 'node:util';
-import { findBinaries } from '../src/db/embedded-binaries.ts';
+import { findBinaries } from '../src/db/embedded/binaries.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { suggest } from '../src/lib/suggest.ts';
 import { table } from '../src/lib/table.ts';

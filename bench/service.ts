@@ -71,7 +71,13 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
     ...settings,
   };
   const flags = [...nodeFlags, ...(bench.profiling?.flags ?? [])];
-  const child = startChild(bench, new URL('../src/cli.ts', import.meta.url), ['serve'], given, flags);
+  const child = startChild(
+    bench,
+    new URL('../src/cli/posthorn.ts', import.meta.url),
+    ['serve'],
+    given,
+    flags,
+  );
   bench.profiling?.watch(bench, child);
   return child;
 }

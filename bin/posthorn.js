@@ -2,4 +2,4 @@
 import { fileURLToPath } from 'node:url';
 import { launch } from './launch.js';
 
-launch(fileURLToPath(new URL('../dist/cli.js', import.meta.url)), process.argv.slice(2));
+launch(fileURLToPath(new URL('../dist/cli/posthorn.js', import.meta.url)), process.argv.slice(2));

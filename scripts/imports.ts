@@ -1,45 +1,32 @@
 /**
- * Who may import whom. The rooms of the house stand in layers; an import may go down, never up or across, and a
- * third-party client is imported in one file, so that replacing it is one file's work.
+ * Who may import whom. The folders of src/ stand in layers; an import goes down, never up or across, and a third-party
+ * client is imported in one file, so that replacing it is one file's work.
  */
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 
-/** For each room, the rooms it may import besides itself. */
-const rooms: Record<string, readonly string[]> = {
-  lib: [],
-  config: ['lib'],
-  problems: ['lib'],
-  db: ['lib', 'config', 'problems'],
-  store: ['lib', 'config', 'problems', 'db'],
-  identities: ['lib', 'config', 'problems', 'db', 'store'],
-  mail: ['lib', 'config', 'problems', 'db', 'store'],
-  webhooks: ['lib', 'config', 'problems', 'db', 'store'],
-  smtp: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks'],
-  http: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks'],
-  main: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'smtp', 'http'],
-  doctor: ['lib', 'config', 'problems', 'db', 'store', 'identities', 'mail', 'webhooks', 'main'],
-  reseal: ['lib', 'db', 'store', 'identities', 'webhooks'],
-  'cli-identities': ['lib', 'config', 'problems', 'db', 'store', 'identities', 'main'],
-  cli: [
-    'lib',
-    'config',
-    'problems',
-    'db',
-    'store',
-    'identities',
-    'main',
-    'doctor',
-    'reseal',
-    'cli-identities',
-  ],
-};
+/** From the top down. Folders on one line never import each other. */
+const layers: readonly (readonly string[])[] = [
+  ['cli'],
+  ['main'],
+  ['http', 'smtp'],
+  ['identities', 'receiving', 'webhooks'],
+  ['contract'],
+  ['store'],
+  ['mailauth'],
+  ['mime'],
+  ['net'],
+  ['db'],
+  ['config'],
+  ['problems'],
+  ['lib'],
+];
 
 /** Packages that are a way of speaking, used wherever schemas or routes are written; every other has one importer. */
 const everywhere = ['typebox', 'fastify', '@fastify/type-provider-typebox'];
 /** The driver is loaded in one file; the other two name its types: the embedded server's guard needs no pool. */
 const alsoAllowed: Record<string, readonly string[]> = {
-  postgres: ['db/driver.ts', 'db/client.ts', 'db/embedded-guard.ts'],
+  postgres: ['db/driver.ts', 'db/client.ts', 'db/embedded/guard.ts'],
 };
 
 export interface SourceFile {
@@ -61,8 +48,9 @@ export function findImportFaults(files: readonly SourceFile[]): string[] {
   const faults: string[] = [];
   const importers = new Map<string, Set<string>>();
   for (const { name, text } of files) {
-    const room = roomOf(name);
-    if (!rooms[room]) faults.push(`src/${name} is in no known room; add ${room} to scripts/imports.ts.`);
+    const folder = folderOf(name);
+    const layer = layerOf(folder);
+    if (layer === -1) faults.push(`src/${name} is in no known folder; add ${folder} to scripts/imports.ts.`);
     for (const target of listImports(text)) {
       if (target.startsWith('node:')) continue;
       if (!target.startsWith('.')) {
@@ -70,9 +58,9 @@ export function findImportFaults(files: readonly SourceFile[]): string[] {
         continue;
       }
       const resolved = path.posix.normalize(path.posix.join(path.posix.dirname(name), target));
-      const other = roomOf(resolved);
-      if (other !== room && !rooms[room]?.includes(other)) {
-        faults.push(`src/${name} imports src/${resolved}: ${room} may not import ${other}.`);
+      const other = folderOf(resolved);
+      if (other !== folder && layerOf(other) <= layer) {
+        faults.push(`src/${name} imports src/${resolved}: ${folder} may not import ${other}.`);
       }
     }
   }
@@ -85,7 +73,11 @@ export function findImportFaults(files: readonly SourceFile[]): string[] {
   return faults;
 }
 
-function roomOf(name: string): string {
+function layerOf(folder: string): number {
+  return layers.findIndex((folders) => folders.includes(folder));
+}
+
+function folderOf(name: string): string {
   return name.includes('/') ? (name.split('/', 1)[0] ?? '') : name.replace(/\.ts$/, '');
 }
 

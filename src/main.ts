@@ -5,6 +5,8 @@
 import { type AddressInfo, isIPv6 } from 'node:net';
 import path from 'node:path';
 import type { Config } from './config.ts';
+import { makeLinks } from './contract/links.ts';
+import { completeData } from './contract/payload.ts';
 import { isUnavailable } from './db/client.ts';
 import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
@@ -22,10 +24,10 @@ import { OperatorError } from './lib/operator-error.ts';
 import { makeSealer, readOrMakeKeyFile, type Sealer } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
-import { makeExaminer } from './mail/examine.ts';
-import { makeLinks } from './mail/links.ts';
-import { completeData } from './mail/payload.ts';
-import { startMailDoor } from './smtp/door.ts';
+import { classify } from './net/addresses.ts';
+import { makeEgress } from './net/egress.ts';
+import { makeExaminer } from './receiving/examine.ts';
+import { startMailDoor } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
@@ -33,9 +35,7 @@ import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } fr
 import { workReplay } from './store/replays.ts';
 import { countSealedByKey, type SealedCount } from './store/sealed-secrets.ts';
 import { createFirstUser, type User } from './store/users.ts';
-import { classify } from './webhooks/addresses.ts';
 import { startDelivery } from './webhooks/deliver.ts';
-import { makeEgress } from './webhooks/egress.ts';
 import { makePoster } from './webhooks/post.ts';
 
 export interface Service {

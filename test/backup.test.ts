@@ -41,7 +41,7 @@ interface Running {
 }
 
 async function serve(dataDir: string, more: Record<string, string> = {}): Promise<Running> {
-  const program = run(process.execPath, ['src/cli.ts', 'serve'], {
+  const program = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], {
     POSTHORN_DATA_DIR: dataDir,
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',

@@ -15,7 +15,7 @@ const settings = {
   POSTHORN_MAIL_HOST: 'mx.posthorn.example',
   POSTHORN_DNS_SERVERS: dns.address,
 };
-const server = run(process.execPath, ['src/cli.ts', 'serve'], settings);
+const server = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings);
 const url = await readyUrl(server);
 
 after(async () => {

@@ -11,7 +11,7 @@ import { makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts'
 
 const folder = makeFolder();
 const settings = { POSTHORN_DATA_DIR: folder.path, PORT: '0', POSTHORN_SMTP_PORT: '0' };
-const server = run(process.execPath, ['src/cli.ts', 'serve'], settings);
+const server = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings);
 const url = await readyUrl(server);
 
 after(async () => {

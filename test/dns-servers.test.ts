@@ -1,8 +1,8 @@
 /** Several DNS servers: what one fails at the next is asked, for mail and for webhooks alike. */
 import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
-import { makeResolver } from '../src/lib/resolver.ts';
-import { makeEgress } from '../src/webhooks/egress.ts';
+import { makeEgress } from '../src/net/egress.ts';
+import { makeResolver } from '../src/net/resolver.ts';
 import { type Answer, startDns } from './dns.ts';
 
 const [first, second] = await Promise.all([startDns(), startDns()]);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
-import { makeEgress } from '../src/webhooks/egress.ts';
+import { makeEgress } from '../src/net/egress.ts';
 import { startDns } from './dns.ts';
 
 const dns = await startDns();

@@ -16,7 +16,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
-import { chooseUser, findBinaries, makeReachable } from '../src/db/embedded-binaries.ts';
+import { chooseUser, findBinaries, makeReachable } from '../src/db/embedded/binaries.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 
 const isRoot = process.getuid?.() === 0;

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import fc from 'fast-check';
+import { eventNames } from '../src/contract/event-types.ts';
 import { connect } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { recordEvent } from '../src/store/events.ts';
@@ -10,7 +11,6 @@ import { createIdentity } from '../src/store/identities.ts';
 import { createReplay, workReplay } from '../src/store/replays.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { createWebhook } from '../src/store/webhooks.ts';
-import { eventNames } from '../src/webhooks/event-types.ts';
 import { makeDatabase } from './harness.ts';
 
 const database = await makeDatabase();

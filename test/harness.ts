@@ -12,11 +12,11 @@ import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { startService } from '../src/main.ts';
+import { makeEgress } from '../src/net/egress.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
 import { type NewEvent, recordEvent } from '../src/store/events.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { type DeliveryParts, startDelivery } from '../src/webhooks/deliver.ts';
-import { makeEgress } from '../src/webhooks/egress.ts';
 import { makePoster } from '../src/webhooks/post.ts';
 
 export interface TestUser {

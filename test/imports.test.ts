@@ -23,12 +23,12 @@ describe('wrong directions', () => {
     ['store/users.ts', '../webhooks/url.ts', 'store may not import webhooks'],
     ['identities/value.ts', '../webhooks/url.ts', 'identities may not import webhooks'],
     ['webhooks/url.ts', '../identities/value.ts', 'webhooks may not import identities'],
-    ['mail/accept.ts', '../webhooks/url.ts', 'mail may not import webhooks'],
-    ['mail/accept.ts', '../smtp/session.ts', 'mail may not import smtp'],
+    ['receiving/accept.ts', '../webhooks/url.ts', 'receiving may not import webhooks'],
+    ['receiving/accept.ts', '../smtp/session.ts', 'receiving may not import smtp'],
     ['http/routes/me.ts', '../../smtp/session.ts', 'http may not import smtp'],
     ['smtp/session.ts', '../http/app.ts', 'smtp may not import http'],
     ['http/app.ts', '../main.ts', 'http may not import main'],
-    ['main.ts', './cli.ts', 'main may not import cli'],
+    ['main.ts', './cli/posthorn.ts', 'main may not import cli'],
   ];
   for (const [name, target, fault] of wrong) {
     test(fault, () => {
@@ -48,7 +48,7 @@ describe('right directions', () => {
     ['store/users.ts', '../db/client.ts'],
     ['webhooks/deliver.ts', '../store/webhooks.ts'],
     ['main.ts', './http/app.ts'],
-    ['cli.ts', './main.ts'],
+    ['cli/posthorn.ts', '../main.ts'],
     ['lib/loop.ts', './log.ts'],
     ['lib/ids.ts', 'node:crypto'],
   ];
@@ -78,7 +78,7 @@ describe('every way to import is seen', () => {
 
 test('a folder that no rule knows is told, with where to add it', () => {
   assert.deepEqual(only('utils/strings.ts', ''), [
-    'src/utils/strings.ts is in no known room; add utils to scripts/imports.ts.',
+    'src/utils/strings.ts is in no known folder; add utils to scripts/imports.ts.',
   ]);
 });
 
@@ -94,7 +94,7 @@ describe('packages have one importer', () => {
   });
 
   test('the driver belongs to the files that are named for it', () => {
-    assert.deepEqual(importing('postgres', 'db/client.ts', 'db/embedded-guard.ts'), []);
+    assert.deepEqual(importing('postgres', 'db/client.ts', 'db/embedded/guard.ts'), []);
     assert.equal(importing('postgres', 'db/client.ts', 'store/users.ts').length, 1);
     assert.equal(importing('postgres', 'store/users.ts').length, 1);
   });

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
-import { makeLinks } from '../src/mail/links.ts';
+import { makeLinks } from '../src/contract/links.ts';
 import { startDns } from './dns.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestService } from './harness.ts';
 

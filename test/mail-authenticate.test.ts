@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { sealMessage } from 'mailauth/lib/arc/index.js';
-import { makeResolver } from '../src/lib/resolver.ts';
-import { makeAuthenticate } from '../src/mail/authenticate.ts';
+import { makeAuthenticate } from '../src/mailauth/authenticate.ts';
+import { makeResolver } from '../src/net/resolver.ts';
 import { startDns } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 

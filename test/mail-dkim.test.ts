@@ -11,8 +11,8 @@ import { domainToASCII } from 'node:url';
 import fc from 'fast-check';
 // @ts-expect-error It has no types.
 import { dkimBody } from 'mailauth/lib/dkim/body/index.js';
-import { hashBody } from '../src/mail/canonical.ts';
-import { readKeyName, readName } from '../src/mail/dkim.ts';
+import { hashBody } from '../src/mailauth/canonical.ts';
+import { readKeyName, readName } from '../src/mailauth/dkim.ts';
 import type { Answer } from './dns.ts';
 import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
 

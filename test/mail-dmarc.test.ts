@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
-import { leaveUnverified } from '../src/mail/signatures.ts';
+import { leaveUnverified } from '../src/mailauth/signatures.ts';
 import type { Answer } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 

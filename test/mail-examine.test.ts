@@ -6,8 +6,8 @@ import { after, beforeEach, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { makeLog } from '../src/lib/log.ts';
-import type { Envelope } from '../src/mail/authenticate.ts';
-import { type Examiner, makeExaminer } from '../src/mail/examine.ts';
+import type { Envelope } from '../src/mailauth/authenticate.ts';
+import { type Examiner, makeExaminer } from '../src/receiving/examine.ts';
 import { startDns } from './dns.ts';
 
 const dns = await startDns();
@@ -20,7 +20,7 @@ beforeEach(() => {
 
 const log = makeLog({ level: 'silent', json: true });
 const smtp: Envelope = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
-const examineUrl = new URL('../src/mail/examine.ts', import.meta.url).href;
+const examineUrl = new URL('../src/receiving/examine.ts', import.meta.url).href;
 const reject = { result: 'fail', policy: 'reject', aligned: false };
 const line = `${'x'.repeat(70)}\r\n`;
 

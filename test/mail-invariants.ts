@@ -1,7 +1,7 @@
 /** What holds for every message there is, whatever its bytes. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { extractAttachment, parseMessage } from '../src/mail/parse.ts';
+import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
 
 const keys =
   'attachments autoSubmitted bcc cc date from headers html inReplyTo messageId preview references replyTo sender subject text to truncated';

@@ -1,8 +1,8 @@
 /** What is left out of messages made to be too much, that it is named, and that they take no time to speak of. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { extractAttachment, parseMessage } from '../src/mail/parse.ts';
-import { messageKey, readThread } from '../src/mail/thread.ts';
+import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
+import { messageKey, readThread } from '../src/receiving/thread.ts';
 
 const kib = 1024;
 const largest = 25 * 1024 * kib;

@@ -13,7 +13,7 @@ import {
   type ParsedAttachment,
   type ParsedMessage,
   parseMessage,
-} from '../src/mail/parse.ts';
+} from '../src/mime/parse.ts';
 
 interface Expected extends Partial<Omit<ParsedMessage, 'attachments'>> {
   attachments?: (Omit<ParsedAttachment, 'size' | 'sha256'> & { content?: string; contentHex?: string })[];

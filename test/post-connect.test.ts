@@ -4,7 +4,7 @@ import net, { type AddressInfo } from 'node:net';
 import { after, beforeEach, describe, test } from 'node:test';
 import tls from 'node:tls';
 import { Worker } from 'node:worker_threads';
-import { makeEgress } from '../src/webhooks/egress.ts';
+import { makeEgress } from '../src/net/egress.ts';
 import { makePoster, type PostErrorCode, type PostOutcome } from '../src/webhooks/post.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { makeEgress } from '../src/webhooks/egress.ts';
+import { makeEgress } from '../src/net/egress.ts';
 import { makePoster, type PostErrorCode, type PostOutcome } from '../src/webhooks/post.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';

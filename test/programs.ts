@@ -81,7 +81,7 @@ export async function posthorn(
   args: string[],
   settings: Environment,
 ): Promise<{ code: unknown; output: string }> {
-  const program = run(process.execPath, ['src/cli.ts', ...args], settings);
+  const program = run(process.execPath, ['src/cli/posthorn.ts', ...args], settings);
   const code = await program.ended;
   return { code, output: program.output() };
 }

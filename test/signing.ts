@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { after, beforeEach } from 'node:test';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
-import { type Envelope, makeAuthenticate, type Verify } from '../src/mail/authenticate.ts';
+import { type Envelope, makeAuthenticate, type Verify } from '../src/mailauth/authenticate.ts';
 import { startDns } from './dns.ts';
 
 export const dns = await startDns();

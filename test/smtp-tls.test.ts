@@ -18,9 +18,9 @@ import type tls from 'node:tls';
 import { readConfig } from '../src/config.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { Connection } from '../src/smtp/connection.ts';
 import { Budget } from '../src/smtp/data.ts';
-import { makeSelfSigned } from '../src/smtp/self-signed.ts';
 import { connectSmtp, faultsOf, SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
 
 const fixtures = path.join(import.meta.dirname, 'fixtures/tls');

@@ -24,7 +24,7 @@ after(async () => {
 });
 
 async function startProcess(): Promise<Program> {
-  const program = run(process.execPath, ['src/cli.ts', 'serve'], {
+  const program = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], {
     DATABASE_URL: service.databaseUrl,
     POSTHORN_SECRET_KEY: deliveryKey,
     POSTHORN_ROLES: 'deliver',

@@ -302,7 +302,7 @@ describe('without an endpoint', () => {
     '{if(/lib\\/(tracing|otlp)\\.ts$/.test(url))console.log("loaded "+url);return next(url,context)}})';
 
   async function startWatched(settings: Record<string, string>): Promise<string> {
-    const program = run(process.execPath, ['--import', watch, 'src/cli.ts', 'serve'], {
+    const program = run(process.execPath, ['--import', watch, 'src/cli/posthorn.ts', 'serve'], {
       ...common,
       ...{ DATABASE_URL: service.databaseUrl, PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_ROLES: 'api' },
       ...settings,

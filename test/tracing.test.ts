@@ -5,7 +5,7 @@ import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { maxWaiting } from '../src/lib/otlp.ts';
 import { startTracer } from '../src/lib/tracing.ts';
-import { beginTaking } from '../src/mail/trace.ts';
+import { beginTaking } from '../src/receiving/trace.ts';
 import { waitFor } from './harness.ts';
 import { readSpans } from './otlp.ts';
 import { answer, hang, startReceiver } from './receiver.ts';

@@ -51,7 +51,7 @@ function makeNewer(): void {
 }
 
 async function serve(cwd: string) {
-  const program = run(process.execPath, ['src/cli.ts', 'serve'], settings, { cwd });
+  const program = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings, { cwd });
   programs.push(program);
   const url = await readyUrl(program);
   const [, port] = await program.line(/mail is taken on port (\d+)/);
@@ -103,7 +103,7 @@ test('the older works on under a schema that a newer one brought up to date, and
   assert.equal(await older.program.ended, 0);
   await assertWorks(next, as, 'seven');
 
-  const again = run(process.execPath, ['src/cli.ts', 'serve'], settings);
+  const again = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings);
   assert.equal(await again.ended, 1);
   assert.match(again.output(), /schema version 9001, which is newer than this Posthorn knows/);
   const tools = await Promise.all([posthorn(['users', 'list'], settings), posthorn(['migrate'], settings)]);

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { authenticate } from 'mailauth';
 import PostalMime from 'postal-mime';
 import { SMTPServer } from 'smtp-server';
-import { makeResolver } from '../../src/lib/resolver.ts';
+import { makeResolver } from '../../src/net/resolver.ts';
 
 const [dnsServer = ''] = process.argv.slice(2);
 const resolver = makeResolver({ dnsServers: [dnsServer] });

@@ -2,7 +2,7 @@
 import type { Config } from '../config.ts';
 import type { Log } from '../lib/log.ts';
 import { connect, type Pool, waitForDatabase } from './client.ts';
-import { openEmbedded } from './embedded.ts';
+import { openEmbedded } from './embedded/open.ts';
 
 export interface Database {
   sql: Pool;

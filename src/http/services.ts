@@ -8,17 +8,17 @@ import type {
   RawServerDefault,
 } from 'fastify';
 import type { Config } from '../config.ts';
+import type { Links } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
 import type { VerifyParts } from '../identities/verify.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
-import type { AcceptParts } from '../mail/accept.ts';
-import type { Examiner } from '../mail/examine.ts';
-import type { Links } from '../mail/links.ts';
-import type { RouteParts } from '../mail/route.ts';
-import type { Egress } from '../webhooks/egress.ts';
+import type { Egress } from '../net/egress.ts';
+import type { AcceptParts } from '../receiving/accept.ts';
+import type { Examiner } from '../receiving/examine.ts';
+import type { RouteParts } from '../receiving/route.ts';
 import type { Poster } from '../webhooks/post.ts';
 
 export interface Services {

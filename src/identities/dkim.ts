@@ -4,7 +4,7 @@
  */
 import { createHash, generateKeyPair } from 'node:crypto';
 import { promisify } from 'node:util';
-import { readTags } from '../lib/tag-list.ts';
+import { readTags } from '../mailauth/tag-list.ts';
 import type { Judgement } from './records.ts';
 
 export interface DkimKey {

@@ -1,6 +1,6 @@
 /** Whether a domain has a DMARC record that receivers read (RFC 7489 §6.3, §6.6.3). Any policy will do. Pure. */
 
-import { readTags } from '../lib/tag-list.ts';
+import { readTags } from '../mailauth/tag-list.ts';
 import type { Judgement } from './records.ts';
 
 /** Asks for nothing, so that nobody's mail is turned away by following our advice. */

@@ -7,7 +7,7 @@ import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import type { Log } from '../lib/log.ts';
 import { MovableTimer } from '../lib/movable-timer.ts';
-import type { Certificate } from './certificate.ts';
+import type { Certificate } from '../net/certificate.ts';
 import { type Budget, DataReader } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';

@@ -8,7 +8,7 @@
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
-import { type CertificateFiles, openCertificate } from './certificate.ts';
+import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
 import { type Acceptance, Connection, type ReceivedMail } from './connection.ts';
 import { Budget } from './data.ts';
 import type { SmtpLimits } from './limits.ts';

@@ -9,9 +9,9 @@ import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { Client, type Dispatcher } from 'undici';
 import { MovableTimer } from '../lib/movable-timer.ts';
+import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from '../net/connect.ts';
+import type { Egress } from '../net/egress.ts';
 import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './answer.ts';
-import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from './connect.ts';
-import type { Egress } from './egress.ts';
 
 interface PostRequest {
   url: string;

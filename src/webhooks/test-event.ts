@@ -1,4 +1,6 @@
 /** A sample event, tried once by the process that was asked. It is kept like any other, and never retried or replayed. */
+
+import { sampleData } from '../contract/sample.ts';
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/secrets.ts';
@@ -9,7 +11,6 @@ import { findWebhook, type Webhook } from '../store/webhooks.ts';
 import { buildBody } from './bodies.ts';
 import { decide } from './decide.ts';
 import type { Poster } from './post.ts';
-import { sampleData } from './sample.ts';
 import { traceTry } from './trace.ts';
 import { openTarget, postSigned, toResult } from './try.ts';
 

@@ -1,7 +1,7 @@
 /** A PostgreSQL of the fault's own, which services reach through DATABASE_URL and which can be stopped, killed and started. */
 
-import { type Cluster, openCluster } from '../../src/db/embedded-cluster.ts';
-import { findPostmaster, launchServer, stopServer } from '../../src/db/embedded-server.ts';
+import { type Cluster, openCluster } from '../../src/db/embedded/cluster.ts';
+import { findPostmaster, launchServer, stopServer } from '../../src/db/embedded/server.ts';
 import { makeLog } from '../../src/lib/log.ts';
 import { waitFor } from '../harness.ts';
 import { makeFolder } from '../programs.ts';

@@ -69,7 +69,7 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
   function launch(): void {
     // A run that was given up goes on until it notices.
     if (isOver) throw new Error('The fault is over.');
-    program = run(process.execPath, [...nodeFlags, ...nodeArguments(), 'src/cli.ts', 'serve'], {
+    program = run(process.execPath, [...nodeFlags, ...nodeArguments(), 'src/cli/posthorn.ts', 'serve'], {
       PORT: String(port),
       POSTHORN_SMTP_PORT: String(smtpPort),
       POSTHORN_DATA_DIR: folder.path,

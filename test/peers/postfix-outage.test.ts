@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { randomInt } from 'node:crypto';
 import { after, test } from 'node:test';
-import { openCluster } from '../../src/db/embedded-cluster.ts';
-import { findPostmaster, launchServer, stopServer } from '../../src/db/embedded-server.ts';
+import { openCluster } from '../../src/db/embedded/cluster.ts';
+import { findPostmaster, launchServer, stopServer } from '../../src/db/embedded/server.ts';
 import { makeLog } from '../../src/lib/log.ts';
 import { waitFor } from '../harness.ts';
 import { startMailroom } from './mailroom.ts';

@@ -1,11 +1,11 @@
 /** Provisioning without a terminal: the operator's token makes users and their keys. */
 import { Type } from 'typebox';
+import { body, IdParams, Timestamp, Uuid } from '../../contract/schemas.ts';
 import { readIdentityValue } from '../../identities/value.ts';
 import { Problem } from '../../problems.ts';
 import { createApiKey } from '../../store/api-keys.ts';
 import { ensureUser, findUser } from '../../store/users.ts';
 import { answerOnce } from '../idempotency.ts';
-import { body, IdParams, Timestamp, Uuid } from '../schemas.ts';
 import { type App, locate, type Services } from '../services.ts';
 import { CreatedApiKey, findPast, NewApiKey } from './api-keys.ts';
 

@@ -1,10 +1,5 @@
 /** The owner's own API keys. */
 import { Type } from 'typebox';
-import { type Fault, Problem } from '../../problems.ts';
-import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
-import type { Gate } from '../access.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
 import {
   body,
   IdParams,
@@ -15,7 +10,12 @@ import {
   nullableText,
   Timestamp,
   Uuid,
-} from '../schemas.ts';
+} from '../../contract/schemas.ts';
+import { type Fault, Problem } from '../../problems.ts';
+import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
+import type { Gate } from '../access.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
 import { type App, locate, type Services } from '../services.ts';
 
 const record = {

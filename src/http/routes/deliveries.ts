@@ -1,17 +1,6 @@
 /** Deliveries: what became of each event for each webhook, and sending one again. */
 import { Type } from 'typebox';
-import { Problem } from '../../problems.ts';
-import {
-  deliveryStatuses,
-  findDelivery,
-  listAttempts,
-  listDeliveries,
-  redeliver,
-} from '../../store/deliveries.ts';
-import { findWebhook } from '../../store/webhooks.ts';
-import { eventNames } from '../../webhooks/event-types.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
+import { eventNames } from '../../contract/event-types.ts';
 import {
   defaultShortPage,
   IdParams,
@@ -22,7 +11,18 @@ import {
   oneOf,
   Timestamp,
   Uuid,
-} from '../schemas.ts';
+} from '../../contract/schemas.ts';
+import { Problem } from '../../problems.ts';
+import {
+  deliveryStatuses,
+  findDelivery,
+  listAttempts,
+  listDeliveries,
+  redeliver,
+} from '../../store/deliveries.ts';
+import { findWebhook } from '../../store/webhooks.ts';
+import { answerOnce } from '../idempotency.ts';
+import { readPage, sendPage } from '../pagination.ts';
 import type { App, Services } from '../services.ts';
 
 const record = {

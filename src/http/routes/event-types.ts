@@ -1,7 +1,7 @@
 /** `GET /event-types`: what a webhook can subscribe to. */
 import { Type } from 'typebox';
-import { eventNames, eventTypes } from '../../webhooks/event-types.ts';
-import { oneOf } from '../schemas.ts';
+import { eventNames, eventTypes } from '../../contract/event-types.ts';
+import { oneOf } from '../../contract/schemas.ts';
 import type { App } from '../services.ts';
 
 const EventType = Type.Object({

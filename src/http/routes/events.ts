@@ -1,10 +1,7 @@
 /** Events: what happened, whether or not a webhook listened. */
 import { Type } from 'typebox';
-import { completeData } from '../../mail/payload.ts';
-import { Problem } from '../../problems.ts';
-import { findEvent, listEvents } from '../../store/events.ts';
-import { eventNames } from '../../webhooks/event-types.ts';
-import { readPage, sendPage } from '../pagination.ts';
+import { eventNames } from '../../contract/event-types.ts';
+import { completeData } from '../../contract/payload.ts';
 import {
   defaultShortPage,
   IdParams,
@@ -14,7 +11,10 @@ import {
   oneOf,
   Timestamp,
   Uuid,
-} from '../schemas.ts';
+} from '../../contract/schemas.ts';
+import { Problem } from '../../problems.ts';
+import { findEvent, listEvents } from '../../store/events.ts';
+import { readPage, sendPage } from '../pagination.ts';
 import type { App, Services } from '../services.ts';
 
 const record = { id: Uuid, event: Type.String(), identityId: NullableUuid, createdAt: Timestamp };

@@ -1,5 +1,6 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
+import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf, Uuid } from '../../contract/schemas.ts';
 import { tellFollowers } from '../../identities/judge.ts';
 import { readIdentityValue } from '../../identities/value.ts';
 import { prepareProof } from '../../identities/verify.ts';
@@ -19,7 +20,6 @@ import {
 import { makeDue } from '../../store/verification.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
-import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf, Uuid } from '../schemas.ts';
 import { type App, locate, type Services } from '../services.ts';
 
 const SeedTimestamp = Type.String({ examples: ['2026-01-31 12:00:00.123456+00'] });

@@ -1,12 +1,12 @@
 /** Mail that reaches its owner by other means than our own door, handed in over HTTP. */
 import { Type } from 'typebox';
+import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
-import { examineMail, recordMail } from '../../mail/accept.ts';
-import { type Routed, routeRecipient } from '../../mail/route.ts';
-import { beginTaking, type Taking } from '../../mail/trace.ts';
 import { Problem } from '../../problems.ts';
+import { examineMail, recordMail } from '../../receiving/accept.ts';
+import { type Routed, routeRecipient } from '../../receiving/route.ts';
+import { beginTaking, type Taking } from '../../receiving/trace.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
-import { Uuid } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 
 const maxRecipients = 100;

@@ -1,6 +1,6 @@
 /** `GET /me`: whose key this is, and whether it works. */
 import { Type } from 'typebox';
-import { Uuid } from '../schemas.ts';
+import { Uuid } from '../../contract/schemas.ts';
 import type { App } from '../services.ts';
 
 export function meRoutes(app: App): void {

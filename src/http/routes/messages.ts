@@ -3,14 +3,21 @@
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { messageSchema } from '../../contract/event-types.ts';
+import { completeMessage } from '../../contract/payload.ts';
+import {
+  defaultShortPage,
+  IdParams,
+  listQuery,
+  maxShortPage,
+  Timestamp,
+  Uuid,
+} from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
-import { completeMessage } from '../../mail/payload.ts';
 import { Problem } from '../../problems.ts';
 import { findMessage, findRaw, listMessages, readRaw, type StoredRaw } from '../../store/messages.ts';
-import { messageSchema } from '../../webhooks/event-types.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
 import { readPage, sendPage } from '../pagination.ts';
-import { defaultShortPage, IdParams, listQuery, maxShortPage, Timestamp, Uuid } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 
 const Filters = listQuery(

@@ -1,10 +1,10 @@
 /** Replays: sending past events to a webhook again. */
 import { Type } from 'typebox';
+import { body, IdParams, NullableTimestamp, oneOf, Timestamp, Uuid } from '../../contract/schemas.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
 import { findWebhook } from '../../store/webhooks.ts';
 import { answerOnce } from '../idempotency.ts';
-import { body, IdParams, NullableTimestamp, oneOf, Timestamp, Uuid } from '../schemas.ts';
 import { type App, locate, type Services } from '../services.ts';
 
 const Replay = Type.Object({

@@ -1,6 +1,7 @@
 /** The proof of identities: what must stand in DNS, a look at it now, and new DKIM keys. */
 import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
+import { IdParams, NullableTimestamp, oneOf, Timestamp } from '../../contract/schemas.ts';
 import { checkClaim, makeSealedDkimKey, rotateDkim } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
@@ -8,7 +9,6 @@ import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
-import { IdParams, NullableTimestamp, oneOf, Timestamp } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 import { Identity } from './identities.ts';
 

@@ -1,9 +1,9 @@
 /** `POST /webhooks/{id}/test`: one try of a sample event, now, to this webhook alone. */
 import { Type } from 'typebox';
+import { IdParams } from '../../contract/schemas.ts';
 import { Problem } from '../../problems.ts';
 import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
-import { IdParams } from '../schemas.ts';
 import type { App, Services } from '../services.ts';
 import { Attempt } from './deliveries.ts';
 

@@ -2,6 +2,19 @@
 import { isIP } from 'node:net';
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { eventNames } from '../../contract/event-types.ts';
+import {
+  body,
+  IdParams,
+  listQuery,
+  maxPage,
+  NullableString,
+  NullableUuid,
+  nullableText,
+  oneOf,
+  Timestamp,
+  Uuid,
+} from '../../contract/schemas.ts';
 import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
@@ -14,23 +27,10 @@ import {
   rotateSecret,
   updateWebhook,
 } from '../../store/webhooks.ts';
-import { eventNames } from '../../webhooks/event-types.ts';
 import { makeSecret, secretContext } from '../../webhooks/secret.ts';
 import { maxUrlLength } from '../../webhooks/url.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
-import {
-  body,
-  IdParams,
-  listQuery,
-  maxPage,
-  NullableString,
-  NullableUuid,
-  nullableText,
-  oneOf,
-  Timestamp,
-  Uuid,
-} from '../schemas.ts';
 import { type App, locate, type Services } from '../services.ts';
 
 const record = {

@@ -6,7 +6,7 @@ import { execFile, spawnSync } from 'node:child_process';
 import { chmod, cp, lstat, mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { promisify } from 'node:util';
-import { OperatorError } from '../lib/operator-error.ts';
+import { OperatorError } from '../../lib/operator-error.ts';
 
 export interface Binaries {
   /** the folder that holds bin, lib and share; it works wherever it is copied to */

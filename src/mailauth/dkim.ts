@@ -6,12 +6,12 @@
  */
 import { createHash, verify as verifyBytes } from 'node:crypto';
 import { domainToASCII } from 'node:url';
-import type { Answer } from '../lib/resolver.ts';
-import { readTags } from '../lib/tag-list.ts';
+import { findHeaderEnd } from '../mime/headers.ts';
+import { trimBlanks } from '../mime/lexical.ts';
+import type { Answer } from '../net/resolver.ts';
 import { type BodyHash, canonicalField, type Form, hashBody } from './canonical.ts';
 import { type KeyType, readKey } from './dkim-key.ts';
-import { findHeaderEnd } from './headers.ts';
-import { trimBlanks } from './lexical.ts';
+import { readTags } from './tag-list.ts';
 
 /** In the words of RFC 8601 §2.7.1. */
 export type DkimResult = 'pass' | 'fail' | 'neutral' | 'policy' | 'temperror' | 'permerror';

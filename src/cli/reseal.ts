@@ -2,11 +2,11 @@
  * `posthorn reseal`: seals every stored secret anew under the first key, beside a running service, so that the keys after it
  * can go. Kept answers and links are not touched: they end by themselves, in a day and in eight.
  */
-import type { Pool } from './db/client.ts';
-import { dkimContext } from './identities/dkim.ts';
-import type { Sealer } from './lib/secrets.ts';
-import { listSealedElsewhere, replaceSealed, type SealedSecret } from './store/sealed-secrets.ts';
-import { secretContext } from './webhooks/secret.ts';
+import type { Pool } from '../db/client.ts';
+import { dkimContext } from '../identities/dkim.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import { listSealedElsewhere, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
+import { secretContext } from '../webhooks/secret.ts';
 
 const batch = 500;
 

@@ -17,7 +17,7 @@ import { domainToASCII } from 'node:url';
 import { evaluateDmarc } from 'mailauth/lib/dmarc/index.js';
 import { spf } from 'mailauth/lib/spf/index.js';
 import { getDomain } from 'tldts';
-import { type Answer, makeResolver, type SharedResolver } from '../lib/resolver.ts';
+import { type Answer, makeResolver, type SharedResolver } from '../net/resolver.ts';
 import type { ArcResult } from './arc.ts';
 import {
   type DkimResult,

@@ -1,8 +1,8 @@
 /** The thread that works on large messages, one question after the other. See examine.ts. */
 import { parentPort } from 'node:worker_threads';
+import { verifySignatures } from '../mailauth/signatures.ts';
+import { extractAttachment, parseMessage } from '../mime/parse.ts';
 import type { Question, Told } from './examine.ts';
-import { extractAttachment, parseMessage } from './parse.ts';
-import { verifySignatures } from './signatures.ts';
 
 parentPort?.on('message', async (question: Question) => {
   const told = await answer(question);

@@ -19,8 +19,8 @@ import {
   writeFile,
 } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { Log } from '../lib/log.ts';
-import { OperatorError } from '../lib/operator-error.ts';
+import type { Log } from '../../lib/log.ts';
+import { OperatorError } from '../../lib/operator-error.ts';
 import {
   type Binaries,
   chooseUser,
@@ -28,7 +28,7 @@ import {
   makeReachable,
   passesTest,
   type ServerUser,
-} from './embedded-binaries.ts';
+} from './binaries.ts';
 
 export interface Cluster {
   readonly pgdata: string;

@@ -3,7 +3,7 @@
  * CRLF does. Guarantee: time grows with the bytes and with nothing else.
  */
 import { createHash } from 'node:crypto';
-import { trimBlanks } from './lexical.ts';
+import { trimBlanks } from '../mime/lexical.ts';
 
 export type Form = 'simple' | 'relaxed';
 

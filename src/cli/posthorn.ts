@@ -4,6 +4,22 @@
  */
 import path from 'node:path';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
+import { type Config, readConfig } from '../config.ts';
+import { isUnavailable, type Pool } from '../db/client.ts';
+import { backUpEmbedded } from '../db/embedded/backup.ts';
+import { migrate, prepareSchema, readSchemaState } from '../db/migrate.ts';
+import { openDatabase } from '../db/open.ts';
+import { type IdentityValue, readIdentityValue } from '../identities/value.ts';
+import { isUuid } from '../lib/ids.ts';
+import { type Log, makeLog } from '../lib/log.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+import { makeSealer } from '../lib/secrets.ts';
+import { table } from '../lib/table.ts';
+import { readVersion } from '../lib/version.ts';
+import { loadSecretKeys, startService } from '../main.ts';
+import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from '../store/api-keys.ts';
+import { ensureUser, findUser, findUserByEmail, listUsers, type User } from '../store/users.ts';
+import { diagnose, printFindings } from './doctor.ts';
 import {
   addIdentity,
   findOwnIdentity,
@@ -12,24 +28,8 @@ import {
   readRecordsOf,
   tellStanding,
   verifyIdentity,
-} from './cli-identities.ts';
-import { type Config, readConfig } from './config.ts';
-import { isUnavailable, type Pool } from './db/client.ts';
-import { backUpEmbedded } from './db/embedded-backup.ts';
-import { migrate, prepareSchema, readSchemaState } from './db/migrate.ts';
-import { openDatabase } from './db/open.ts';
-import { diagnose, printFindings } from './doctor.ts';
-import { type IdentityValue, readIdentityValue } from './identities/value.ts';
-import { isUuid } from './lib/ids.ts';
-import { type Log, makeLog } from './lib/log.ts';
-import { OperatorError } from './lib/operator-error.ts';
-import { makeSealer } from './lib/secrets.ts';
-import { table } from './lib/table.ts';
-import { readVersion } from './lib/version.ts';
-import { loadSecretKeys, startService } from './main.ts';
+} from './identities.ts';
 import { resealSecrets } from './reseal.ts';
-import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from './store/api-keys.ts';
-import { ensureUser, findUser, findUserByEmail, listUsers, type User } from './store/users.ts';
 
 const program = new Command('posthorn')
   .description('Email identities and signed webhooks, on your own machine.')

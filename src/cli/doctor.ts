@@ -1,15 +1,15 @@
 /** `posthorn doctor`: looks at everything a start needs, and says for each thing found wrong what to do about it. */
 import { Resolver } from 'node:dns/promises';
 import { createServer } from 'node:net';
-import { type Config, readConfig } from './config.ts';
-import { only, type Pool } from './db/client.ts';
-import { hasCluster } from './db/embedded-cluster.ts';
-import { readSchemaState } from './db/migrate.ts';
-import { openDatabase } from './db/open.ts';
-import { makeLog } from './lib/log.ts';
-import { makeSealer } from './lib/secrets.ts';
-import { loadSecretKeys, tellMissingKeys } from './main.ts';
-import { countSealedByKey } from './store/sealed-secrets.ts';
+import { type Config, readConfig } from '../config.ts';
+import { only, type Pool } from '../db/client.ts';
+import { hasCluster } from '../db/embedded/cluster.ts';
+import { readSchemaState } from '../db/migrate.ts';
+import { openDatabase } from '../db/open.ts';
+import { makeLog } from '../lib/log.ts';
+import { makeSealer } from '../lib/secrets.ts';
+import { loadSecretKeys, tellMissingKeys } from '../main.ts';
+import { countSealedByKey } from '../store/sealed-secrets.ts';
 
 export interface Finding {
   check: string;

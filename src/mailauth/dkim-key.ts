@@ -1,7 +1,7 @@
 /** What a key in DNS says (RFC 6376 §3.6.1, RFC 8463 §4), and whether a signature may be verified with it. */
 import { createPublicKey, type KeyObject } from 'node:crypto';
-import type { Answer } from '../lib/resolver.ts';
-import { readTags } from '../lib/tag-list.ts';
+import type { Answer } from '../net/resolver.ts';
+import { readTags } from './tag-list.ts';
 
 export type KeyType = 'rsa' | 'ed25519';
 

@@ -6,17 +6,10 @@
 import { randomInt } from 'node:crypto';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Log } from '../lib/log.ts';
-import { OperatorError } from '../lib/operator-error.ts';
-import { type Cluster, codeOf, openCluster } from './embedded-cluster.ts';
-import {
-  closeGuard,
-  type Guard,
-  isLastOut,
-  joinServer,
-  renameSession,
-  takeServeLock,
-} from './embedded-guard.ts';
+import type { Log } from '../../lib/log.ts';
+import { OperatorError } from '../../lib/operator-error.ts';
+import { type Cluster, codeOf, openCluster } from './cluster.ts';
+import { closeGuard, type Guard, isLastOut, joinServer, renameSession, takeServeLock } from './guard.ts';
 import {
   findLastPort,
   findPostmaster,
@@ -24,7 +17,7 @@ import {
   type LaunchEnd,
   launchServer,
   stopServer,
-} from './embedded-server.ts';
+} from './server.ts';
 
 export interface EmbeddedPostgres {
   /** postgres://posthorn:<password>@127.0.0.1:<port>/posthorn; read it anew, the port can change after a crash. */

@@ -8,11 +8,16 @@ import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
 import { Slots } from '../lib/slots.ts';
-import { type Authentication, type Envelope, makeAuthenticate, type Verify } from './authenticate.ts';
-import type { Keys } from './dkim.ts';
-import { cutAtLine, findHeaderEnd } from './headers.ts';
-import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from './parse.ts';
-import { leaveUnverified, readUnsigned, type Signed } from './signatures.ts';
+import {
+  type Authentication,
+  type Envelope,
+  makeAuthenticate,
+  type Verify,
+} from '../mailauth/authenticate.ts';
+import type { Keys } from '../mailauth/dkim.ts';
+import { leaveUnverified, readUnsigned, type Signed } from '../mailauth/signatures.ts';
+import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
+import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from '../mime/parse.ts';
 
 export interface Examination {
   parsed: ParsedMessage;

@@ -9,12 +9,12 @@ import { constants, createWriteStream, type Dirent } from 'node:fs';
 import { chmod, chown, lstat, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import type { Log } from '../lib/log.ts';
-import { OperatorError } from '../lib/operator-error.ts';
-import { only, type Pool } from './client.ts';
-import { postgres } from './driver.ts';
-import { openEmbedded } from './embedded.ts';
-import { codeOf, syncFolder } from './embedded-cluster.ts';
+import type { Log } from '../../lib/log.ts';
+import { OperatorError } from '../../lib/operator-error.ts';
+import { only, type Pool } from '../client.ts';
+import { postgres } from '../driver.ts';
+import { codeOf, syncFolder } from './cluster.ts';
+import { openEmbedded } from './open.ts';
 
 export interface Backup {
   folder: string;

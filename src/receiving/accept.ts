@@ -3,12 +3,12 @@
  * for each identity. Guarantee: what is answered as taken is committed, once; nothing is half stored.
  */
 import { createHash } from 'node:crypto';
+import { composeMessage, type Envelope, summarize } from '../contract/message.ts';
+import { storeData } from '../contract/payload.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { chunkBytes, findThread, type NewMessage, type Recorded, recordMessage } from '../store/messages.ts';
 import type { Examination, Examiner } from './examine.ts';
-import { composeMessage, type Envelope, summarize } from './message.ts';
-import { storeData } from './payload.ts';
 import type { Routed } from './route.ts';
 import { messageKey, readThread, repeatKey } from './thread.ts';
 

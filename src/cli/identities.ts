@@ -1,17 +1,17 @@
 /** What `posthorn identities` does and prints. Works beside a running server: the same rows, the same checks. */
-import type { Config } from './config.ts';
-import type { Pool } from './db/client.ts';
-import type { DnsRecord } from './identities/records.ts';
-import { type IdentityValue, readIdentityValue } from './identities/value.ts';
-import { checkClaim, prepareProof } from './identities/verify.ts';
-import { isUuid, newId } from './lib/ids.ts';
-import type { Log } from './lib/log.ts';
-import { OperatorError } from './lib/operator-error.ts';
-import { table } from './lib/table.ts';
-import { loadSecretKeys, openLookup, openSealer } from './main.ts';
-import { createIdentity, findIdentity, type Identity, listIdentities } from './store/identities.ts';
-import type { User } from './store/users.ts';
-import { findClaim } from './store/verification.ts';
+import type { Config } from '../config.ts';
+import type { Pool } from '../db/client.ts';
+import type { DnsRecord } from '../identities/records.ts';
+import { type IdentityValue, readIdentityValue } from '../identities/value.ts';
+import { checkClaim, prepareProof } from '../identities/verify.ts';
+import { isUuid, newId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+import { table } from '../lib/table.ts';
+import { loadSecretKeys, openLookup, openSealer } from '../main.ts';
+import { createIdentity, findIdentity, type Identity, listIdentities } from '../store/identities.ts';
+import type { User } from '../store/users.ts';
+import { findClaim } from '../store/verification.ts';
 
 const pageSize = 1000;
 

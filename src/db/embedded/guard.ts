@@ -5,9 +5,9 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Sql } from 'postgres';
-import { OperatorError } from '../lib/operator-error.ts';
-import { postgres } from './driver.ts';
-import { codeOf } from './embedded-cluster.ts';
+import { OperatorError } from '../../lib/operator-error.ts';
+import { postgres } from '../driver.ts';
+import { codeOf } from './cluster.ts';
 
 export interface Guard {
   readonly sql: Sql;

@@ -5,7 +5,8 @@
  * too. `policy`: RSA under 1024 bits, SHA-1 (RFC 8301), a body that goes on after what was signed (`l=`), since anyone may have
  * added that, or more ways to hash the body than honest mail has. `neutral`: one that cannot be read.
  */
-import { readAddresses } from './address-list.ts';
+import { readAddresses } from '../mime/address-list.ts';
+import { cutHeader, gatherValues, readFields } from '../mime/headers.ts';
 import { type ArcResult, validateArc } from './arc.ts';
 import {
   type DkimResult,
@@ -17,7 +18,6 @@ import {
   type SignedMessage,
   splitMessage,
 } from './dkim.ts';
-import { cutHeader, gatherValues, readFields } from './headers.ts';
 
 export interface Signed {
   /** In the order of the message. */

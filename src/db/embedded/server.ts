@@ -7,7 +7,7 @@ import { constants } from 'node:fs';
 import { type FileHandle, link, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Cluster, codeOf, pathForUser, processExists, serverEnvironment } from './embedded-cluster.ts';
+import { type Cluster, codeOf, pathForUser, processExists, serverEnvironment } from './cluster.ts';
 
 interface Postmaster {
   readonly pid: number;

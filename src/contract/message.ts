@@ -1,7 +1,8 @@
 /** A message as the interface shows it: every key always present, `null` or `[]` when absent. */
+
+import type { Authentication } from '../mailauth/authenticate.ts';
+import type { ParsedMessage } from '../mime/parse.ts';
 import type { Receiver } from '../store/receivers.ts';
-import type { Authentication } from './authenticate.ts';
-import type { ParsedMessage } from './parse.ts';
 import { placeLink } from './payload.ts';
 
 export interface Envelope {

@@ -4,8 +4,8 @@
  * every other address of its name; who connects to nothing else cannot be led inside, whatever DNS says next.
  */
 import { isIP } from 'node:net';
-import { type DnsServers, openDnsServers } from '../lib/dns-servers.ts';
 import { classify, isWithin, parseRange } from './addresses.ts';
+import { type DnsServers, openDnsServers } from './dns-servers.ts';
 
 export interface TargetAddress {
   address: string;
