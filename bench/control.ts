@@ -20,6 +20,6 @@ export async function runControl<Question>(
   process.on('message', async (question: Question) => process.send?.(await answer(sql, question)));
 
   await ended;
-  await sql.end({ timeout: 1 });
+  await sql.end({ timeoutMs: 1000 });
   process.exit();
 }

@@ -5,6 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { connect, errorCode, only, type Pool } from '../src/db/client.ts';
 import { openEmbedded } from '../src/db/embedded/open.ts';
+import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import type { Bench } from './scenario.ts';
@@ -37,15 +38,15 @@ export async function requireServer(url: string): Promise<string> {
       cause: error,
     });
   } finally {
-    await sql.end({ timeout: 1 });
+    await sql.end({ timeoutMs: 1000 });
   }
 }
 
 /** Returns the URL of an empty database on that server. */
 export async function makeDatabase(bench: Bench, server: string): Promise<string> {
   const name = `posthorn_bench_${randomBytes(6).toString('hex')}`;
-  await asAdmin(server, (sql) => sql`create database ${sql(name)} template template0`);
-  bench.defer(() => asAdmin(server, (sql) => sql`drop database ${sql(name)} with (force)`));
+  await asAdmin(server, (sql) => sql`create database ${identifier(name)} template template0`);
+  bench.defer(() => asAdmin(server, (sql) => sql`drop database ${identifier(name)} with (force)`));
   const url = new URL(server);
   url.pathname = `/${name}`;
   return url.href;
@@ -56,7 +57,7 @@ async function asAdmin(server: string, work: (sql: Pool) => Promise<unknown>): P
   try {
     await work(sql);
   } finally {
-    await sql.end({ timeout: 1 });
+    await sql.end({ timeoutMs: 1000 });
   }
 }
 
@@ -71,6 +72,6 @@ export async function joinEmbedded(bench: Bench, dataDir: string): Promise<strin
 /** The bench's own connections to it. */
 export function connectBench(bench: Bench, url: string): Pool {
   const sql = connect(url, { max: 2, applicationName });
-  bench.defer(() => sql.end({ timeout: 1 }));
+  bench.defer(() => sql.end({ timeoutMs: 1000 }));
   return sql;
 }

@@ -24,9 +24,9 @@ const layers: readonly (readonly string[])[] = [
 
 /** Packages that are a way of speaking, used wherever schemas or routes are written; every other has one importer. */
 const everywhere = ['typebox', 'fastify', '@fastify/type-provider-typebox'];
-/** The driver is loaded in one file; the other two name its types: the embedded server's guard needs no pool. */
+/** A connection and the pool of connections are two files. */
 const alsoAllowed: Record<string, readonly string[]> = {
-  postgres: ['db/driver.ts', 'db/client.ts', 'db/embedded/guard.ts'],
+  pg: ['db/connection.ts', 'db/client.ts'],
 };
 
 export interface SourceFile {

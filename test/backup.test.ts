@@ -60,7 +60,7 @@ async function look<T>(dataDir: string, work: (sql: Pool) => Promise<T>): Promis
   try {
     return await work(sql);
   } finally {
-    await sql.end({ timeout: 1 });
+    await sql.end({ timeoutMs: 1000 });
   }
 }
 

@@ -149,7 +149,7 @@ describe('a database that goes away', { concurrency: false }, () => {
       });
       await assert.rejects(blocked);
       assertAway((await first) as Answer);
-      await Promise.all([blocker.end({ timeout: 0 }), watcher.end({ timeout: 0 })]);
+      await Promise.all([blocker.end({ timeoutMs: 0 }), watcher.end({ timeoutMs: 0 })]);
 
       await start();
       await recovered();

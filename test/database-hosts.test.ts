@@ -35,7 +35,7 @@ async function start(): Promise<void> {
 function open(t: TestContext, hosts: string[], query = ''): Pool {
   const url = `postgres://posthorn:${cluster.password}@${hosts.join(',')}/postgres${query}`;
   const sql = connect(url, { max: 3, applicationName: 'hosts test' });
-  t.after(() => sql.end({ timeout: 0 }));
+  t.after(() => sql.end({ timeoutMs: 0 }));
   return sql;
 }
 

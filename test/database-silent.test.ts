@@ -50,7 +50,7 @@ async function startNetwork(t: TestContext) {
 
 function open(t: TestContext, url: string) {
   const sql = connect(url, { max: 1, applicationName: 'silence', statementTimeoutMs: 600 });
-  t.after(() => sql.end({ timeout: 0 }));
+  t.after(() => sql.end({ timeoutMs: 0 }));
   return sql;
 }
 
@@ -96,7 +96,7 @@ test('what has a statement timeout of its own is not cut, and neither is a conne
   const [before] = await sql`select pg_backend_pid() as pid`;
   await sql.begin(async (sql) => {
     await sql`set local statement_timeout = 0`;
-    await sql`select pg_sleep(1.5)`.simple();
+    await sql.script('select pg_sleep(1.5)');
   });
   const [after] = await sql`select pg_backend_pid() as pid`;
   assert.equal(after?.pid, before?.pid);

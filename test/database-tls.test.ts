@@ -60,7 +60,7 @@ async function serveWith(certificate: string | null): Promise<void> {
 function open(t: TestContext, options: string, host = 'localhost', database = 'postgres') {
   const url = `postgres://posthorn:${cluster.password}@${host}:${port}/${database}${options}`;
   const sql = connect(url, { max: 1, applicationName: 'posthorn tls test' });
-  t.after(() => sql.end({ timeout: 0 }));
+  t.after(() => sql.end({ timeoutMs: 0 }));
   return sql;
 }
 

@@ -184,8 +184,8 @@ describe('POST /deliveries/{id}/redeliver', () => {
     const told = new Promise<void>((resolve) => {
       sql
         .listen('posthorn_ready', () => resolve())
-        .then(({ unlisten }) => {
-          told.then(unlisten);
+        .then(({ stop }) => {
+          told.then(stop);
           return call('POST', `/deliveries/${id}/redeliver`);
         });
     });

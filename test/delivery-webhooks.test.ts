@@ -308,7 +308,7 @@ test('a delivery whose event is gone ends as cancelled, instead of being claimed
   await sql`
     insert into deliveries (id, owner_id, event_id, webhook_id, event)
     values (delivery_id(${eventId}, ${webhook.id}), ${userId}, ${eventId}, ${webhook.id}, 'message.received')`;
-  await sql.notify('posthorn_ready', '');
+  await sql`select pg_notify('posthorn_ready', '')`;
   assert.equal((await findDelivery(eventId, webhook)).status, 'cancelled');
   assert.equal(receiver.requests.filter(at('/no-event')).length, 0);
 });

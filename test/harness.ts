@@ -8,6 +8,7 @@ import { Writable } from 'node:stream';
 import { after } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
+import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
@@ -123,7 +124,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
   const makeEvent: TestService['makeEvent'] = async (given = {}) => {
     const plain = { ownerId: user.userId, event: 'message.received', identityId: null, data: '{"a":1}' };
     const { id } = await recordEvent(sql, { ...plain, ...given });
-    await sql.notify('posthorn_ready', '');
+    await sql`select pg_notify('posthorn_ready', '')`;
     return id;
   };
   const findDelivery: TestService['findDelivery'] = async (eventId, webhook, wanted) => {
@@ -166,7 +167,7 @@ export function startTestDelivery(
   });
   let stopped: Promise<void> | undefined;
   const stop = () => {
-    stopped ??= loop.stop().finally(() => sql.end({ timeout: 1 }));
+    stopped ??= loop.stop().finally(() => sql.end({ timeoutMs: 1000 }));
     return stopped;
   };
   after(stop);
@@ -249,13 +250,13 @@ export async function makeDatabase(
   const maker = admin();
   // Postgres refuses to clone a database that another clone is reading at that moment.
   await maker`select pg_advisory_lock(hashtext('posthorn test clone'))`;
-  await maker`create database ${maker(name)} template ${maker(options.empty ? 'template0' : template)}`;
+  await maker`create database ${identifier(name)} template ${identifier(options.empty ? 'template0' : template)}`;
   await maker.end();
   return {
     url: databaseUrl(server, name),
     async drop() {
       const sql = admin();
-      await sql`drop database if exists ${sql(name)} with (force)`;
+      await sql`drop database if exists ${identifier(name)} with (force)`;
       await sql.end();
     },
   };

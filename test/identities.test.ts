@@ -186,7 +186,7 @@ test('deleting a domain unlinks its addresses, takes back the status they had fr
   const domain = await make();
   const address = await make({ value: `a@${domain.value}` });
   const elsewhere = await make({ value: `a@${freshDomain()}` });
-  await sql`update identities set status = 'verified' where id in ${sql([address.id, elsewhere.id])}`;
+  await sql`update identities set status = 'verified' where id = any (${[address.id, elsewhere.id]}::uuid[])`;
   assert.equal((await call('DELETE', `/identities/${domain.id}`)).status, 204);
   const { domain_identity_id, status } = await get(address.id);
   assert.deepEqual({ domain_identity_id, status }, { domain_identity_id: null, status: 'unverified' });
@@ -212,14 +212,15 @@ test('deleting an identity removes its mailboxes, their sync state and the webho
     (await call('POST', '/webhooks', { body: { ...webhook, ...(identityId ? { identityId } : {}) } })).body
       .id;
   const webhooks = [await restricted(gone.id), await restricted(kept.id), await restricted()];
-  const ids = sql([gone.id, kept.id]);
+  const ids = [gone.id, kept.id];
   await sql`
     insert into mailbox_sync (mailbox_id, owner_id)
-    select id, owner_id from mailboxes where identity_id in ${ids}`;
+    select id, owner_id from mailboxes where identity_id = any (${ids}::uuid[])`;
 
   assert.equal((await call('DELETE', `/identities/${gone.id}`)).status, 204);
 
-  const mailboxes = await sql`select distinct identity_id from mailboxes where identity_id in ${ids}`;
+  const mailboxes =
+    await sql`select distinct identity_id from mailboxes where identity_id = any (${ids}::uuid[])`;
   assert.deepEqual([...mailboxes], [{ identity_id: kept.id }]);
   assert.equal((await sql`select from mailbox_sync`).count, 4);
   const statuses = webhooks.map(async (id) => (await call('GET', `/webhooks/${id}`)).status);

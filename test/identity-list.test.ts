@@ -6,6 +6,7 @@ import { only, type Sql } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { identityStatuses, listIdentities } from '../src/store/identities.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
+import { insertRows } from './insert.ts';
 
 const service = await startTestService();
 const { call, sql } = service;
@@ -138,7 +139,7 @@ test('a page without a limit holds 1000, the most there is', async () => {
     value: `many${i}.example`,
     value_key: `many${i}.example`,
   }));
-  await sql`insert into identities ${sql(rows)}`;
+  await insertRows(sql, 'identities', rows);
   const pages = await readPages(owner, '/identities');
   assert.deepEqual(
     pages.map((page) => page.length),

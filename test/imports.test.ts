@@ -94,9 +94,9 @@ describe('packages have one importer', () => {
   });
 
   test('the driver belongs to the files that are named for it', () => {
-    assert.deepEqual(importing('postgres', 'db/client.ts', 'db/embedded/guard.ts'), []);
-    assert.equal(importing('postgres', 'db/client.ts', 'store/users.ts').length, 1);
-    assert.equal(importing('postgres', 'store/users.ts').length, 1);
+    assert.deepEqual(importing('pg', 'db/client.ts', 'db/connection.ts'), []);
+    assert.equal(importing('pg', 'db/client.ts', 'store/users.ts').length, 1);
+    assert.equal(importing('pg', 'store/users.ts').length, 1);
   });
 
   test('what routes and schemas are written in is used wherever they are', () => {

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { connect, type Pool } from '../src/db/client.ts';
+import { identifier } from '../src/db/sql.ts';
 import { purgeDeletedIdentities, purgeOld } from '../src/store/purge.ts';
 import { startDns } from './dns.ts';
 import {
@@ -52,7 +53,7 @@ async function arrive(at: TestService, to: Identity[], text = 'Body', as = at.us
 async function countRows(sql: Pool): Promise<Record<string, number>> {
   const counts: Record<string, number> = {};
   for (const table of ['messages', 'events', 'deliveries', 'attempts', 'raw_chunks']) {
-    counts[table] = (await sql`select from ${sql(table)}`).count;
+    counts[table] = (await sql`select from ${identifier(table)}`).count;
   }
   return counts;
 }

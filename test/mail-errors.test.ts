@@ -21,14 +21,14 @@ describe('a query that fails', () => {
     work: () => Promise<void>,
   ): Promise<void> {
     const { sql } = service;
-    await sql.unsafe(`
+    await sql.script(`
       create function refuse() returns trigger language plpgsql as $$
         begin raise exception 'secret detail' using errcode = '${code}'; end $$;
       create trigger refuse before insert on ${table} for each row when (${when}) execute function refuse()`);
     try {
       await work();
     } finally {
-      await sql.unsafe(`drop trigger refuse on ${table}; drop function refuse()`);
+      await sql.script(`drop trigger refuse on ${table}; drop function refuse()`);
     }
   }
 

@@ -1,6 +1,7 @@
 /** Mail sent while something fails, and what is stored of it. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import { identifier } from '../src/db/sql.ts';
 import type { TestService } from './harness.ts';
 import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
 
@@ -33,7 +34,7 @@ export async function send(
 
 export async function countRows(sql: TestService['sql']): Promise<Record<string, number>> {
   const counts: Record<string, number> = {};
-  for (const table of tables) counts[table] = (await sql`select from ${sql(table)}`).count;
+  for (const table of tables) counts[table] = (await sql`select from ${identifier(table)}`).count;
   return counts;
 }
 

@@ -1,6 +1,7 @@
 /** What is removed when its time is over, in small batches, and what never is. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { identifier } from '../src/db/sql.ts';
 import { purgeDeletedWebhooks, purgeOld, purgeSpent } from '../src/store/purge.ts';
 import { startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 
@@ -98,7 +99,7 @@ describe('what is past its retention', () => {
     }
     assert.equal(await purgeSpent(sql, days), false);
     const count = async (table: string) =>
-      (await sql`select from ${sql(table)} where webhook_id = ${webhook.id}`).count;
+      (await sql`select from ${identifier(table)} where webhook_id = ${webhook.id}`).count;
     assert.equal(await count('retired_webhook_secrets'), 1);
     assert.equal(await count('replays'), 2);
   });

@@ -7,6 +7,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyInstance, fastify } from 'fastify';
 import { readConfig } from '../src/config.ts';
 import { makeLinks } from '../src/contract/links.ts';
+import { identifier } from '../src/db/sql.ts';
 import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
 import type { App } from '../src/http/services.ts';
@@ -163,7 +164,7 @@ async function make(path: string, owner: TestUser) {
   const read = async () => {
     const id = ids.findLast(isUuid) ?? '';
     const rows =
-      await service.sql`select to_jsonb(t) as row from ${service.sql(maker.table)} t where id = ${id}`;
+      await service.sql`select to_jsonb(t) as row from ${identifier(maker.table)} t where id = ${id}`;
     return rows.map(({ row }) => row);
   };
   return { ids, read };

@@ -9,6 +9,7 @@ import path from 'node:path';
 import { connect } from '../src/db/client.ts';
 import { openEmbedded } from '../src/db/embedded/open.ts';
 import { migrate } from '../src/db/migrate.ts';
+import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
 
@@ -38,7 +39,7 @@ async function startServer() {
 async function makeTemplate(url: string): Promise<string> {
   const name = templateName();
   const admin = connect(url, { max: 1, applicationName: 'posthorn tests' });
-  await admin`create database ${admin(name)}`;
+  await admin`create database ${identifier(name)}`;
   await admin.end();
   const sql = connect(databaseUrl(url, name), { max: 1, applicationName: 'posthorn tests' });
   await migrate(sql, log);
@@ -48,7 +49,7 @@ async function makeTemplate(url: string): Promise<string> {
 
 async function dropTemplate(url: string, name: string): Promise<void> {
   const admin = connect(url, { max: 1, applicationName: 'posthorn tests' });
-  await admin`drop database ${admin(name)} with (force)`;
+  await admin`drop database ${identifier(name)} with (force)`;
   await admin.end();
 }
 

@@ -3,10 +3,12 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, before, describe, test } from 'node:test';
 import { connect, errorCode } from '../src/db/client.ts';
+import { identifier } from '../src/db/sql.ts';
 import { newId } from '../src/lib/ids.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { makeDatabase } from './harness.ts';
+import { insertRows } from './insert.ts';
 
 const database = await makeDatabase();
 const sql = connect(database.url, { max: 2, applicationName: 'posthorn schema test' });
@@ -26,7 +28,7 @@ async function assertRefused(code: string, constraint: RegExp, query: Promise<un
     (thrown) => thrown,
   );
   assert.equal(errorCode(error), code, String(error ?? 'it was let through'));
-  assert.match(error.constraint_name ?? error.column_name, constraint);
+  assert.match(error.constraint ?? error.column, constraint);
 }
 
 const text = () => randomBytes(6).toString('hex');
@@ -45,20 +47,20 @@ async function addIdentity(ownerId: string, more: Record<string, unknown> = {}):
     value,
     value_key: value.toLowerCase(),
   };
-  await sql`insert into identities ${sql({ ...row, ...more })}`;
+  await insertRows(sql, 'identities', [{ ...row, ...more }]);
   return row.id;
 }
 
 async function addWebhook(ownerId: string, more: Record<string, unknown> = {}): Promise<string> {
   const row = { id: newId(), owner_id: ownerId, url: 'https://example.com/', secret: Buffer.from('s') };
-  await sql`insert into webhooks ${sql({ ...row, events: ['message.received'], ...more })}`;
+  await insertRows(sql, 'webhooks', [{ ...row, events: ['message.received'], ...more }]);
   return row.id;
 }
 
 async function addAccount(table: 'providers' | 'smtp_accounts', ownerId: string): Promise<string> {
   const id = newId();
   const row = table === 'providers' ? { kind: 'gmail' } : { host: 'smtp.example', port: 587 };
-  await sql`insert into ${sql(table)} ${sql({ id, owner_id: ownerId, ...row })}`;
+  await insertRows(sql, table, [{ id, owner_id: ownerId, ...row }]);
   return id;
 }
 
@@ -131,7 +133,7 @@ describe('only known words are stored', () => {
   test('a mailbox of another kind, and two of one kind, are refused', async () => {
     const identity_id = await addIdentity(owner);
     const add = (kind: string) =>
-      sql`insert into mailboxes ${sql({ id: newId(), owner_id: owner, identity_id, kind })}`;
+      insertRows(sql, 'mailboxes', [{ id: newId(), owner_id: owner, identity_id, kind }]);
     await assertRefused(check, /kind/, add('drafts'));
     await add('inbox');
     await assertRefused(unique, /identity_id_kind/, add('inbox'));
@@ -186,21 +188,21 @@ describe('references stay with one owner', () => {
 
 describe('deletions take along what hangs on them', () => {
   const count = async (table: string, column: string, id: string) =>
-    (await sql`select from ${sql(table)} where ${sql(column)} = ${id}`).count;
+    (await sql`select from ${identifier(table)} where ${identifier(column)} = ${id}`).count;
 
   async function furnish(ownerId: string) {
     const domain = await addIdentity(ownerId);
     const address = await addIdentity(ownerId, { value: `${text()}@x.example`, domain_identity_id: domain });
     const mailbox = newId();
     const row = { id: mailbox, owner_id: ownerId, identity_id: domain, kind: 'inbox' };
-    await sql`insert into mailboxes ${sql(row)}`;
-    await sql`insert into mailbox_sync ${sql({ mailbox_id: mailbox, owner_id: ownerId })}`;
+    await insertRows(sql, 'mailboxes', [row]);
+    await insertRows(sql, 'mailbox_sync', [{ mailbox_id: mailbox, owner_id: ownerId }]);
     const [restricted, free] = [
       await addWebhook(ownerId, { identity_id: domain }),
       await addWebhook(ownerId),
     ];
     const retired = { webhook_id: restricted, owner_id: ownerId, secret: Buffer.from('old') };
-    await sql`insert into retired_webhook_secrets ${sql(retired)}`;
+    await insertRows(sql, 'retired_webhook_secrets', [retired]);
     return { domain, address, mailbox, restricted, free };
   }
 

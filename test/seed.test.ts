@@ -168,8 +168,9 @@ test('seed 2.2: deleting an identity cascades to its mailboxes and to worker syn
   const mailboxes = await sql`select id from mailboxes where identity_id = ${id}`;
   const left = async () => ({
     mailboxes: (await sql`select from mailboxes where identity_id = ${id}`).count,
-    sync: (await sql`select from mailbox_sync where mailbox_id in ${sql(mailboxes.map((row) => row.id))}`)
-      .count,
+    sync: (
+      await sql`select from mailbox_sync where mailbox_id = any (${mailboxes.map((row) => row.id)}::uuid[])`
+    ).count,
   });
   assert.deepEqual(await left(), { mailboxes: 4, sync: 4 });
   assert.equal((await call('DELETE', `/identities/${id}`)).status, 204);
@@ -278,10 +279,7 @@ test("seed 4: GET /webhooks answers all the user's webhooks", async () => {
     body.find((webhook: { id: string }) => webhook.id === mine.id),
     record,
   );
-  const [{ count }] =
-    (await service.sql`select count(*)::int from webhooks where owner_id = ${user.userId}`) as [
-      { count: number },
-    ];
+  const [{ count }] = await service.sql`select count(*)::int from webhooks where owner_id = ${user.userId}`;
   assert.equal(body.length, count);
 });
 

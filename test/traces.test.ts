@@ -161,7 +161,7 @@ describe('mail over SMTP', () => {
 
   test('that could not be stored is told as such', async () => {
     const { address, identity } = await makeScene();
-    await service.sql.unsafe(`
+    await service.sql.script(`
       create function full_disk() returns trigger language plpgsql as
         $$ begin raise exception 'no room' using errcode = '53100'; end $$;
       create trigger full_disk before insert on messages for each row execute function full_disk()`);

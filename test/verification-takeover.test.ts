@@ -107,7 +107,7 @@ describe("the own token stands and the holder's is gone", () => {
 
     // In one transaction: both rows were written by the same.
     const rows = await sql`
-      select distinct xmin::text from identities where id in ${sql([one.theirs.id, one.mine.id])}`;
+      select distinct xmin::text from identities where id = any (${[one.theirs.id, one.mine.id]}::uuid[])`;
     assert.equal(rows.length, 1);
     const told = service.logged.filter(
       ({ to, identityId }) => to === 'failed' && identityId === one.theirs.id,

@@ -124,7 +124,7 @@ test('a look by itself shows for an unverified one, and not for one that failed'
   const [fresh, failed] = [await add(newDomain()), await add(newDomain())];
   await fail(failed);
   const waits = [await holdUp(fresh.value), await holdUp(failed.value)];
-  await sql`update identities set next_check_at = now() where id in ${sql([fresh.id, failed.id])}`;
+  await sql`update identities set next_check_at = now() where id = any (${[fresh.id, failed.id]}::uuid[])`;
   const loop = startLoop();
   for (const { asked } of waits) await asked();
   assert.deepEqual([await shown(fresh), await shown(failed)], ['pending', 'failed']);

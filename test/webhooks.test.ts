@@ -258,7 +258,7 @@ test('a deleted webhook is gone, with its secrets', async () => {
   }
   await purgeDeletedWebhooks(sql);
   const left = await sql`
-    select webhook_id from retired_webhook_secrets where webhook_id in ${sql([record.id, kept.id])}`;
+    select webhook_id from retired_webhook_secrets where webhook_id = any (${[record.id, kept.id]}::uuid[])`;
   assert.deepEqual([...left], [{ webhook_id: kept.id }]);
 });
 

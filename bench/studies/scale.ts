@@ -3,6 +3,7 @@
  * deliveries a second grow with the processes that make them, one database for all. docs/scaling.md rests on it. Linux only.
  */
 import { only, type Sql } from '../../src/db/client.ts';
+import { identifier } from '../../src/db/sql.ts';
 import { type DeliveryBench, startDeliveryBench } from '../deliveries.ts';
 import { type MailTools, mailSettings, makeIdentity, startMailTools } from '../mail.ts';
 import type { Cost, Costs } from '../model.ts';
@@ -160,7 +161,9 @@ async function countWrites(sql: Sql): Promise<number> {
 }
 
 async function countRows(sql: Sql, table: string): Promise<number> {
-  const { rows } = only(await sql<{ rows: number }[]>`select count(*)::int as rows from ${sql(table)}`);
+  const { rows } = only(
+    await sql<{ rows: number }[]>`select count(*)::int as rows from ${identifier(table)}`,
+  );
   return rows;
 }
 

@@ -29,12 +29,13 @@ export function completeData({ data, messageId, raw }: StoredData, links: Links,
   if (messageId === null) return data;
   const link = links.to(messageId, nowMs);
   const linked = data.replace(linkPlace, (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`);
-  const rest = { rawEmail: raw && readBytes(raw), rawEmailUrl: link.raw };
+  const rest = { rawEmail: raw && readRaw(raw), rawEmailUrl: link.raw };
   return `${linked.slice(0, -1)},${JSON.stringify(rest).slice(1)}`;
 }
 
-function readBytes(raw: Buffer): string {
-  return raw.toString(isUtf8(raw) ? 'utf8' : 'base64');
+function readRaw(base64: string): string {
+  const bytes = Buffer.from(base64, 'base64');
+  return bytes.toString(isUtf8(bytes) ? 'utf8' : 'base64');
 }
 
 /** The same for a message by itself, whole or as lists show it. */

@@ -1,78 +1,245 @@
 /**
- * The connection to PostgreSQL. `Sql` is what every store function takes: a pool or a transaction, the caller
- * decides. A database that is away fails a query within seconds, and the pool connects again by itself.
+ * The connections to PostgreSQL. `Sql` is what every store function takes: a pool or a transaction, the caller decides.
+ * Guarantees: all statements of a transaction run on one connection, and none runs elsewhere when that connection is lost; a
+ * database that is away fails a query within seconds, and the pool connects again by itself.
  */
-import { readFileSync } from 'node:fs';
-import { isIP } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { checkServerIdentity, type PeerCertificate } from 'node:tls';
-import type postgresTypes from 'postgres';
+import pg from 'pg';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
-import { postgres } from './driver.ts';
+import { type DatabaseAddress, readDatabaseUrl } from './address.ts';
+import { Connection, configure, describeError, type SessionOptions } from './connection.ts';
+import { makeSql, type Runner, type Sql } from './query.ts';
 
-// biome-ignore lint/complexity/noBannedTypes: the driver's own default for "no custom types".
-export type Sql = postgresTypes.ISql<{}>;
-export type Pool = postgresTypes.Sql;
+export type { Sql };
 
-/** An array type, which PostgreSQL writes as `{a,"b c",NULL}`. */
-function arrayType(oid: number, write: (value: unknown) => string) {
-  return {
-    to: oid,
-    from: [oid],
-    serialize: (values: readonly unknown[]) =>
-      `{${values.map((value) => (value === null ? 'NULL' : write(value))).join(',')}}`,
-    parse: (text: string) =>
-      [...text.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|[^,]+/g)].map(([plain, quoted]) =>
-        quoted === undefined ? plain : quoted.replace(/\\(.)/g, '$1'),
-      ),
+export interface Pool extends Sql {
+  begin<T>(work: (sql: Sql) => Promise<T>): Promise<T>;
+  /** Calls `heard` after each NOTIFY, and when a lost connection is back, since some may have been missed. */
+  listen(channel: string, heard: () => void): Promise<{ stop(): Promise<void> }>;
+  /** Waits for what is under way, `timeoutMs` at most, then cuts it. From the call on, new queries are refused. */
+  end(options?: { timeoutMs?: number }): Promise<void>;
+}
+
+export function connect(url: string, options: SessionOptions & { max: number }): Pool {
+  const address = readDatabaseUrl(url);
+  const connections = openPool(address, options);
+  const { use } = connections;
+  const runner: Runner = {
+    ask: (statement) => use((connection) => connection.ask(statement)),
+    askRows: (statement, take) => use((connection) => connection.askRows(statement, take)),
+    runScript: (text) => use((connection) => connection.runScript(text)),
   };
-}
-
-/** Any text between quotes. */
-function quoted(value: unknown): string {
-  const text = String(value);
-  return /["\\]/.test(text) ? `"${text.replace(/["\\]/g, '\\$&')}"` : `"${text}"`;
-}
-
-// Their oids are fixed in PostgreSQL's own catalogue.
-const types = {
-  textArray: arrayType(1009, quoted),
-  // No character of these means something in an array.
-  uuidArray: arrayType(2951, String),
-  intArray: arrayType(1007, String),
-  floatArray: arrayType(1022, String),
-  jsonArray: arrayType(199, quoted),
-};
-
-export function connect(
-  url: string,
-  options: { max: number; applicationName: string; statementTimeoutMs?: number },
-): Pool {
-  const { rest, isPrimaryWanted } = readHostWish(url);
-  const { plainUrl, ssl } = readTls(rest);
-  return postgres(plainUrl, {
-    max: options.max,
-    ...(ssl === undefined ? {} : { ssl }),
-    ...(isPrimaryWanted ? { target_session_attrs: 'primary' } : {}),
-    connect_timeout: 5,
-    // The driver's own backoff grows to 20 s, and a request would hang that long; ours is answered 503 soon.
-    backoff: () => 0.25,
-    // Fetching array types at connect crashes the process when the connection dies in the middle of it
-    // (porsager/postgres 3.4.9, an unhandled rejection), so the ones we use are told here.
-    fetch_types: false,
-    types,
-    connection: {
-      application_name: options.applicationName,
-      statement_timeout: options.statementTimeoutMs ?? 30_000,
-    },
-    onnotice: () => {},
+  return Object.assign(makeSql(runner), {
+    begin: <T>(work: (sql: Sql) => Promise<T>) => use((connection) => runTransaction(connection, work)),
+    listen: (channel: string, heard: () => void) => listen(address, options, channel, heard),
+    end: connections.end,
   });
 }
 
 /** One transaction: a new one on a pool, or the caller's own when it already is in one. */
 export function transaction<T>(sql: Sql, work: (sql: Sql) => Promise<T>): Promise<T> {
-  return 'begin' in sql ? ((sql as Pool).begin(work) as Promise<T>) : work(sql);
+  return 'begin' in sql ? (sql as Pool).begin(work) : work(sql);
+}
+
+/** A single connection for as long as it lasts, for whoever holds locks of the session. */
+export interface Session {
+  readonly sql: Sql;
+  /** Resolves when the connection is gone, whoever closed it. */
+  readonly gone: Promise<void>;
+  end(): Promise<void>;
+}
+
+export async function openSession(url: string, options: SessionOptions): Promise<Session> {
+  const connection = await connectFirst(readDatabaseUrl(url), options);
+  const { promise: gone, resolve } = Promise.withResolvers<void>();
+  connection.once('end', resolve);
+  return { sql: makeSql(connection), gone, end: () => connection.close() };
+}
+
+/** By the first route that leads to a server that will do. */
+async function connectFirst(address: DatabaseAddress, options: SessionOptions): Promise<Connection> {
+  let failure: unknown;
+  for (const route of address.routes) {
+    const connection = new Connection(configure(address, route, options));
+    try {
+      await connection.connect();
+      if (address.isPrimaryWanted) await connection.requirePrimary();
+      return connection;
+    } catch (error) {
+      failure = error;
+      await connection.close();
+    }
+  }
+  throw describeError(failure as Error);
+}
+
+interface Connections {
+  /** Lends a connection for the time of `work`. */
+  use<T>(work: (connection: Connection) => Promise<T>): Promise<T>;
+  end(options?: { timeoutMs?: number }): Promise<void>;
+}
+
+function openPool(address: DatabaseAddress, options: SessionOptions & { max: number }): Connections {
+  const { routes, isPrimaryWanted } = address;
+  const connections = new Set<Connection>();
+  let [route] = routes;
+  let inUse = 0;
+  let isEnding = false;
+  let isCut = false;
+  let drained = () => {};
+
+  class PooledConnection extends Connection {
+    constructor() {
+      super(configure(address, route, options));
+      connections.add(this);
+      this.once('end', () => connections.delete(this));
+    }
+  }
+  const pool = new pg.Pool({
+    Client: PooledConnection,
+    max: options.max,
+    idleTimeoutMillis: 0,
+    ...(isPrimaryWanted
+      ? {
+          verify: (client, done) =>
+            void (client as unknown as Connection).requirePrimary().then(() => done(), done),
+        }
+      : {}),
+  });
+  // A connection at rest was lost: the pool has removed it.
+  pool.on('error', () => {});
+
+  /** Tries each route once, beginning with the one that worked last. */
+  async function checkOut(): Promise<Connection & pg.PoolClient> {
+    for (let tries = 1; ; tries += 1) {
+      const tried = route;
+      try {
+        return (await pool.connect()) as unknown as Connection & pg.PoolClient;
+      } catch (error) {
+        // Unless another caller has moved on already.
+        if (route === tried) route = routes[(routes.indexOf(tried) + 1) % routes.length] ?? tried;
+        if (tries >= routes.length || isCut) throw describeError(error as Error);
+      }
+    }
+  }
+
+  async function use<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+    if (isEnding) throw closed();
+    inUse += 1;
+    try {
+      const connection = await checkOut();
+      try {
+        if (isCut) throw closed();
+        return await work(connection);
+      } finally {
+        connection.release(!connection.isReusable());
+      }
+    } finally {
+      inUse -= 1;
+      if (inUse === 0) drained();
+    }
+  }
+
+  async function end({ timeoutMs = Number.POSITIVE_INFINITY } = {}): Promise<void> {
+    isEnding = true;
+    const cut = () => {
+      isCut = true;
+      for (const connection of connections) connection.cut('The pool was closed');
+    };
+    if (inUse > 0) {
+      const timer = Number.isFinite(timeoutMs) ? setTimeout(cut, timeoutMs) : undefined;
+      await new Promise<void>((resolve) => {
+        drained = resolve;
+      });
+      clearTimeout(timer);
+    }
+    await pool.end();
+  }
+
+  return { use, end };
+}
+
+function closed(): Error {
+  return Object.assign(new Error('The connections to the database are closed'), { code: 'CONNECTION_LOST' });
+}
+
+async function runTransaction<T>(connection: Connection, work: (sql: Sql) => Promise<T>): Promise<T> {
+  let isOpen = true;
+  /** Statements run one after another, also when the work starts several at once. */
+  let last: Promise<unknown> = Promise.resolve();
+  function inTurn<A>(ask: () => Promise<A>): Promise<A> {
+    if (!isOpen) return Promise.reject(new Error('This transaction has ended'));
+    const answer = last.then(ask, ask);
+    last = answer;
+    return answer;
+  }
+
+  await connection.ask('begin');
+  try {
+    const result = await work(
+      makeSql({
+        ask: (statement) => inTurn(() => connection.ask(statement)),
+        askRows: (statement, take) => inTurn(() => connection.askRows(statement, take)),
+        runScript: (text) => inTurn(() => connection.runScript(text)),
+      }),
+    );
+    const { command } = await inTurn(() => connection.ask('commit'));
+    // After an error that the work swallowed, PostgreSQL answers a commit by rolling back.
+    if (command !== 'COMMIT')
+      throw new Error('The transaction was rolled back: one of its statements failed');
+    return result;
+  } catch (error) {
+    // On a connection that is lost, PostgreSQL has rolled back already.
+    await inTurn(() => connection.ask('rollback')).catch(() => {});
+    throw error;
+  } finally {
+    isOpen = false;
+  }
+}
+
+const relistenMs = 250;
+
+async function listen(
+  address: DatabaseAddress,
+  options: SessionOptions,
+  channel: string,
+  heard: () => void,
+): Promise<{ stop(): Promise<void> }> {
+  const stopping = new AbortController();
+  let connection = await open();
+
+  async function open(): Promise<Connection> {
+    const opened = await connectFirst(address, options);
+    opened.on('notification', heard);
+    try {
+      await opened.ask(`listen ${pg.escapeIdentifier(channel)}`);
+    } catch (error) {
+      await opened.close();
+      throw error;
+    }
+    opened.once('end', () => void reopen());
+    return opened;
+  }
+
+  async function reopen(): Promise<void> {
+    await delay(relistenMs, undefined, { signal: stopping.signal, ref: false }).catch(() => {});
+    if (stopping.signal.aborted) return;
+    try {
+      connection = await open();
+      heard();
+    } catch {
+      // Away: whoever listens also polls, and logs that.
+      await reopen();
+    }
+  }
+
+  return {
+    async stop() {
+      stopping.abort();
+      await connection.close();
+    },
+  };
 }
 
 /** The only row of an answer that always has one. */
@@ -91,10 +258,9 @@ const unavailable = new Set([
   'ETIMEDOUT',
   'EHOSTUNREACH',
   'ENETUNREACH',
-  'CONNECT_TIMEOUT',
-  'CONNECTION_CLOSED',
-  'CONNECTION_ENDED',
-  'CONNECTION_DESTROYED',
+  'CONNECTION_LOST', // ours, for errors that the driver gives no code
+  'STANDBY', // ours: none of the hosts is the primary
+  '0A000', // feature_not_supported: a prepared statement from before an upgrade of the schema
   '53100', // disk_full
   '53300', // too_many_connections
   '57P01', // admin_shutdown
@@ -145,74 +311,4 @@ function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return delay(ms, undefined, signal ? { signal } : {}).catch(() => {
     throw new OperatorError('Stopped while waiting for the database.');
   });
-}
-
-/**
- * Of several hosts the service wants the one that takes writes. The driver's own `read-write` asks a server for its default
- * only, which a standby has as well; `primary` asks what it is.
- */
-function readHostWish(url: string): { rest: string; isPrimaryWanted: boolean } {
-  const [address = '', query = ''] = url.split('?', 2);
-  const parameters = new URLSearchParams(query);
-  const wish = parameters.get('target_session_attrs');
-  parameters.delete('target_session_attrs');
-  if (![null, 'any', 'primary', 'read-write'].includes(wish)) {
-    throw new OperatorError(
-      `DATABASE_URL has target_session_attrs=${wish}, and Posthorn writes: leave it out, or say primary.`,
-    );
-  }
-  const rest = parameters.size > 0 ? `${address}?${parameters}` : address;
-  const isPrimaryWanted = readHosts(address).length > 1 || wish === 'primary' || wish === 'read-write';
-  return { rest, isPrimaryWanted };
-}
-
-type TlsOption = NonNullable<postgresTypes.Options<Record<string, never>>['ssl']>;
-
-/** libpq's TLS parameters; the driver knows `sslmode` alone and would send the files' names to the server. */
-function readTls(url: string): { plainUrl: string; ssl: TlsOption | undefined } {
-  const [address = '', query = ''] = url.split('?', 2);
-  const parameters = new URLSearchParams(query);
-  const take = (name: string) => {
-    const value = parameters.get(name);
-    parameters.delete(name);
-    return value;
-  };
-  const mode = take('sslmode');
-  const files = { ca: take('sslrootcert'), cert: take('sslcert'), key: take('sslkey') };
-  const plainUrl = parameters.size > 0 ? `${address}?${parameters}` : address;
-
-  const named = Object.entries(files).filter(
-    (entry): entry is [string, string] => entry[1] !== null && entry[1] !== 'system',
-  );
-  if (mode === 'disable' || (mode === null && named.length === 0))
-    return { plainUrl, ssl: mode ? false : undefined };
-  if (named.length === 0 && !mode?.startsWith('verify')) return { plainUrl, ssl: mode as TlsOption };
-  const contents = named.map(([option, file]) => [option, readPem(file)]);
-  // As libpq does: a root certificate makes `require` check the chain; only verify-full checks the name.
-  const checks = { rejectUnauthorized: files.ca !== null || mode?.startsWith('verify') === true };
-  const checkName = mode === 'verify-full' ? checkAgainst(readHosts(address)) : () => undefined;
-  return { plainUrl, ssl: { ...Object.fromEntries(contents), ...checks, checkServerIdentity: checkName } };
-}
-
-/** The driver names no address to TLS, and a certificate would be held against `localhost` instead. */
-function checkAgainst(hosts: readonly string[]) {
-  return (name: string, certificate: PeerCertificate): Error | undefined => {
-    const names = hosts.includes(name) ? [name] : hosts.filter((host) => isIP(host));
-    const faults = names.map((host) => checkServerIdentity(host, certificate));
-    return faults.includes(undefined) ? undefined : (faults[0] ?? checkServerIdentity(name, certificate));
-  };
-}
-
-function readHosts(address: string): string[] {
-  const [authority = ''] = address.replace(/^\w+:\/\//, '').split('/', 1);
-  const hosts = authority.slice(authority.lastIndexOf('@') + 1).split(',');
-  return hosts.map((host) => host.replace(/:\d+$/, '').replaceAll(/[[\]]/g, ''));
-}
-
-function readPem(file: string): string {
-  try {
-    return readFileSync(file, 'utf8');
-  } catch (cause) {
-    throw new OperatorError(`DATABASE_URL names the file ${file}, which cannot be read.`, { cause });
-  }
 }

@@ -29,7 +29,7 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
       // An index on a large table takes its time, and so does waiting for another process that makes one.
       await sql`set local statement_timeout = 0`;
       // Not `create table if not exists` alone: two at once can both find it missing and one fails.
-      await sql`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`.simple();
+      await sql.script(`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`);
       await sql`
         create table if not exists schema_migrations (
           version int primary key,
@@ -40,7 +40,7 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
         insert into schema_migrations (version, name) values (${migration.version}, ${migration.name})
         on conflict do nothing returning version`;
       if (inserted.count === 0) return;
-      await sql.unsafe(readFileSync(path.join(folder, migration.name), 'utf8')).simple();
+      await sql.script(readFileSync(path.join(folder, migration.name), 'utf8'));
       applied.push(migration.name);
     });
   }

@@ -27,7 +27,7 @@ export async function openDatabase(
   const pools = [connect(url, { max, applicationName })];
   const [sql] = pools as [Pool];
   const close = async () => {
-    await Promise.all(pools.map((pool) => pool.end({ timeout: 5 })));
+    await Promise.all(pools.map((pool) => pool.end({ timeoutMs: 5000 })));
     await embedded?.stop();
   };
 
@@ -35,7 +35,7 @@ export async function openDatabase(
     // The embedded one is handed out ready.
     if (!embedded) await waitForDatabase(sql, log, options.signal);
   } catch (error) {
-    await sql.end({ timeout: 0 });
+    await sql.end({ timeoutMs: 0 });
     throw error;
   }
   return {

@@ -22,9 +22,9 @@ export async function startWaker(sql: Pool, log: Log, here: (() => void) | null)
 
   function notify(): void {
     timer = undefined;
-    sql
-      .notify(channel, '')
-      .catch((err: unknown) => log.debug({ err }, 'could not wake other processes; they poll'));
+    sql`select pg_notify(${channel}, '')`.catch((err: unknown) =>
+      log.debug({ err }, 'could not wake other processes; they poll'),
+    );
   }
 
   return {
@@ -34,7 +34,7 @@ export async function startWaker(sql: Pool, log: Log, here: (() => void) | null)
     },
     async stop() {
       clearTimeout(timer);
-      await listening?.unlisten();
+      await listening?.stop();
     },
   };
 }

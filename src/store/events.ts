@@ -111,11 +111,12 @@ export interface StoredData {
   /** JSON text. */
   data: string;
   messageId: string | null;
-  raw: Buffer | null;
+  /** Base64: the driver reads it at less than two thirds of the cost of hex. */
+  raw: string | null;
 }
 
 function dataColumns(sql: Sql) {
-  return sql`events.data::text as data, events.message_id as "messageId", raw_chunks.bytes as raw`;
+  return sql`events.data::text as data, events.message_id as "messageId", encode(raw_chunks.bytes, 'base64') as raw`;
 }
 
 function withRaw(sql: Sql) {
@@ -140,16 +141,7 @@ export async function eachSmallEvent(
   maxBytes: number,
   take: (event: ReadEvent) => void,
 ): Promise<void> {
-  const failures: unknown[] = [];
-  await selectEventData(sql, ids, maxBytes).forEach((event) => {
-    // Called in the midst of the driver's reading, which nothing may break.
-    try {
-      take(event);
-    } catch (error) {
-      failures.push(error);
-    }
-  });
-  if (failures.length > 0) throw failures[0];
+  await selectEventData(sql, ids, maxBytes).forEach(take);
 }
 
 function selectEventData(sql: Sql, ids: readonly string[], maxBytes?: number) {

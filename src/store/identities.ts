@@ -3,6 +3,7 @@
  * there is one, whichever came first.
  */
 import { type Sql, transaction } from '../db/client.ts';
+import { assignments } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
@@ -128,13 +129,10 @@ async function findDomain(
 }
 
 async function createMailboxes(sql: Sql, ownerId: string, identityId: string): Promise<void> {
-  const mailboxes = mailboxKinds.map((kind) => ({
-    id: newId(),
-    owner_id: ownerId,
-    identity_id: identityId,
-    kind,
-  }));
-  await sql`insert into mailboxes ${sql(mailboxes)}`;
+  await sql`
+    insert into mailboxes (id, owner_id, identity_id, kind)
+    select id, ${ownerId}::uuid, ${identityId}::uuid, kind
+    from unnest(${mailboxKinds.map(newId)}::uuid[], ${mailboxKinds}::text[]) as made (id, kind)`;
 }
 
 async function linkAddresses(
@@ -204,11 +202,8 @@ export async function updateIdentity(
   changes: IdentityChanges,
 ): Promise<Identity | undefined> {
   if (Object.keys(changes).length === 0) return findIdentity(sql, ownerId, id);
-  const { meta, ...others } = changes;
-  // By way of text: the driver would encode a parameter of type json once more.
-  const assigned = meta === undefined ? others : { ...others, meta: sql`${meta}::text::json` };
   const [row] = await sql<Identity[]>`
-    update identities set ${sql(assigned as Record<string, string>)}, updated_at = now()
+    update identities set ${assignments({ ...changes })}, updated_at = now()
     where owner_id = ${ownerId} and id = ${id}
     returning ${columns(sql)}`;
   return row;

@@ -3,6 +3,7 @@
  * that come or go meanwhile neither repeat nor hide others.
  */
 import type { Sql } from '../db/client.ts';
+import { identifier } from '../db/sql.ts';
 
 export interface Position {
   /** `created_at` in microseconds since 1970. */
@@ -30,7 +31,7 @@ export function pageOf(sql: Sql, page: PageRequest, table?: string) {
     ? sql`and (created_at, id) <
         (timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid)`
     : sql``;
-  const createdAt = table === undefined ? sql`created_at` : sql`${sql(table)}.created_at`;
+  const createdAt = table === undefined ? sql`created_at` : sql`${identifier(table)}.created_at`;
   return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit + 1}`;
 }
 

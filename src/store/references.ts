@@ -1,5 +1,6 @@
 /** Whether an id that a caller names in a body is one of the owner's. */
 import type { Sql } from '../db/client.ts';
+import { identifier } from '../db/sql.ts';
 
 export type ReferencedTable = 'identities' | 'providers' | 'smtp_accounts';
 
@@ -9,6 +10,6 @@ export async function isOwned(
   table: ReferencedTable,
   id: string,
 ): Promise<boolean> {
-  const rows = await sql`select 1 from ${sql(table)} where owner_id = ${ownerId} and id = ${id}`;
+  const rows = await sql`select 1 from ${identifier(table)} where owner_id = ${ownerId} and id = ${id}`;
   return rows.count > 0;
 }

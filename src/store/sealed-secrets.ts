@@ -3,6 +3,7 @@
  * the key is the operator's.
  */
 import { only, type Sql } from '../db/client.ts';
+import { identifier } from '../db/sql.ts';
 
 export interface SealedSecret {
   place: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys';
@@ -40,8 +41,8 @@ export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
     );
     if (!isThere) continue;
     const found = await sql<SealedCount[]>`
-      select encode(substring(${sql(column)} from 1 for 4), 'hex') as "keyId", count(*)::int as count
-      from ${sql(table)} group by 1`;
+      select encode(substring(${identifier(column)} from 1 for 4), 'hex') as "keyId", count(*)::int as count
+      from ${identifier(table)} group by 1`;
     for (const { keyId, count } of found) counts.set(keyId, (counts.get(keyId) ?? 0) + count);
   }
   return [...counts].map(([keyId, count]) => ({ keyId, count })).sort((a, b) => (a.keyId < b.keyId ? -1 : 1));
@@ -65,5 +66,5 @@ export async function replaceSealed(sql: Sql, was: SealedSecret, sealed: Buffer)
   }
   const key = place === 'webhooks' ? 'id' : 'webhook_id';
   await sql`
-    update ${sql(place)} set secret = ${sealed} where ${sql(key)} = ${id} and secret = ${was.sealed}`;
+    update ${identifier(place)} set secret = ${sealed} where ${identifier(key)} = ${id} and secret = ${was.sealed}`;
 }

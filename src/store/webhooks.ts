@@ -1,5 +1,6 @@
 /** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
 import { only, type Sql, transaction } from '../db/client.ts';
+import { assignments } from '../db/sql.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export interface Webhook {
@@ -81,7 +82,7 @@ export async function updateWebhook(
   const cleared =
     changes.enabled === true ? { disabled_reason: null, first_failure_at: null, failed_tries: 0 } : {};
   const [row] = await sql<Webhook[]>`
-    update webhooks set ${sql({ ...changes, ...cleared })}, updated_at = now()
+    update webhooks set ${assignments({ ...changes, ...cleared })}, updated_at = now()
     where owner_id = ${ownerId} and id = ${id} and deleted_at is null
     returning ${columns(sql)}`;
   return row;

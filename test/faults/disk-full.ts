@@ -135,7 +135,7 @@ function fill(file: string, disk: string, leave: number): void {
 async function setLogAside(sql: Pool): Promise<void> {
   for (let segments = 0; segments < 5; segments += 1)
     await sql`select pg_logical_emit_message(true, 'faults', 'x'), pg_switch_wal()`;
-  await sql.unsafe('checkpoint');
+  await sql.script('checkpoint');
 }
 
 /** What PostgreSQL has set aside for its log is used up too, and it goes down: a log it cannot write is no log. */

@@ -94,7 +94,7 @@ async function giveTo({ cluster }: Postgres, name: string, content: string): Pro
 }
 
 async function setSynchronous(sql: Pool, names: string): Promise<void> {
-  await sql.unsafe(`alter system set synchronous_standby_names = '${names}'`);
+  await sql.script(`alter system set synchronous_standby_names = '${names}'`);
   await sql`select pg_reload_conf()`;
   await waitFor('the setting to be read', async () => {
     const [row] = await sql`show synchronous_standby_names`;
@@ -108,6 +108,6 @@ async function ask<T>({ port }: Postgres, password: string, work: (sql: Pool) =>
   try {
     return await work(sql);
   } finally {
-    await sql.end({ timeout: 1 });
+    await sql.end({ timeoutMs: 1000 });
   }
 }

@@ -121,7 +121,7 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
       try {
         return await work(sql);
       } finally {
-        await sql.end({ timeout: 1 });
+        await sql.end({ timeoutMs: 1000 });
       }
     },
     memoryMb: () => readMemoryMb(program?.pid ?? 0),

@@ -11,8 +11,7 @@ import { dirname, join, relative } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
-import { only, type Pool } from '../client.ts';
-import { postgres } from '../driver.ts';
+import { only, openSession, type Session, type Sql } from '../client.ts';
 import { codeOf, syncFolder } from './cluster.ts';
 import { openEmbedded } from './open.ts';
 
@@ -52,15 +51,17 @@ export async function backUpEmbedded(options: {
   await requireFreePlace(to, dataDir);
   const unfinished = `${to}.unfinished-${randomBytes(4).toString('hex')}`;
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
-  // One connection for the whole: a backup is its session's, and the driver would renew one after half an hour.
-  const sql = postgres(embedded.url, { max: 1, max_lifetime: null, fetch_types: false, onnotice: () => {} });
+  let session: Session | undefined;
   try {
+    // One connection for the whole: a backup belongs to its session. Its checkpoint may take minutes.
+    const patient = { applicationName: 'posthorn backup', statementTimeoutMs: 0 };
+    session = await openSession(embedded.url, patient);
     // Nobody else may enter until it is whole: as root we hand its files to PostgreSQL's user one by one, who could put links
     // in their place.
     await mkdir(unfinished, { mode: 0o700 });
     try {
       const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
-      await copyCluster(sql, pgdata, join(unfinished, 'postgres'), copying);
+      await copyCluster(session.sql, pgdata, join(unfinished, 'postgres'), copying);
       const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
       await chmod(unfinished, 0o755);
       await syncFolder(unfinished);
@@ -78,7 +79,7 @@ export async function backUpEmbedded(options: {
       { cause: error },
     );
   } finally {
-    await sql.end({ timeout: 5 });
+    await session?.end();
     await embedded.stop();
   }
 }
@@ -90,7 +91,7 @@ function isOfThePlace(error: unknown): error is Error {
   return placeFaults.has(codeOf(error) ?? '');
 }
 
-async function copyCluster(sql: Pool, pgdata: string, target: string, copying: Copying): Promise<void> {
+async function copyCluster(sql: Sql, pgdata: string, target: string, copying: Copying): Promise<void> {
   // Of this session and gone with it: until then PostgreSQL keeps the WAL that is written from here on.
   const slot = `posthorn_backup_${randomBytes(6).toString('hex')}`;
   await sql`select pg_create_physical_replication_slot(${slot}, true, true)`;

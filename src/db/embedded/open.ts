@@ -8,8 +8,9 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
+import type { Session } from '../client.ts';
 import { type Cluster, codeOf, openCluster } from './cluster.ts';
-import { closeGuard, type Guard, isLastOut, joinServer, renameSession, takeServeLock } from './guard.ts';
+import { isLastOut, joinServer, renameSession, takeServeLock } from './guard.ts';
 import {
   findLastPort,
   findPostmaster,
@@ -40,8 +41,8 @@ interface EmbeddedOptions {
   settings?: Record<string, string>;
 }
 
-interface Session {
-  readonly guard: Guard;
+interface Entered {
+  readonly guard: Session;
   readonly port: number;
   readonly adopted: boolean;
 }
@@ -58,11 +59,11 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
   const stopping = new AbortController();
   let name = `posthorn ${options.purpose} pid=${process.pid}`;
   let port: number | undefined;
-  let session: Session | undefined;
+  let session: Entered | undefined;
   let recovery: Promise<void> | undefined;
   let stopped: Promise<void> | undefined;
 
-  async function enter(): Promise<Session> {
+  async function enter(): Promise<Entered> {
     const entered = await reach({ cluster, options, name, port, signal: stopping.signal });
     session = entered;
     port = entered.port;
@@ -73,9 +74,9 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
     return entered;
   }
 
-  async function recover(lost: Guard): Promise<void> {
+  async function recover(lost: Session): Promise<void> {
     log.warn('lost the embedded PostgreSQL; bringing it back');
-    await closeGuard(lost);
+    await lost.end();
     for (let waitMs = 100; !stopping.signal.aborted; waitMs = Math.min(2 * waitMs, 5_000)) {
       try {
         const back = await enter();
@@ -126,7 +127,7 @@ interface Reaching {
 }
 
 /** Adopts or starts, again and again until it holds, whoever else starts, stops or kills the server meanwhile. */
-async function reach(reaching: Reaching): Promise<Session> {
+async function reach(reaching: Reaching): Promise<Entered> {
   const { cluster, options, signal } = reaching;
   const { pgdata } = cluster;
   const requirePatience = beginWaiting(pgdata, options.log);
@@ -173,9 +174,9 @@ function beginWaiting(pgdata: string, log: Log): (state: string, end: LaunchEnd 
 }
 
 /** An error means that the server went away or was not ready after all: then the caller looks again. */
-async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | Error> {
+async function tryToJoin(reaching: Reaching, port: number): Promise<Session | Error> {
   const { cluster, options, name } = reaching;
-  let guard: Guard | undefined;
+  let guard: Session | undefined;
   try {
     guard = await joinServer(urlOf(cluster, port, 'postgres'), name);
     if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
@@ -188,7 +189,7 @@ async function tryToJoin(reaching: Reaching, port: number): Promise<Guard | Erro
   }
 }
 
-async function leave(guard: Guard, cluster: Cluster, log: Log): Promise<void> {
+async function leave(guard: Session, cluster: Cluster, log: Log): Promise<void> {
   try {
     const last = await isLastOut(guard);
     if (last && !(await stopServer(cluster.pgdata, patienceMs))) {
@@ -197,7 +198,7 @@ async function leave(guard: Guard, cluster: Cluster, log: Log): Promise<void> {
   } catch (err) {
     log.debug({ err }, 'the embedded PostgreSQL was gone before we left');
   } finally {
-    await closeGuard(guard);
+    await guard.end();
   }
 }
 
