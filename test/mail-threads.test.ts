@@ -147,7 +147,12 @@ describe('mailboxes', () => {
       const [request] = await receiver.received(1);
       const { message } = JSON.parse(request?.body.toString() ?? '').data;
       assert.deepEqual(message.authentication.spf, { result: 'fail', domain });
-      assert.deepEqual(message.authentication.dmarc, { result: 'fail', policy, aligned: false });
+      assert.deepEqual(message.authentication.dmarc, {
+        result: 'fail',
+        policy,
+        aligned: false,
+        reason: null,
+      });
       const [box] = await service.sql`
         select id from mailboxes where identity_id = ${to.id} and kind = ${mailbox}`;
       assert.deepEqual(message.mailbox, { id: box?.id, kind: mailbox });

@@ -213,7 +213,7 @@ describe('a message that came over SMTP', () => {
       authentication: {
         spf: { result: 'none', domain: 'sender.example' },
         dkim: [],
-        dmarc: { result: 'none', policy: null, aligned: null },
+        dmarc: { result: 'none', policy: null, aligned: null, reason: null },
         arc: { result: 'none' },
       },
       autoSubmitted: 'auto-replied',

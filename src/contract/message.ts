@@ -1,89 +1,107 @@
-/** A message as the interface shows it: every key always present, `null` or `[]` when absent. */
+/**
+ * A message as it leaves the service: in events, by itself and, in short, in lists. The type, the validation, the documentation
+ * and the checked sample come from this schema. Every key is always present: `null` or `[]` where there is nothing to say.
+ */
+import { type Static, type TProperties, Type } from 'typebox';
+import { identityKinds, mailboxKinds } from '../store/identities.ts';
+import { NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
 
-import type { Authentication } from '../mailauth/authenticate.ts';
-import type { ParsedMessage } from '../mime/parse.ts';
-import type { Receiver } from '../store/receivers.ts';
-import { placeLink } from './payload.ts';
-
-export interface Envelope {
-  mailFrom: string | null;
-  rcptTo: string[];
-  remoteIp: string | null;
-  helo: string | null;
-  tls: { version: string; cipher: string } | null;
+function closed<Properties extends TProperties>(properties: Properties) {
+  return Type.Object(properties, { additionalProperties: false });
 }
 
-export interface MessageParts {
-  id: string;
-  threadId: string;
-  source: 'smtp' | 'api';
-  receivedAt: Date;
-  size: number;
-  identity: Receiver;
-  tag: string | null;
-  envelope: Envelope;
-  parsed: ParsedMessage;
-  authentication: Authentication;
-}
+const Address = closed({
+  name: NullableString,
+  address: Type.Unsafe<string | null>({
+    ...NullableString,
+    description: 'Null where there is a name and no usable address.',
+  }),
+});
+const NullableAddress = Type.Union([Address, Type.Null()]);
 
-export type Message = ReturnType<typeof composeMessage>;
+const Identity = closed({
+  id: Uuid,
+  publicId: Type.String(),
+  kind: oneOf(identityKinds),
+  value: Type.String(),
+});
 
-export function composeMessage({
-  id,
-  threadId,
-  identity,
-  envelope,
-  parsed,
-  authentication,
-  ...rest
-}: MessageParts) {
-  const mailbox = isSpam(authentication)
-    ? { id: identity.spamId, kind: 'spam' }
-    : { id: identity.inboxId, kind: 'inbox' };
-  return {
-    id,
-    identity: {
-      id: identity.id,
-      publicId: identity.publicId,
-      kind: identity.kind,
-      value: identity.value,
-    },
-    mailbox,
-    source: rest.source,
-    messageId: parsed.messageId,
-    inReplyTo: parsed.inReplyTo,
-    references: parsed.references,
-    threadId,
-    date: parsed.date,
-    receivedAt: rest.receivedAt.toISOString(),
-    size: rest.size,
-    from: parsed.from,
-    sender: parsed.sender,
-    replyTo: parsed.replyTo,
-    to: parsed.to,
-    cc: parsed.cc,
-    bcc: parsed.bcc,
-    recipient: envelope.rcptTo[0] ?? null,
-    tag: rest.tag,
-    subject: parsed.subject,
-    text: parsed.text,
-    html: parsed.html,
-    preview: parsed.preview,
-    headers: parsed.headers,
-    envelope,
-    authentication,
-    autoSubmitted: parsed.autoSubmitted,
-    attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
-    truncated: parsed.truncated,
-  };
-}
+const Envelope = closed({
+  mailFrom: NullableString,
+  rcptTo: Type.Array(Type.String()),
+  remoteIp: NullableString,
+  helo: NullableString,
+  tls: Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
+});
 
-/** The sender's own domain asks that such mail be kept out. */
-function isSpam({ dmarc }: Authentication): boolean {
-  return dmarc.result === 'fail' && (dmarc.policy === 'reject' || dmarc.policy === 'quarantine');
-}
+const Authentication = closed({
+  spf: closed({ result: Type.String(), domain: NullableString }),
+  dkim: Type.Array(
+    closed({
+      result: Type.String(),
+      domain: NullableString,
+      selector: NullableString,
+      aligned: Type.Boolean(),
+      reason: NullableString,
+    }),
+  ),
+  dmarc: closed({
+    result: Type.String(),
+    policy: NullableString,
+    aligned: NullableBoolean,
+    reason: NullableString,
+  }),
+  arc: closed({ result: Type.String() }),
+});
+
+const Attachment = closed({
+  id: Type.String(),
+  filename: NullableString,
+  contentType: Type.String(),
+  size: Type.Integer(),
+  disposition: NullableString,
+  contentId: NullableString,
+  sha256: Type.String(),
+  url: Type.String(),
+});
+
+export const Message = closed({
+  id: Uuid,
+  identity: Identity,
+  mailbox: closed({ id: Uuid, kind: oneOf(mailboxKinds) }),
+  source: oneOf(['smtp', 'imap', 'provider', 'api', 'submission']),
+  messageId: NullableString,
+  inReplyTo: NullableString,
+  references: Type.Array(Type.String()),
+  threadId: Type.String(),
+  date: NullableString,
+  receivedAt: Timestamp,
+  size: Type.Integer(),
+  from: NullableAddress,
+  sender: NullableAddress,
+  replyTo: Type.Array(Address),
+  to: Type.Array(Address),
+  cc: Type.Array(Address),
+  bcc: Type.Array(Address),
+  recipient: NullableString,
+  tag: NullableString,
+  subject: NullableString,
+  text: NullableString,
+  html: NullableString,
+  preview: NullableString,
+  headers: Type.Array(closed({ name: Type.String(), value: Type.String() })),
+  envelope: Envelope,
+  authentication: Authentication,
+  autoSubmitted: NullableString,
+  attachments: Type.Array(Attachment),
+  truncated: Type.Array(Type.String()),
+});
+export type Message = Static<typeof Message>;
 
 /** As lists show it. */
-export function summarize({ text, html, headers, ...light }: Message) {
-  return light;
+export const MessageSummary = Type.Omit(Message, ['text', 'html', 'headers']);
+export type MessageSummary = Static<typeof MessageSummary>;
+
+export function summarize({ text, html, headers, ...summary }: Message): MessageSummary {
+  return summary;
 }

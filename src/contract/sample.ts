@@ -1,6 +1,7 @@
 /** The `data` of a sample `message.received`: every field that a real one has, and `"test": true`. */
 import { createHash } from 'node:crypto';
 import { newId } from '../lib/ids.ts';
+import type { MessageReceivedData } from './payload.ts';
 
 const rawEmail = [
   'From: Ada Lovelace <ada@example.com>',
@@ -14,16 +15,15 @@ const rawEmail = [
   '',
 ].join('\r\n');
 
-export function sampleData() {
+export function sampleData(): MessageReceivedData {
   const id = newId();
-  const identity = { id: newId(), publicId: 'sampleSAMP', kind: 'email', value: 'test@example.net' };
   const text = 'If you can read this, your webhook works.\n';
   const [head = ''] = rawEmail.split('\r\n\r\n', 1);
   return {
     test: true,
     message: {
       id,
-      identity,
+      identity: { id: newId(), publicId: 'sampleSAMP', kind: 'email', value: 'test@example.net' },
       mailbox: { id: newId(), kind: 'inbox' },
       source: 'api',
       messageId: '<test@example.com>',
@@ -59,7 +59,7 @@ export function sampleData() {
       authentication: {
         spf: { result: 'none', domain: null },
         dkim: [],
-        dmarc: { result: 'none', policy: null, aligned: null },
+        dmarc: { result: 'none', policy: null, aligned: null, reason: null },
         arc: { result: 'none' },
       },
       autoSubmitted: null,

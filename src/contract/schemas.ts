@@ -7,6 +7,7 @@ import { type TSchema, type TUnsafe, Type } from 'typebox';
 export const Uuid = Type.String({ format: 'uuid' });
 export const NullableUuid = Type.Unsafe<string | null>({ type: ['string', 'null'], format: 'uuid' });
 export const NullableString = Type.Unsafe<string | null>({ type: ['string', 'null'] });
+export const NullableBoolean = Type.Unsafe<boolean | null>({ type: ['boolean', 'null'] });
 export const Timestamp = Type.String({ format: 'date-time' });
 export const NullableTimestamp = Type.Unsafe<string | null>({
   type: ['string', 'null'],

@@ -3,11 +3,12 @@
  * for each identity. Guarantee: what is answered as taken is committed, once; nothing is half stored.
  */
 import { createHash } from 'node:crypto';
-import { composeMessage, type Envelope, summarize } from '../contract/message.ts';
+import { type Message, summarize } from '../contract/message.ts';
 import { storeData } from '../contract/payload.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { chunkBytes, findThread, type NewMessage, type Recorded, recordMessage } from '../store/messages.ts';
+import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
 import type { Routed } from './route.ts';
 import { messageKey, readThread, repeatKey } from './thread.ts';
@@ -16,7 +17,7 @@ export interface IncomingMail {
   source: 'smtp' | 'api';
   /** The bytes as the client meant them. */
   raw: Buffer;
-  envelope: Omit<Envelope, 'rcptTo'>;
+  envelope: Omit<Message['envelope'], 'rcptTo'>;
   recipients: readonly Routed[];
 }
 
@@ -82,7 +83,7 @@ function compose(parts: AcceptParts, mail: IncomingMail, examined: Examination):
           : undefined;
       const message = composeMessage({
         ...{ id, threadId: found ?? threadId, source: mail.source, receivedAt, size: mail.raw.length },
-        ...{ identity, tag, envelope: order(envelope), parsed, authentication },
+        ...{ identity, tag, envelope, parsed, authentication },
       });
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
@@ -97,9 +98,4 @@ function compose(parts: AcceptParts, mail: IncomingMail, examined: Examination):
       };
     }),
   );
-}
-
-/** As the interface lists them. */
-function order({ mailFrom, rcptTo, remoteIp, helo, tls }: Envelope): Envelope {
-  return { mailFrom, rcptTo, remoteIp, helo, tls };
 }

@@ -15,7 +15,7 @@ export type IdentityKind = (typeof identityKinds)[number];
 export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
 type IdentityStatus = (typeof identityStatuses)[number];
 
-const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
+export const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
 
 /** The identity object of the interface, field by field. */
 export interface Identity {

@@ -9,10 +9,10 @@ import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { Ajv } from 'ajv';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
-import { messageSchema } from '../../src/contract/event-types.ts';
-import { composeMessage } from '../../src/contract/message.ts';
+import { Message } from '../../src/contract/message.ts';
 import { type Authentication, type Envelope, makeAuthenticate } from '../../src/mailauth/authenticate.ts';
 import { type ParsedMessage, parseMessage } from '../../src/mime/parse.ts';
+import { composeMessage } from '../../src/receiving/compose.ts';
 import type { Answer, DnsServer } from '../dns.ts';
 import type { TestUser } from '../harness.ts';
 import { checkMessage, checkStrings } from '../mail-invariants.ts';
@@ -47,9 +47,7 @@ const results = {
   policy: ['none', 'quarantine', 'reject', null],
   arc: ['pass', 'fail', 'none', 'temperror'],
 };
-const validateMessage = new Ajv({ strict: false, allErrors: true, validateFormats: false }).compile(
-  messageSchema,
-);
+const validateMessage = new Ajv({ strict: false, allErrors: true, validateFormats: false }).compile(Message);
 
 export const mime: Target = {
   about: 'messages of any bytes are parsed and authenticated',

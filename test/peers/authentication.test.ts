@@ -44,14 +44,14 @@ async function send(author: string, { from = author, body = 'Hello,\n\n.  dots a
   return got;
 }
 
-const signature = { result: 'pass', domain: 'signed.example', selector: 'mail', aligned: true };
+const signature = { result: 'pass', domain: 'signed.example', selector: 'mail', aligned: true, reason: null };
 
 test('mail from where its domain says, with its signature', async () => {
   const { authentication, mailbox } = await send('ada@signed.example');
   assert.deepEqual(authentication, {
     spf: { result: 'pass', domain: 'signed.example' },
     dkim: [signature],
-    dmarc: { result: 'pass', policy: 'reject', aligned: true },
+    dmarc: { result: 'pass', policy: 'reject', aligned: true, reason: null },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'inbox');
@@ -62,7 +62,7 @@ test('mail that its domain disowns is spam', async () => {
   assert.deepEqual(authentication, {
     spf: { result: 'fail', domain: 'forged.example' },
     dkim: [],
-    dmarc: { result: 'fail', policy: 'reject', aligned: false },
+    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: null },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');
@@ -73,7 +73,7 @@ test("another domain's signature and softfail do not speak for the author's", as
   assert.deepEqual(authentication, {
     spf: { result: 'softfail', domain: 'borrowed.example' },
     dkim: [{ ...signature, aligned: false }],
-    dmarc: { result: 'fail', policy: 'quarantine', aligned: false },
+    dmarc: { result: 'fail', policy: 'quarantine', aligned: false, reason: null },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');
@@ -87,7 +87,7 @@ test('a message altered after it was signed fails, and SPF of another domain doe
   assert.deepEqual(authentication, {
     spf: { result: 'pass', domain: 'included.example' },
     dkim: [{ ...signature, result: 'fail' }],
-    dmarc: { result: 'fail', policy: 'reject', aligned: false },
+    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: null },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');
@@ -98,7 +98,7 @@ test('of a domain that says nothing, nothing is said', async () => {
   assert.deepEqual(authentication, {
     spf: { result: 'none', domain: 'silent.example' },
     dkim: [],
-    dmarc: { result: 'none', policy: null, aligned: null },
+    dmarc: { result: 'none', policy: null, aligned: null, reason: null },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'inbox');

@@ -2,8 +2,8 @@
 
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { Type } from 'typebox';
-import { messageSchema } from '../../contract/event-types.ts';
+import { type TSchema, Type } from 'typebox';
+import { Message, MessageSummary } from '../../contract/message.ts';
 import { completeMessage } from '../../contract/payload.ts';
 import {
   defaultShortPage,
@@ -42,8 +42,9 @@ const readBytes = { inAll: 64 * 1024 * 1024, perKey: 32 * 1024 * 1024 };
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 /** Sent as text that is known to be so: a serialiser would only cost. */
-const Message = Type.Unsafe<unknown>(messageSchema);
-const MessageList = Type.Unsafe<unknown>(Type.Array(Type.Omit(messageSchema, ['text', 'html', 'headers'])));
+const json = (schema: TSchema) => ({
+  content: { 'application/json': { schema: Type.Unsafe<unknown>(schema) } },
+});
 
 export function messageRoutes(app: App, services: Services): void {
   const { sql, links } = services;
@@ -56,7 +57,7 @@ export function messageRoutes(app: App, services: Services): void {
         tags,
         summary: 'Your messages, without text, html and headers',
         querystring: Filters,
-        response: { 200: { content: { 'application/json': { schema: MessageList } } } },
+        response: { 200: json(Type.Array(MessageSummary)) },
       },
     },
     async (request, reply) => {
@@ -64,7 +65,7 @@ export function messageRoutes(app: App, services: Services): void {
       const page = readPage(request.query, defaultShortPage);
       const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
       const now = Date.now();
-      const rows = found.rows.map(({ id, summary }) => completeMessage(summary, id, links, now));
+      const rows = found.rows.map(({ summary }) => completeMessage(summary as MessageSummary, links, now));
       sendPage(services, request, reply, { ...found, rows });
       return sendJson(reply, rows);
     },
@@ -78,14 +79,14 @@ export function messageRoutes(app: App, services: Services): void {
         tags,
         summary: 'One message, as `message.received` tells it',
         params: IdParams,
-        response: { 200: { content: { 'application/json': { schema: Message } } } },
+        response: { 200: json(Message) },
       },
     },
     async (request, reply) => {
       const { id } = request.params;
       const message = await findMessage(sql, request.ownerId, id);
       if (!message) throw new Problem('not_found');
-      return sendJson(reply, completeMessage(message, id, links, Date.now()));
+      return sendJson(reply, completeMessage(message as Message, links, Date.now()));
     },
   );
 
