@@ -1,6 +1,7 @@
 /** The events there are, and the shape of what a webhook is sent for each. */
-import type { TSchema } from 'typebox';
+import { type Static, type TSchema, Type } from 'typebox';
 import { MessageReceived } from './payload.ts';
+import { oneOf } from './schemas.ts';
 
 export const eventNames = [
   'message.received',
@@ -8,17 +9,17 @@ export const eventNames = [
   'message.delivered',
   'message.bounced',
 ] as const;
-type EventName = (typeof eventNames)[number];
 
-interface EventType {
-  name: EventName;
-  availability: 'supported' | 'coming_soon';
-  description: string;
-  /** JSON Schema of the body that is POSTed; null while the event is not there yet. */
-  schema: TSchema | null;
-}
+export const EventType = Type.Object({
+  name: oneOf(eventNames),
+  availability: oneOf(['supported', 'coming_soon']),
+  description: Type.String(),
+  schema: Type.Unsafe<TSchema | null>({
+    description: 'JSON Schema of what is POSTed; null until the event is supported.',
+  }),
+});
 
-export const eventTypes: readonly EventType[] = [
+export const eventTypes: readonly Static<typeof EventType>[] = [
   {
     name: 'message.received',
     availability: 'supported',

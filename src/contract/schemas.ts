@@ -2,7 +2,7 @@
  * The building blocks of request and answer schemas. A schema here validates, types and documents at once.
  * Answers use `type: [.., 'null']` rather than unions: the serialiser is twice as fast on them.
  */
-import { type TSchema, type TUnsafe, Type } from 'typebox';
+import { type Static, type TProperties, type TSchema, type TUnsafe, Type } from 'typebox';
 
 export const Uuid = Type.String({ format: 'uuid' });
 export const NullableUuid = Type.Unsafe<string | null>({ type: ['string', 'null'], format: 'uuid' });
@@ -71,3 +71,20 @@ export function listQuery<Filters extends Record<string, TSchema>>(
     { additionalProperties: false },
   );
 }
+
+/**
+ * The schema of an answer that shows a row of the store. It compiles only with exactly the fields of `Row`, each with a schema
+ * that allows every value of that field, so that row and answer cannot drift apart.
+ */
+export function rowSchema<Row>() {
+  return <Fields extends TProperties>(fields: Fields & FieldsOf<Row, Fields>) =>
+    Type.Object(fields as Fields);
+}
+
+type FieldsOf<Row, Fields extends TProperties> = {
+  [Key in keyof Row | keyof Fields]: Key extends keyof Row & keyof Fields
+    ? Row[Key] extends Static<Fields[Key]>
+      ? Fields[Key]
+      : never
+    : never;
+};

@@ -3,10 +3,14 @@
  * Guarantees: what could not be looked up is `unknown`, never missing; every record that is not right says in one sentence what
  * is wrong and what to do; what others wrote into DNS comes back printable and bounded.
  */
+import type { DnsRecord } from '../contract/identity.ts';
 import { type DkimKey, judgeDkim, writeDkimRecord } from './dkim.ts';
 import { judgeDmarc, mildestDmarc } from './dmarc.ts';
 import { plainName } from './names.ts';
 import { judgeSpf } from './spf.ts';
+
+export type { DnsRecord };
+export type RecordStatus = DnsRecord['status'];
 
 export interface Question {
   name: string;
@@ -22,25 +26,6 @@ export type Answer =
 
 /** By `questionKey`. */
 export type Answers = ReadonlyMap<string, Answer>;
-
-export type RecordStatus = 'missing' | 'mismatch' | 'valid' | 'unknown';
-
-/** One of `dns_records`, in the interface's words and order. */
-export interface DnsRecord {
-  type: 'TXT' | 'MX';
-  name: string;
-  value: string;
-  ttl: number;
-  priority?: number;
-  purpose: 'ownership' | 'mx' | 'spf' | 'dkim' | 'dmarc';
-  required: boolean;
-  status: RecordStatus;
-  found: string[];
-  /** ISO 8601; null before the first look. */
-  checkedAt: string | null;
-  note?: string;
-  graceUntil?: string;
-}
 
 export interface Wanted {
   domain: string;

@@ -1,15 +1,16 @@
 /** Provisioning without a terminal: the operator's token makes users and their keys. */
 import { Type } from 'typebox';
-import { body, IdParams, Timestamp, Uuid } from '../../contract/schemas.ts';
+import { CreatedApiKey } from '../../contract/api-key.ts';
+import { body, IdParams } from '../../contract/schemas.ts';
+import { User } from '../../contract/user.ts';
 import { readIdentityValue } from '../../identities/value.ts';
 import { Problem } from '../../problems.ts';
 import { createApiKey } from '../../store/api-keys.ts';
 import { ensureUser, findUser } from '../../store/users.ts';
 import { answerOnce } from '../idempotency.ts';
 import { type App, locate, type Services } from '../services.ts';
-import { CreatedApiKey, findPast, NewApiKey } from './api-keys.ts';
+import { findPast, NewApiKey } from './api-keys.ts';
 
-const User = Type.Object({ userId: Uuid, email: Type.String(), createdAt: Timestamp });
 const NewUser = body(
   { email: Type.String({ format: 'email-address' }) },
   { example: { email: 'ada@example.com' } },

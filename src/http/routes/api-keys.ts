@@ -1,15 +1,13 @@
 /** The owner's own API keys. */
 import { Type } from 'typebox';
+import { ApiKey, CreatedApiKey } from '../../contract/api-key.ts';
 import {
   body,
   IdParams,
   listQuery,
   maxPage,
-  NullableString,
   NullableTimestamp,
   nullableText,
-  Timestamp,
-  Uuid,
 } from '../../contract/schemas.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
@@ -18,20 +16,6 @@ import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import { type App, locate, type Services } from '../services.ts';
 
-const record = {
-  id: Uuid,
-  name: NullableString,
-  prefix: Type.String({ description: 'The first 8 characters of the key.' }),
-  suffix: Type.String({ description: 'The last 4.' }),
-  createdAt: Timestamp,
-  expiresAt: NullableTimestamp,
-  lastUsedAt: NullableTimestamp,
-};
-const ApiKey = Type.Object(record);
-export const CreatedApiKey = Type.Object({
-  ...record,
-  apiKey: Type.String({ description: 'Shown this once.' }),
-});
 export const NewApiKey = body(
   {
     name: Type.Optional(nullableText(100)),

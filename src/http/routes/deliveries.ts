@@ -1,16 +1,14 @@
 /** Deliveries: what became of each event for each webhook, and sending one again. */
 import { Type } from 'typebox';
+import { Delivery, DeliveryWithAttempts } from '../../contract/delivery.ts';
 import { eventNames } from '../../contract/event-types.ts';
 import {
   defaultShortPage,
   IdParams,
   listQuery,
   maxShortPage,
-  NullableString,
-  NullableTimestamp,
   oneOf,
   Timestamp,
-  Uuid,
 } from '../../contract/schemas.ts';
 import { Problem } from '../../problems.ts';
 import {
@@ -24,36 +22,6 @@ import { findWebhook } from '../../store/webhooks.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import type { App, Services } from '../services.ts';
-
-const record = {
-  id: Uuid,
-  eventId: Uuid,
-  webhookId: Uuid,
-  event: Type.String(),
-  status: oneOf(deliveryStatuses),
-  attemptCount: Type.Integer(),
-  nextAttemptAt: NullableTimestamp,
-  createdAt: Timestamp,
-  completedAt: NullableTimestamp,
-};
-const Delivery = Type.Object(record);
-
-export const Attempt = Type.Object({
-  id: Uuid,
-  startedAt: Timestamp,
-  durationMs: Type.Integer(),
-  responseStatus: Type.Unsafe<number | null>({ type: ['integer', 'null'] }),
-  responseHeaders: Type.Unsafe<Record<string, string> | null>({
-    type: ['object', 'null'],
-    additionalProperties: { type: 'string' },
-  }),
-  responseBody: NullableString,
-  error: Type.Unsafe<string | null>({
-    type: ['string', 'null'],
-    description: 'See docs/delivery-states.md.',
-  }),
-});
-const DeliveryWithAttempts = Type.Object({ ...record, attempts: Type.Array(Attempt) });
 
 const Filters = listQuery(
   {

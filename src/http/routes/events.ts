@@ -1,5 +1,6 @@
 /** Events: what happened, whether or not a webhook listened. */
 import { Type } from 'typebox';
+import { Event, EventSummary } from '../../contract/event.ts';
 import { eventNames } from '../../contract/event-types.ts';
 import { completeData } from '../../contract/payload.ts';
 import {
@@ -7,7 +8,6 @@ import {
   IdParams,
   listQuery,
   maxShortPage,
-  NullableUuid,
   oneOf,
   Timestamp,
   Uuid,
@@ -16,10 +16,6 @@ import { Problem } from '../../problems.ts';
 import { findEvent, listEvents } from '../../store/events.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import type { App, Services } from '../services.ts';
-
-const record = { id: Uuid, event: Type.String(), identityId: NullableUuid, createdAt: Timestamp };
-const ListedEvent = Type.Object(record);
-const Event = Type.Object({ ...record, data: Type.Unsafe<unknown>({ description: 'As it is POSTed.' }) });
 
 const Filters = listQuery(
   {
@@ -43,7 +39,7 @@ export function eventRoutes(app: App, services: Services): void {
         tags,
         summary: 'Your events',
         querystring: Filters,
-        response: { 200: Type.Array(ListedEvent) },
+        response: { 200: Type.Array(EventSummary) },
       },
     },
     async (request, reply) => {

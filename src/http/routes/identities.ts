@@ -1,6 +1,7 @@
 /** Identities: an address or a domain that is connected to the service. */
 import { type Static, Type } from 'typebox';
-import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf, Uuid } from '../../contract/schemas.ts';
+import { Identity } from '../../contract/identity.ts';
+import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
 import { tellFollowers } from '../../identities/judge.ts';
 import { readIdentityValue } from '../../identities/value.ts';
 import { prepareProof } from '../../identities/verify.ts';
@@ -21,25 +22,6 @@ import { makeDue } from '../../store/verification.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import { type App, locate, type Services } from '../services.ts';
-
-const SeedTimestamp = Type.String({ examples: ['2026-01-31 12:00:00.123456+00'] });
-
-export const Identity = Type.Object({
-  id: Uuid,
-  owner_id: Uuid,
-  kind: oneOf(identityKinds),
-  public_id: Type.String(),
-  value: Type.String(),
-  incoming_domain: Type.Boolean(),
-  domain_identity_id: NullableUuid,
-  dns_records: Type.String({ description: 'JSON as text.' }),
-  meta: Type.String({ description: 'JSON as text.' }),
-  provider_id: NullableUuid,
-  smtp_account_id: NullableUuid,
-  status: oneOf(identityStatuses),
-  created_at: SeedTimestamp,
-  updated_at: SeedTimestamp,
-});
 
 const Meta = Type.Unsafe<Record<string, unknown> | string>({
   type: ['object', 'string'],

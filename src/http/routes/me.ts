@@ -1,6 +1,5 @@
 /** `GET /me`: whose key this is, and whether it works. */
-import { Type } from 'typebox';
-import { Uuid } from '../../contract/schemas.ts';
+import { Me } from '../../contract/user.ts';
 import type { App } from '../services.ts';
 
 export function meRoutes(app: App): void {
@@ -11,7 +10,7 @@ export function meRoutes(app: App): void {
       schema: {
         tags: ['User'],
         summary: 'The user who owns the API key',
-        response: { 200: Type.Object({ userId: Uuid }) },
+        response: { 200: Me },
       },
     },
     async (request) => ({ userId: request.ownerId }),

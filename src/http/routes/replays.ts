@@ -1,26 +1,12 @@
 /** Replays: sending past events to a webhook again. */
 import { Type } from 'typebox';
-import { body, IdParams, NullableTimestamp, oneOf, Timestamp, Uuid } from '../../contract/schemas.ts';
+import { Replay } from '../../contract/replay.ts';
+import { body, IdParams, oneOf, Timestamp, Uuid } from '../../contract/schemas.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
 import { findWebhook } from '../../store/webhooks.ts';
 import { answerOnce } from '../idempotency.ts';
 import { type App, locate, type Services } from '../services.ts';
-
-const Replay = Type.Object({
-  id: Uuid,
-  webhookId: Uuid,
-  since: Timestamp,
-  until: Timestamp,
-  status: oneOf(replaySelections),
-  examined: Type.Integer({ description: 'Events looked at so far.' }),
-  queued: Type.Integer({ description: 'Deliveries made or sent again.' }),
-  createdAt: Timestamp,
-  completedAt: Type.Unsafe<string | null>({
-    ...NullableTimestamp,
-    description: 'Null while it is under way.',
-  }),
-});
 
 const NewReplay = body(
   {

@@ -1,7 +1,8 @@
 /** The proof of identities: what must stand in DNS, a look at it now, and new DKIM keys. */
 import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
-import { IdParams, NullableTimestamp, oneOf, Timestamp } from '../../contract/schemas.ts';
+import { DnsRecord, Identity } from '../../contract/identity.ts';
+import { IdParams } from '../../contract/schemas.ts';
 import { checkClaim, makeSealedDkimKey, rotateDkim } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
@@ -10,24 +11,6 @@ import { findIdentity } from '../../store/identities.ts';
 import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
 import type { App, Services } from '../services.ts';
-import { Identity } from './identities.ts';
-
-const DnsRecord = Type.Object({
-  type: Type.String(),
-  name: Type.String(),
-  value: Type.String({
-    description: 'What must stand there, whole; of SPF, what your record should become.',
-  }),
-  ttl: Type.Integer(),
-  priority: Type.Optional(Type.Integer()),
-  purpose: oneOf(['ownership', 'mx', 'spf', 'dkim', 'dmarc']),
-  required: Type.Boolean({ description: 'Whether it must stand for the identity to be verified.' }),
-  status: oneOf(['missing', 'mismatch', 'valid', 'unknown']),
-  found: Type.Array(Type.String()),
-  checkedAt: NullableTimestamp,
-  note: Type.Optional(Type.String()),
-  graceUntil: Type.Optional(Timestamp),
-});
 
 const tags = ['Identities'];
 

@@ -1,13 +1,10 @@
 /** `POST /webhooks/{id}/test`: one try of a sample event, now, to this webhook alone. */
-import { Type } from 'typebox';
 import { IdParams } from '../../contract/schemas.ts';
+import { WebhookTest } from '../../contract/webhook.ts';
 import { Problem } from '../../problems.ts';
 import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
 import type { App, Services } from '../services.ts';
-import { Attempt } from './deliveries.ts';
-
-const Tested = Type.Object({ delivered: Type.Boolean(), attempt: Attempt });
 
 export function webhookTestRoutes(app: App, services: Services): void {
   app.post(
@@ -18,7 +15,7 @@ export function webhookTestRoutes(app: App, services: Services): void {
         tags: ['Webhooks'],
         summary: 'Send a sample event now, also while disabled; never retried',
         params: IdParams,
-        response: { 200: Tested },
+        response: { 200: WebhookTest },
       },
     },
     async (request, reply) => {

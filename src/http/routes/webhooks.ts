@@ -8,13 +8,12 @@ import {
   IdParams,
   listQuery,
   maxPage,
-  NullableString,
   NullableUuid,
   nullableText,
   oneOf,
-  Timestamp,
   Uuid,
 } from '../../contract/schemas.ts';
+import { CreatedWebhook, Webhook, WebhookSecret } from '../../contract/webhook.ts';
 import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
@@ -32,26 +31,6 @@ import { maxUrlLength } from '../../webhooks/url.ts';
 import { answerOnce } from '../idempotency.ts';
 import { readPage, sendPage } from '../pagination.ts';
 import { type App, locate, type Services } from '../services.ts';
-
-const record = {
-  id: Uuid,
-  ownerId: Uuid,
-  identityId: NullableUuid,
-  url: Type.String(),
-  events: Type.Array(Type.String()),
-  enabled: Type.Boolean(),
-  description: NullableString,
-  disabledReason: NullableString,
-  createdAt: Timestamp,
-  updatedAt: Timestamp,
-};
-const Webhook = Type.Object(record);
-const Secret = Type.String({
-  description: 'Signs every delivery (Standard Webhooks).',
-  examples: ['whsec_…'],
-});
-const CreatedWebhook = Type.Object({ ...record, secret: Secret });
-const SecretAnswer = Type.Object({ secret: Secret });
 
 const Url = Type.String({ maxLength: maxUrlLength, format: 'webhook-url' });
 const Events = Type.Array(oneOf(eventNames), { minItems: 1, uniqueItems: true });
@@ -71,7 +50,9 @@ const NewWebhook = body(
   },
 );
 const writable = { url: Type.Optional(Url), events: Type.Optional(Events), ...optional };
-const readOnly = Object.keys(record).filter((field) => !(field in writable) && field !== 'ownerId');
+const readOnly = Object.keys(Webhook.properties).filter(
+  (field) => !(field in writable) && field !== 'ownerId',
+);
 const WebhookPatch = body(
   { ...writable, ownerId: Type.Optional(Uuid) },
   { example: { enabled: false }, readOnly },
@@ -183,7 +164,7 @@ export function webhookRoutes(app: App, services: Services): void {
         tags,
         summary: 'The secret that signs its deliveries',
         params: IdParams,
-        response: { 200: SecretAnswer },
+        response: { 200: WebhookSecret },
       },
     },
     async (request, reply) => {
@@ -203,7 +184,7 @@ export function webhookRoutes(app: App, services: Services): void {
         tags,
         summary: `Make a new secret, up to ${maxRotationsPerDay} times a day; the old one signs along for 24 hours`,
         params: IdParams,
-        response: { 200: SecretAnswer },
+        response: { 200: WebhookSecret },
       },
     },
     (request, reply) =>
