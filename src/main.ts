@@ -107,7 +107,6 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       verification: { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) },
       links: makeLinks(secretKeys, () => baseUrl(config, url)),
       examiner,
-      mail: { sql, examiner, acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
       metrics,
       tracer,
       poster: makePoster({ egress }),
@@ -115,9 +114,14 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     };
     ground.push(() => parts.poster.close());
     const wakeDelivery = await startLoops(parts, database, loops);
-    url = await openApi({ ...parts, wakeDelivery }, doors);
-    const smtpPort = await openMailDoor({ ...parts, wakeDelivery }, doors);
-    await openMetrics({ ...parts, wakeDelivery }, doors);
+    const mail = {
+      ...{ sql, examiner, tracer, metrics, wakeDelivery },
+      ...{ acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
+    };
+    const services = { ...parts, mail, wakeDelivery };
+    url = await openApi(services, doors);
+    const smtpPort = await openMailDoor(services, doors);
+    await openMetrics(services, doors);
     // Last: its key is shown once, so nothing may fail between making and showing it.
     const firstUser = await makeFirstUser(parts);
     return { url, smtpPort, firstUser, stop };
@@ -167,7 +171,7 @@ async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service
 
 /** Everything that works in the background. Returns how to tell it that deliveries are ready. */
 async function startLoops(
-  parts: Omit<Services, 'wakeDelivery'>,
+  parts: Omit<Services, 'mail' | 'wakeDelivery'>,
   database: Database,
   closing: Closing,
 ): Promise<() => void> {

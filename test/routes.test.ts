@@ -189,13 +189,14 @@ async function collectRoutes(): Promise<string[]> {
   const poster = makePoster({ egress });
   const links = makeLinks([secretKey], () => '');
   const examiner = makeExaminer({ ...config, log });
-  const mail = { ...config, sql: service.sql, examiner, readValue: () => undefined };
+  const wakeDelivery = () => {};
+  const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
+  const mail = { ...config, ...shared, readValue: () => undefined, wakeDelivery };
   const parts = {
-    ...{ config, sql: service.sql, sealer, log, metrics: makeMetrics(), egress, poster },
-    ...{ links, examiner, mail, tracer: null },
+    ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
     verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: openLookup(config) },
   };
-  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakeDelivery: () => {} });
+  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test' });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();
   return found;

@@ -18,7 +18,6 @@ import type { Tracer } from '../lib/tracing.ts';
 import type { Egress } from '../net/egress.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
-import type { RouteParts } from '../receiving/route.ts';
 import type { Poster } from '../webhooks/post.ts';
 
 export interface Services {
@@ -32,7 +31,7 @@ export interface Services {
   links: Links;
   examiner: Examiner;
   /** What taking mail needs. */
-  mail: AcceptParts & RouteParts;
+  mail: AcceptParts;
   /** What proving a domain needs. */
   verification: VerifyParts;
   egress: Egress;

@@ -55,6 +55,12 @@ export function makeMetrics(sources = nothingKnown) {
       help: 'Webhooks whose breaker is open in this process.',
       registers,
     }),
+    receivedMessages: new Counter({
+      name: 'posthorn_received_messages_total',
+      help: 'Messages by the way they came and by outcome: recorded, repeat (came before) or gone (the identity was deleted meanwhile).',
+      labelNames: ['source', 'outcome'],
+      registers,
+    }),
     smtpConnections: new Gauge({
       name: 'posthorn_smtp_connections',
       help: 'SMTP connections open in this process.',

@@ -2,21 +2,21 @@
  * The beginning of an event's trace: that its message was taken, examined and recorded. A message for several identities
  * begins several, each whole in itself, because each is another event, and may be another owner's.
  */
+import type { Message } from '../contract/message.ts';
 import { errorCode } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Span, Tracer } from '../lib/tracing.ts';
 import type { NewMessage } from '../store/messages.ts';
-import type { IncomingMail } from './accept.ts';
 
 export interface Taking {
   examined(messages: readonly NewMessage[]): void;
-  recorded(as: { messageIds: string[]; goneIdentityIds: string[] }): void;
+  recorded(as: readonly { message: NewMessage; outcome: string }[]): void;
   /** Nothing was recorded. */
   failed(error: unknown): void;
 }
 
 /** To be called when the message has come; `request` is the span of whoever handed it in. */
-export function beginTaking(tracer: Tracer, source: IncomingMail['source'], request?: Span): Taking {
+export function beginTaking(tracer: Tracer, source: Message['source'], request?: Span): Taking {
   const startedAt = performance.now();
   let examinedAt = startedAt;
   let messages: readonly NewMessage[] = [];
@@ -55,11 +55,8 @@ export function beginTaking(tracer: Tracer, source: IncomingMail['source'], requ
       examinedAt = performance.now();
       messages = found;
     },
-    recorded({ messageIds, goneIdentityIds }) {
-      for (const message of messages) {
-        const missing = goneIdentityIds.includes(message.identityId) ? 'gone' : 'repeat';
-        tell(message, messageIds.includes(message.id) ? 'recorded' : missing, null);
-      }
+    recorded(as) {
+      for (const { message, outcome } of as) tell(message, outcome, null);
     },
     failed(error) {
       const name = errorCode(error) ?? (error as Error).name;

@@ -3,21 +3,17 @@ import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
-import type { Tracer } from '../lib/tracing.ts';
-import { type AcceptParts, examineMail, type IncomingMail, recordMail } from '../receiving/accept.ts';
-import { type Route, type Routed, type RouteParts, routeRecipient } from '../receiving/route.ts';
-import { beginTaking } from '../receiving/trace.ts';
+import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
+import { type Route, type Routed, routeRecipient } from '../receiving/route.ts';
 import type { Acceptance, ReceivedMail } from './connection.ts';
 import { type SmtpDoor, startSmtp } from './server.ts';
 import type { RcptVerdict, Refusal } from './session.ts';
 
 interface DoorParts {
   config: Config;
-  mail: AcceptParts & RouteParts;
+  mail: AcceptParts;
   log: Log;
   metrics: Metrics;
-  tracer: Tracer | null;
-  wakeDelivery(): void;
 }
 
 const diskFull = '53100';
@@ -63,41 +59,13 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     }
   }
 
-  /** What was routed a moment ago to an identity that is gone now, another may get: a domain that takes all its mail, say. */
-  async function take(incoming: IncomingMail): Promise<string[]> {
-    const { messageIds, goneIdentityIds } = await record(incoming);
-    const lost = incoming.recipients.filter(({ identity }) => goneIdentityIds.includes(identity.id));
-    if (lost.length === 0) return messageIds;
-    const routes = await Promise.all(lost.map(({ address }) => routeRecipient(mail, address)));
-    const recipients = routes.filter((found): found is Routed => typeof found !== 'string');
-    if (recipients.length === 0) return messageIds;
-    const again = await record({ ...incoming, recipients });
-    return [...messageIds, ...again.messageIds];
-  }
-
-  async function record(incoming: IncomingMail) {
-    const taking = parts.tracer && beginTaking(parts.tracer, 'smtp');
-    try {
-      const messages = await examineMail(mail, incoming);
-      taking?.examined(messages);
-      const recorded = await recordMail(mail.sql, messages, mail);
-      taking?.recorded(recorded);
-      if (recorded.deliveries > 0) parts.wakeDelivery();
-      return recorded;
-    } catch (error) {
-      taking?.failed(error);
-      throw error;
-    }
-  }
-
   async function accept(received: ReceivedMail<Routed>): Promise<Acceptance> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
-    const recipients = received.recipients.map(({ route }) => route);
+    const recipients = async () => received.recipients.map(({ route }) => route);
+    const envelope = { mailFrom, remoteIp, helo, tls };
     try {
-      const envelope = { mailFrom, remoteIp, helo, tls };
-      const incoming = { source: 'smtp', raw, envelope, recipients } as const;
-      const messageIds = await withDeadline(take(incoming));
-      const [id] = messageIds;
+      const [id] = await withDeadline(acceptMail(mail, { source: 'smtp', raw, envelope, recipients }));
+      // Here 250 becomes safe to send: the message is committed.
       return id === undefined ? { ok: false, ...unknownRecipient } : { ok: true, id };
     } catch (error) {
       const refusal = explain(error);

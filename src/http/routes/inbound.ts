@@ -3,9 +3,8 @@ import { Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
-import { examineMail, recordMail } from '../../receiving/accept.ts';
+import { acceptMail } from '../../receiving/accept.ts';
 import { type Routed, routeRecipient } from '../../receiving/route.ts';
-import { beginTaking, type Taking } from '../../receiving/trace.ts';
 import { actAndAnswerOnce } from '../idempotency.ts';
 import type { App, Services } from '../services.ts';
 
@@ -70,30 +69,20 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
           detail: 'The body is empty. Send the message (RFC 5322) as it is.',
         });
       }
+      const { ownerId, span } = request;
       const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
-      let deliveries = 0;
-      let taking: Taking | null = null;
-      await actAndAnswerOnce(
-        services,
-        request,
-        reply,
-        async () => {
-          const recipients = await route(services, request.ownerId, addresses);
-          taking = services.tracer && beginTaking(services.tracer, 'api', request.span);
-          const messages = await examineMail(services.mail, { source: 'api', raw, envelope, recipients });
-          taking?.examined(messages);
-          return messages;
-        },
-        async (sql, messages) => {
-          const recorded = await recordMail(sql, messages, services.mail);
-          if (recorded.messageIds.length === 0) throw unknownRecipients(addresses);
-          deliveries = recorded.deliveries;
-          taking?.recorded(recorded);
-          return { status: 202, body: { messageIds: recorded.messageIds } };
-        },
+      const recipients = () => route(services, ownerId, addresses);
+      await acceptMail(
+        services.mail,
+        { source: 'api', raw, envelope, recipients, ownerId, request: span },
+        (examine, record) =>
+          actAndAnswerOnce(services, request, reply, examine, async (sql, examined) => {
+            const messageIds = await record(sql, examined);
+            if (messageIds.length === 0) throw unknownRecipients(addresses);
+            return { status: 202, body: { messageIds } };
+          }),
       );
-      if (deliveries > 0) services.wakeDelivery();
     },
   );
 }

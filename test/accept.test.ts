@@ -1,0 +1,170 @@
+/** The only way in for mail: what is committed, counted and announced, and who gets mail whose identity is gone meanwhile. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after, describe, test } from 'node:test';
+import { transaction } from '../src/db/client.ts';
+import { readIdentityValue } from '../src/identities/value.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { makeMetrics } from '../src/lib/metrics.ts';
+import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
+import { makeExaminer } from '../src/receiving/examine.ts';
+import { type Routed, routeRecipient } from '../src/receiving/route.ts';
+import { startTestService, type TestUser } from './harness.ts';
+
+const service = await startTestService({ POSTHORN_ROLES: 'api' });
+const { call, sql, user } = service;
+await service.makeWebhook('https://hooks.example/');
+const examiner = makeExaminer({
+  dnsServers: ['127.0.0.1:9'],
+  mailHost: 'mx.example',
+  log: makeLog({ level: 'silent', json: true }),
+});
+after(() => examiner.stop());
+
+/** A fresh set of parts, and what was counted and done with them, in order. */
+function makeParts() {
+  const done: string[] = [];
+  const metrics = makeMetrics();
+  const parts: AcceptParts = {
+    ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true },
+    readValue: (text) => {
+      const read = readIdentityValue(text);
+      return 'fault' in read ? undefined : read;
+    },
+    wakeDelivery: () => done.push('woken'),
+  };
+  const counted = async () => {
+    const { values } = await metrics.receivedMessages.get();
+    return Object.fromEntries(
+      values.map(({ labels, value }) => [`${labels.source} ${labels.outcome}`, value]),
+    );
+  };
+  return { parts, done, counted };
+}
+
+async function makeIdentity(value: string, more = {}, as: TestUser = user): Promise<string> {
+  const answer = await call('POST', '/identities', { as, body: { value, ...more } });
+  assert.equal(answer.status, 201, answer.text);
+  return answer.body.id;
+}
+
+const newDomain = () => `${randomBytes(5).toString('hex')}.example`;
+
+function makeMail(recipients: IncomingMail['recipients'], more: Partial<IncomingMail> = {}): IncomingMail {
+  const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
+  const raw = Buffer.from(`Message-ID: <${randomBytes(9).toString('hex')}@x>\r\n\r\nHello\r\n`);
+  return { source: 'api', raw, envelope, recipients, ...more };
+}
+
+async function routeAll(parts: AcceptParts, ...addresses: string[]): Promise<Routed[]> {
+  const routes = await Promise.all(addresses.map((address) => routeRecipient(parts, address)));
+  return routes.map((route) => (typeof route === 'string' ? assert.fail(route) : route));
+}
+
+/** Whose the messages with these ids are. */
+async function identitiesOf(messageIds: string[]): Promise<string[]> {
+  const rows = await sql<{ id: string; identityId: string }[]>`
+    select id, identity_id as "identityId" from messages where id = any (${messageIds}::uuid[])`;
+  return messageIds.map((id) => rows.find((row) => row.id === id)?.identityId ?? 'nobody');
+}
+
+describe('a message', () => {
+  test('is counted and announced after the commit, not before', async () => {
+    const { parts, done, counted } = makeParts();
+    const address = `a@${newDomain()}`;
+    const id = await makeIdentity(address);
+    const ids = await acceptMail(
+      parts,
+      makeMail(() => routeAll(parts, address)),
+      async (examine, record) => {
+        const examined = await examine();
+        await transaction(sql, (sql) => record(sql, examined));
+        assert.deepEqual(await counted(), {});
+        done.push('committed');
+      },
+    );
+    assert.deepEqual(done, ['committed', 'woken']);
+    assert.deepEqual(await identitiesOf(ids), [id]);
+    assert.deepEqual(await counted(), { 'api recorded': 1 });
+  });
+
+  test('that the caller rolls back is not there, not counted and not announced', async () => {
+    const { parts, done, counted } = makeParts();
+    const address = `a@${newDomain()}`;
+    const id = await makeIdentity(address);
+    let seen: string[] = [];
+    const accepting = acceptMail(
+      parts,
+      makeMail(() => routeAll(parts, address)),
+      async (examine, record) => {
+        const examined = await examine();
+        await transaction(sql, async (sql) => {
+          seen = await record(sql, examined);
+          throw new Error('The answer could not be kept');
+        });
+      },
+    );
+    await assert.rejects(accepting, /could not be kept/);
+    assert.equal(seen.length, 1);
+    assert.equal((await sql`select from messages where identity_id = ${id}`).count, 0);
+    assert.equal((await sql`select from events where identity_id = ${id}`).count, 0);
+    assert.deepEqual([done, await counted()], [[], {}]);
+  });
+
+  test('that came before gives the same id, counts as a repeat and announces nothing', async () => {
+    const { parts, done, counted } = makeParts();
+    const address = `a@${newDomain()}`;
+    await makeIdentity(address);
+    const mail = makeMail(() => routeAll(parts, address), { source: 'smtp' });
+    const first = await acceptMail(parts, mail);
+    assert.deepEqual(await acceptMail(parts, mail), first);
+    assert.deepEqual(done, ['woken']);
+    assert.deepEqual(await counted(), { 'smtp recorded': 1, 'smtp repeat': 1 });
+  });
+});
+
+describe('an identity that is deleted after it was routed to', () => {
+  /** Routes to these addresses, then deletes the identity. */
+  const routeThenDelete =
+    (parts: AcceptParts, id: string, ...addresses: string[]) =>
+    async () => {
+      const routed = await routeAll(parts, ...addresses);
+      assert.equal((await call('DELETE', `/identities/${id}`)).status, 204);
+      return routed;
+    };
+
+  test('leaves its mail to the domain that takes all its mail', async () => {
+    const { parts, done, counted } = makeParts();
+    const domain = newDomain();
+    const all = await makeIdentity(domain, { incoming_domain: true });
+    const one = await makeIdentity(`one@${domain}`);
+    const mail = makeMail(routeThenDelete(parts, one, `one@${domain}`), { ownerId: user.userId });
+    assert.deepEqual(await identitiesOf(await acceptMail(parts, mail)), [all]);
+    assert.deepEqual(done, ['woken']);
+    assert.deepEqual(await counted(), { 'api gone': 1, 'api recorded': 1 });
+  });
+
+  test('takes nothing from the others, of one message in one transaction', async () => {
+    const { parts } = makeParts();
+    const domain = newDomain();
+    const all = await makeIdentity(domain, { incoming_domain: true });
+    const [one, two] = [await makeIdentity(`one@${domain}`), await makeIdentity(`two@${domain}`)];
+    const mail = makeMail(routeThenDelete(parts, one, `one@${domain}`, `two@${domain}`));
+    const ids = await acceptMail(parts, mail);
+    assert.deepEqual((await identitiesOf(ids)).sort(), [all, two].sort());
+    const [{ commits } = {}] = await sql`
+      select count(distinct xmin::text)::int as commits from messages where id = any (${ids}::uuid[])`;
+    assert.equal(commits, 1);
+  });
+
+  test("leaves nothing to another owner's, where the mail is for one owner", async () => {
+    const { parts, done } = makeParts();
+    const domain = newDomain();
+    const stranger = await service.makeUser();
+    await makeIdentity(domain, { incoming_domain: true }, stranger);
+    const one = await makeIdentity(`one@${domain}`);
+    const mail = makeMail(routeThenDelete(parts, one, `one@${domain}`), { ownerId: user.userId });
+    assert.deepEqual(await acceptMail(parts, mail), []);
+    assert.deepEqual(done, []);
+  });
+});
