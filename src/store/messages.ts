@@ -28,7 +28,7 @@ export interface NewMessage {
   repeatKey: string | null;
 }
 
-export interface Recorded {
+interface Recorded {
   /** Of a message that came already, that one's; null when the identity is gone. */
   id: string | null;
   deliveries: number;
