@@ -22,8 +22,8 @@ const layers: readonly (readonly string[])[] = [
   ['lib'],
 ];
 
-/** Packages that are a way of speaking, used wherever schemas or routes are written; every other has one importer. */
-const everywhere = ['typebox', 'fastify', '@fastify/type-provider-typebox'];
+/** Packages whose types or functions are used in many places; every other package has one importer. */
+const everywhere = ['typebox', 'fastify', '@fastify/type-provider-typebox', '@opentelemetry/api'];
 /** A connection and the pool of connections are two files. */
 const alsoAllowed: Record<string, readonly string[]> = {
   pg: ['db/connection.ts', 'db/client.ts'],

@@ -26,7 +26,7 @@ import {
   wholeNumber,
 } from './lib/setting-readers.ts';
 import { suggest } from './lib/suggest.ts';
-import { readTraceConfig, traceSettings } from './lib/trace-settings.ts';
+import { readTraceConfig, traceSettings, wantsTraces } from './lib/trace-settings.ts';
 
 const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
 type Role = (typeof roles)[number];
@@ -334,7 +334,6 @@ function readValues(environment: Record<string, string | undefined>) {
     values[name] = fallback;
     // `NAME=` in a compose or .env file means "not set".
     if (given === undefined || given === '') continue;
-    // Platforms set these for all their programs: they are read only where traces are wanted.
     if (name in traceSettings && !wantsTraces(environment)) continue;
     try {
       values[name] = read(given);
@@ -348,10 +347,6 @@ function readValues(environment: Record<string, string | undefined>) {
     if (meant) faults.push(`${name} is not a setting. Did you mean ${meant}?`);
   }
   return { values: values as Values, faults };
-}
-
-function wantsTraces(environment: Record<string, string | undefined>): boolean {
-  return Boolean(environment.OTEL_EXPORTER_OTLP_ENDPOINT || environment.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT);
 }
 
 function count(faults: string[]): string {

@@ -74,7 +74,7 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ NODE_ENV: 'prod' }, /NODE_ENV=prod: write production/],
   [{ POSTHORN_ROLES: ',' }, /at least one/],
   [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /absolute URL such as http:\/\/localhost:4318/],
-  [{ ...traced, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/json, http\/protobuf/],
+  [{ ...traced, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/protobuf, http\/json/],
   [
     { ...traced, OTEL_TRACES_SAMPLER: 'parentbased_traceidratios' },
     /Did you mean parentbased_traceidratio\?/,
@@ -82,7 +82,10 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ ...traced, OTEL_TRACES_SAMPLER_ARG: '5' }, /a number from 0 to 1/],
   [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team' }, /name=value/],
   [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team=%E0%A4%A' }, /name=value/],
-  [{ ...traced, OTEL_EXPORTER_OTLP_HEADERS: 'x-key=a%0Ab' }, /write headers/],
+  [{ ...traced, OTEL_EXPORTER_OTLP_HEADERS: 'x-key=' }, /name=value/],
+  [{ ...traced, OTEL_SDK_DISABLED: '1' }, /none of true, false/],
+  [{ ...traced, OTEL_TRACES_EXPORTER: 'console' }, /none of otlp, none/],
+  [{ ...traced, OTEL_BSP_MAX_QUEUE_SIZE: '0' }, /whole number from 1/],
   [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
 ];
 
@@ -122,34 +125,41 @@ test('base path and public URL lose their trailing slashes', () => {
   assert.equal(config.publicUrl, 'https://mail.example.com');
 });
 
-test('traces are off without an endpoint, whatever else is set', () => {
+test('traces are off without an endpoint, whatever else is set, and where they are turned off', () => {
   assert.equal(readConfig({}).traces, null);
   assert.equal(readConfig({ OTEL_SERVICE_NAME: 'mail', OTEL_TRACES_SAMPLER: 'always_on' }).traces, null);
+  assert.equal(readConfig({ ...traced, OTEL_SDK_DISABLED: 'TRUE' }).traces, null);
+  assert.equal(
+    readConfig({ ...traced, OTEL_TRACES_EXPORTER: 'none', OTEL_TRACES_SAMPLER: 'x' }).traces,
+    null,
+  );
 });
 
 test('the variables of OpenTelemetry mean what they mean elsewhere', () => {
-  const OTEL_EXPORTER_OTLP_ENDPOINT = 'http://collector:4318';
-  const read = (more: Record<string, string>) => readConfig({ OTEL_EXPORTER_OTLP_ENDPOINT, ...more }).traces;
+  const read = (more: Record<string, string>) => readConfig({ ...traced, ...more }).traces;
   assert.deepEqual(read({}), {
-    url: 'http://collector:4318/v1/traces',
-    headers: {},
-    resource: { 'service.name': 'posthorn' },
+    url: 'http://localhost:4318/v1/traces',
+    protocol: 'http/protobuf',
     sampling: { parentBased: true, ratio: 1 },
+    batch: {
+      scheduledDelayMillis: 5000,
+      exportTimeoutMillis: 30_000,
+      maxQueueSize: 2048,
+      maxExportBatchSize: 512,
+    },
   });
   const under = { OTEL_EXPORTER_OTLP_ENDPOINT: 'https://collector/tenant/' };
   assert.equal(read(under)?.url, 'https://collector/tenant/v1/traces');
   const whole = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://other/as-it-is' };
   assert.equal(read(whole)?.url, 'https://other/as-it-is');
-  assert.deepEqual(
-    read({ OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic%20YTpi, x-team = mail' })?.headers,
-    {
-      authorization: 'Basic YTpi',
-      'x-team': 'mail',
-    },
+  const json = { OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json' };
+  assert.equal(read(json)?.protocol, 'http/json');
+  assert.equal(
+    read({ ...json, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'http/protobuf' })?.protocol,
+    'http/protobuf',
   );
-  const resource = { OTEL_RESOURCE_ATTRIBUTES: 'service.name=a,k8s.pod.name=p-1' };
-  assert.deepEqual(read(resource)?.resource, { 'service.name': 'a', 'k8s.pod.name': 'p-1' });
-  assert.equal(read({ ...resource, OTEL_SERVICE_NAME: 'b' })?.resource['service.name'], 'b');
+  const listed = 'authorization=Basic%20YTpi%3D, x-team = mail';
+  assert.ok(read({ OTEL_EXPORTER_OTLP_HEADERS: listed, OTEL_RESOURCE_ATTRIBUTES: listed }));
   const part = { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0.25' };
   assert.deepEqual(read(part)?.sampling, { parentBased: false, ratio: 0.25 });
   assert.equal(read({ OTEL_TRACES_SAMPLER: 'parentbased_always_off' })?.sampling.ratio, 0);

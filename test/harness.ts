@@ -79,8 +79,7 @@ const secretKey = randomBytes(32).toString('base64');
 export async function startTestService(settings: Record<string, string> = {}): Promise<TestService> {
   const shared = settings.DATABASE_URL;
   const database = shared ? { url: shared, drop: async () => {} } : await makeDatabase();
-  const logged: Record<string, unknown>[] = [];
-  const log = makeLog({ level: 'debug', json: true, stream: collectLines(logged) });
+  const { log, logged } = makeTestLog();
   const config = readConfig({
     DATABASE_URL: database.url,
     POSTHORN_SECRET_KEY: secretKey,
@@ -260,6 +259,11 @@ export async function makeDatabase(
       await sql.end();
     },
   };
+}
+
+export function makeTestLog() {
+  const logged: Record<string, unknown>[] = [];
+  return { logged, log: makeLog({ level: 'debug', json: true, stream: collectLines(logged) }) };
 }
 
 function collectLines(lines: Record<string, unknown>[]): Writable {

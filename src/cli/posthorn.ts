@@ -296,6 +296,8 @@ async function serve(): Promise<void> {
   log.info('stopping');
   await service.stop();
   log.info('stopped');
+  // A collector that does not answer holds the last export for seconds more, and with it the process.
+  if (config.traces) process.exit();
 }
 
 function firstStartBlock({ email, apiKey }: { email: string; apiKey: string }, url: string): string {

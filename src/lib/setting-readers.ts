@@ -106,30 +106,10 @@ export function collectorUrl(given: string): string {
   throw new Fault('write an absolute URL such as http://localhost:4318.');
 }
 
-/** `name=value` with commas; values are percent-encoded where they need to be (W3C Baggage). */
-export function pairs(given: string): Readonly<Record<string, string>> {
-  const entries = given.split(',').map((pair): [string, string] => {
-    const [, name, value] = /^\s*([\w.!#$%&'*+^`|~/-]+)\s*=\s*([\x21-\x7e\s]*?)\s*$/.exec(pair) ?? [];
-    const decoded = value === undefined ? null : percentDecoded(value);
-    if (!name || decoded === null) throw new Fault('write name=value, several with commas.');
-    return [name, decoded];
-  });
-  return Object.fromEntries(entries);
-}
-
-export function headers(given: string): Readonly<Record<string, string>> {
-  const read = pairs(given);
-  const fits = ([name, value]: [string, string]) => !name.includes('/') && /^[\x20-\x7e]*$/.test(value);
-  if (Object.entries(read).every(fits)) return read;
-  throw new Fault('write headers as name=value, several with commas.');
-}
-
-function percentDecoded(text: string): string | null {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return null;
-  }
+/** One `name=value`, the value percent-encoded where it needs to be (W3C Baggage). */
+export function pair(given: string): string {
+  if (/^[\w.%!#$&'*+^`|~/-]+\s*=\s*(?=\S)(%[0-9a-f]{2}|[^%])*$/i.test(given)) return given;
+  throw new Fault('write name=value, several with commas, values percent-encoded.');
 }
 
 export function ratio(given: string): number {

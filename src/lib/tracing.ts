@@ -1,162 +1,167 @@
 /**
- * Traces (OpenTelemetry): what a span is, which are kept, how a trace goes on elsewhere. Loaded only when traces are wanted.
- * The trace of an event has the event's id for its own, so that it needs no storage: whoever has the event, in whatever
- * process, knows its trace, the root of it, and whether it is kept (docs/decisions/0010-traces.md).
+ * Traces through the SDK of OpenTelemetry. This file is loaded only where a collector is configured; all others import its
+ * types. The trace of an event has the event's id, so the trace context needs no storage: every process that has the event
+ * knows its trace, the root span of the trace, and whether the trace is sampled (docs/decisions/0010-traces.md).
  */
 import { randomUUID } from 'node:crypto';
+import type { Attributes, Context, Span, SpanContext } from '@opentelemetry/api';
+import * as api from '@opentelemetry/api';
+import { callWithTimeout, setGlobalErrorHandler, W3CTraceContextPropagator } from '@opentelemetry/core';
+import { OTLPTraceExporter as JsonExporter } from '@opentelemetry/exporter-trace-otlp-http';
+import { OTLPTraceExporter as ProtobufExporter } from '@opentelemetry/exporter-trace-otlp-proto';
+import * as resources from '@opentelemetry/resources';
+import * as sdk from '@opentelemetry/sdk-trace';
 import type { Log } from './log.ts';
-import { type Attribute, type OtlpSpan, startExporter } from './otlp.ts';
 import type { TraceConfig } from './trace-settings.ts';
-
-/** Which span of which trace, in hex, and whether it is kept. */
-export interface SpanContext {
-  traceId: string;
-  spanId: string;
-  sampled: boolean;
-}
-
-export interface Span extends SpanContext {
-  parentSpanId: string | null;
-  /** By `performance.now()`. */
-  startedAt: number;
-  /** What it has to do with in other traces. */
-  links: SpanContext[];
-}
-
-/** Of OTLP. */
-const kinds = { internal: 1, server: 2, client: 3 };
-const statusError = 2;
-
-export interface Told {
-  name: string;
-  kind: keyof typeof kinds;
-  /** Those that are undefined or null are left out. No secrets, no addresses of people, no whole URLs. */
-  attributes: Record<string, string | number | null | undefined>;
-  /** Null: it went well. */
-  error: string | null;
-  /** Now, unless told. */
-  endedAt?: number;
-}
 
 export type Tracer = ReturnType<typeof startTracer>;
 
-export function startTracer(options: {
-  config: TraceConfig;
-  version: string;
+/** By name, because the callers load no code of OpenTelemetry. */
+const kinds = { internal: api.SpanKind.INTERNAL, server: api.SpanKind.SERVER, client: api.SpanKind.CLIENT };
+type Start = Omit<api.SpanOptions, 'kind'> & { kind?: keyof typeof kinds };
+
+interface Observer {
   log: Log;
   count(outcome: 'sent' | 'dropped', spans: number): void;
-  pauseMs?: number;
-}) {
-  const { config, version } = options;
-  const { parentBased, ratio } = config.sampling;
-  const resource = { 'service.version': version, 'service.instance.id': randomUUID(), ...config.resource };
-  const exporter = startExporter({
-    ...options,
-    ...{ url: config.url, headers: config.headers },
-    resource: toAttributes(resource),
-    scope: { name: 'posthorn', version },
-  });
-  const toNanos = makeNanos();
+}
 
-  /** The same answer in every process. */
-  function isKept(traceId: string): boolean {
-    // The last 40 bits: those before them count up in ids of one millisecond, and would keep or drop them together.
-    return Number.parseInt(traceId.slice(-10), 16) < ratio * 2 ** 40;
+/** How long `stop` waits for the collector. */
+const lastMs = 2000;
+
+export function startTracer({
+  config,
+  version,
+  ...observer
+}: { config: TraceConfig; version: string } & Observer) {
+  logWarnings(observer.log);
+  const byRatio = new sdk.TraceIdRatioBasedSampler(config.sampling.ratio);
+  const sampler = config.sampling.parentBased ? new sdk.ParentBasedSampler({ root: byRatio }) : byRatio;
+  const propagator = new W3CTraceContextPropagator();
+  const random = new sdk.RandomIdGenerator();
+  /** Set while the root span of an event is started. */
+  let startedRoot: SpanContext | null = null;
+  const idGenerator = {
+    generateTraceId: () => startedRoot?.traceId ?? random.generateTraceId(),
+    generateSpanId: () => startedRoot?.spanId ?? random.generateSpanId(),
+  };
+  const Exporter = config.protocol === 'http/json' ? JsonExporter : ProtobufExporter;
+  // The exporter reads the other OTEL_EXPORTER_OTLP_* variables itself: headers, timeout, compression, certificates.
+  const exporter = new Exporter({ url: config.url });
+  const selfObsMeterProvider = observeExports(observer);
+  const provider = new sdk.TracerProvider({
+    ...{ resource: describeService(version), sampler, idGenerator },
+    spanProcessors: [new sdk.BatchSpanProcessor({ exporter, ...config.batch, selfObsMeterProvider })],
+  });
+  const tracer = provider.getTracer('posthorn', version);
+
+  function start(name: string, { kind = 'internal', ...more }: Start, context: Context): Span {
+    return tracer.startSpan(name, { ...more, kind: kinds[kind] }, context);
   }
 
-  /** The root of an event's trace, which is known without being told. */
+  /** The root span of an event's trace. It has the same ids and the same sampling decision in every process. */
   function rootOf(eventId: string): SpanContext {
     const traceId = eventId.replaceAll('-', '');
-    // Never all zeros, which would be no id: a UUID has its variant here.
-    return { traceId, spanId: traceId.slice(16), sampled: isKept(traceId) };
-  }
-
-  function beginChild(parent: SpanContext, startedAt = performance.now()): Span {
-    const { traceId, spanId: parentSpanId, sampled } = parent;
-    return { traceId, spanId: newSpanId(), sampled, parentSpanId, startedAt, links: [] };
+    const { decision } = sampler.shouldSample(api.ROOT_CONTEXT, traceId, '', api.SpanKind.INTERNAL, {}, []);
+    const sampled = decision === api.SamplingDecision.RECORD_AND_SAMPLED;
+    return {
+      traceId,
+      // Never all zeros, which would be no id: a UUID has its variant here.
+      spanId: traceId.slice(16),
+      traceFlags: sampled ? api.TraceFlags.SAMPLED : api.TraceFlags.NONE,
+      isRemote: true,
+    };
   }
 
   return {
     rootOf,
-    beginChild,
 
-    beginRoot(eventId: string, startedAt = performance.now()): Span {
-      return { ...rootOf(eventId), parentSpanId: null, startedAt, links: [] };
+    startRoot(eventId: string, name: string, options: Start): Span {
+      startedRoot = rootOf(eventId);
+      const span = start(name, options, api.ROOT_CONTEXT);
+      startedRoot = null;
+      return span;
     },
 
-    /** Goes on with the caller's trace (W3C Trace Context), or begins one. */
-    beginRequest(traceparent: string | string[] | undefined): Span {
-      const parent = readTraceparent(traceparent);
-      const traceId = parent?.traceId ?? randomUUID().replaceAll('-', '');
-      const sampled = parent && parentBased ? parent.sampled : isKept(traceId);
-      const parentSpanId = parent?.spanId ?? null;
-      return {
-        ...{ traceId, spanId: newSpanId(), sampled, parentSpanId },
-        ...{ startedAt: performance.now(), links: [] },
-      };
+    startChild(parent: SpanContext, name: string, options: Start): Span {
+      return start(name, options, api.trace.setSpanContext(api.ROOT_CONTEXT, parent));
     },
 
-    end(span: Span, told: Told): void {
-      if (!span.sampled) return;
-      const { traceId, spanId, parentSpanId, links } = span;
-      const endedAt = told.endedAt ?? performance.now();
-      const { name, error } = told;
-      const ended: OtlpSpan = {
-        ...{ traceId, spanId, ...(parentSpanId ? { parentSpanId } : {}), flags: 1 },
-        ...{ name, kind: kinds[told.kind] },
-        startTimeUnixNano: toNanos(span.startedAt),
-        endTimeUnixNano: toNanos(endedAt),
-        attributes: toAttributes(told.attributes),
-        links: links.map((link) => ({
-          ...{ traceId: link.traceId, spanId: link.spanId, flags: Number(link.sampled) },
-        })),
-        status: error === null ? {} : { code: statusError, message: error },
-      };
-      exporter.add(ended);
+    /** Continues the caller's trace (W3C Trace Context), or starts one. */
+    startRequest(headers: Record<string, string | string[] | undefined>, name: string, options: Start): Span {
+      return start(name, options, propagator.extract(api.ROOT_CONTEXT, headers, api.defaultTextMapGetter));
     },
 
-    /** How the trace is told to whom we call (W3C Trace Context). */
-    toTraceparent({ traceId, spanId, sampled }: SpanContext): string {
-      return `00-${traceId}-${spanId}-${sampled ? '01' : '00'}`;
+    /** The headers with which a receiver can continue the trace (W3C Trace Context). */
+    toHeaders(span: Span): Record<string, string> {
+      const headers: Record<string, string> = {};
+      propagator.inject(api.trace.setSpan(api.ROOT_CONTEXT, span), headers, api.defaultTextMapSetter);
+      return headers;
     },
 
-    /** Sends what there is, within seconds. */
-    stop: () => exporter.stop(),
+    /** Attributes hold no secrets, no addresses of people and no whole URLs. `error` is null when all went well. */
+    end(span: Span, attributes: Attributes, error: string | null, endTime?: number): void {
+      span.setAttributes(attributes);
+      if (error !== null) {
+        span.setAttribute('error.type', error).setStatus({ code: api.SpanStatusCode.ERROR, message: error });
+      }
+      span.end(endTime);
+    },
+
+    /** Sends what waits. A collector that is away delays the end by two seconds at most. */
+    async stop(): Promise<void> {
+      await callWithTimeout(provider.shutdown(), lastMs).catch((error) =>
+        observer.log.warn(`the last spans were not sent: ${describe(error)}`),
+      );
+    },
   };
 }
 
-const form = /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
-
-/** Null when it says nothing of use; then a trace begins here. */
-function readTraceparent(text: string | string[] | undefined): SpanContext | null {
-  const [, version, traceId, spanId, flags, more] = (typeof text === 'string' && form.exec(text)) || [];
-  if (!traceId || !spanId || !flags || (version === '00' && more !== undefined)) return null;
-  return { traceId, spanId, sampled: (Number.parseInt(flags, 16) & 1) === 1 };
+/** The SDK reads OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME itself; they win over what we say here. */
+function describeService(version: string) {
+  const own = { 'service.name': 'posthorn', 'service.version': version, 'service.instance.id': randomUUID() };
+  const given = resources.detectResources({
+    detectors: [resources.resourceAttributesEnvDetector, resources.serviceNameEnvDetector],
+  });
+  return resources.defaultResource().merge(resources.resourceFromAttributes(own)).merge(given);
 }
 
-/** Of a random UUID the half that has its version in it: never all zeros. */
-function newSpanId(): string {
-  return randomUUID().replaceAll('-', '').slice(0, 16);
-}
-
-function toAttributes(given: Told['attributes']): Attribute[] {
-  const attributes: Attribute[] = [];
-  for (const [key, value] of Object.entries(given)) {
-    if (value === undefined || value === null) continue;
-    attributes.push({
-      key,
-      value: typeof value === 'string' ? { stringValue: value } : { intValue: String(value) },
-    });
-  }
-  return attributes;
-}
-
-/** From `performance.now()` to nanoseconds since 1970: finer than the clock, and yet with it when it is set anew. */
-function makeNanos(): (moment: number) => string {
-  let offset = performance.timeOrigin;
-  return (moment) => {
-    const measured = Date.now() - performance.now();
-    if (Math.abs(measured - offset) > 5) offset = measured;
-    return `${Math.round((offset + moment) * 1000)}000`;
+/** What the SDK says of a mistaken setting, or of spans that the collector refused. A repeated warning is logged once. */
+function logWarnings(log: Log): void {
+  let last = '';
+  const warn = (...words: unknown[]) => {
+    const text = words.filter((word) => typeof word === 'string').join(' ');
+    if (text !== last) log.warn(`traces: ${text}`);
+    last = text;
   };
+  const ignore = () => {};
+  api.diag.setLogger(
+    { error: warn, warn, info: ignore, debug: ignore, verbose: ignore },
+    { suppressOverrideMessage: true },
+  );
+}
+
+/** The SDK counts through a meter what became of each span. Everything else that it measures is ignored. */
+function observeExports({ log, count }: Observer): api.MeterProvider {
+  let failing = false;
+  setGlobalErrorHandler((error) => {
+    // Logged once, not for every batch: the metric counts the spans.
+    if (!failing) log.warn(`traces cannot be sent: ${describe(error)}`);
+    failing = true;
+  });
+  const createCounter = (name: string): api.Counter => ({
+    add(spans, attributes) {
+      if (name !== 'otel.sdk.processor.span.processed') return;
+      const sent = !attributes?.['error.type'];
+      count(sent ? 'sent' : 'dropped', spans);
+      if (sent && failing) log.info('traces are sent again');
+      if (sent) failing = false;
+    },
+  });
+  const meter: api.Meter = Object.create(api.createNoopMeter(), { createCounter: { value: createCounter } });
+  return { getMeter: () => meter };
+}
+
+/** When all addresses of a host refuse the connection, the error has a code and no message. */
+function describe(error: api.Exception): string {
+  return typeof error === 'string' ? error : error.message || String(error.code ?? error.name);
 }

@@ -4,12 +4,13 @@
  * Guarantee: when `acceptMail` resolves, the message is committed, once. Whoever brought it may be told so.
  */
 import { createHash } from 'node:crypto';
+import type { Span } from '@opentelemetry/api';
 import { type Message, summarize } from '../contract/message.ts';
 import { storeData } from '../contract/payload.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
-import type { Span, Tracer } from '../lib/tracing.ts';
+import type { Tracer } from '../lib/tracing.ts';
 import { chunkBytes, findThread, type NewMessage, recordMessage } from '../store/messages.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';

@@ -190,7 +190,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     if (delivery.isNew)
       metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - leasedAt) / 1000);
     const trace = tracer && traceTry(tracer, delivery.eventId);
-    const outcome = await postSigned(parts, target, { id: delivery.eventId, body }, trace?.traceparent);
+    const outcome = await postSigned(parts, target, { id: delivery.eventId, body }, trace?.headers);
     // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
     if (cut) return;
     const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);

@@ -1,10 +1,11 @@
 /** A sample event, tried once by the process that was asked. It is kept like any other, and never retried or replayed. */
 
+import type { Span } from '@opentelemetry/api';
 import { sampleData } from '../contract/sample.ts';
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import type { Span, Tracer } from '../lib/tracing.ts';
+import type { Tracer } from '../lib/tracing.ts';
 import { type Attempt, listAttempts, recordTestTry, type TryResult } from '../store/deliveries.ts';
 import { readTargets } from '../store/targets.ts';
 import { findWebhook, type Webhook } from '../store/webhooks.ts';
@@ -35,7 +36,7 @@ export async function tryWebhook(
   const body = buildBody(event.event, event.data);
   const trace = parts.tracer && traceTry(parts.tracer, event.id, asking);
   const signing = openTarget(target, parts.sealer);
-  const outcome = await postSigned(parts, signing, { id: event.id, body }, trace?.traceparent);
+  const outcome = await postSigned(parts, signing, { id: event.id, body }, trace?.headers);
   const verdict = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
   trace?.end({ eventId: event.id, tries: 0 }, signing, outcome, verdict);
   return { webhook, event, result: toResult(outcome, verdict) };

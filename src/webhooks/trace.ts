@@ -1,15 +1,17 @@
-/** The span of one try, in the trace of its event, and the header that lets the receiver go on with it. */
-import type { Span, Tracer } from '../lib/tracing.ts';
+/** The span of one try, in the trace of its event, and the headers with which the receiver can continue the trace. */
+import type { Span } from '@opentelemetry/api';
+import type { Tracer } from '../lib/tracing.ts';
 import type { Verdict } from './decide.ts';
 import type { PostOutcome } from './post.ts';
 import type { SigningTarget } from './try.ts';
 
-/** `asking` is the request that waits for the try, if one does: then it is in that one's trace. */
+/** `asking` is the request that waits for the try, if one does: then the try is in the trace of that request. */
 export function traceTry(tracer: Tracer, eventId: string, asking?: Span) {
-  const span = tracer.beginChild(asking ?? tracer.rootOf(eventId));
+  const parent = asking?.spanContext() ?? tracer.rootOf(eventId);
+  const span = tracer.startChild(parent, 'deliver', { kind: 'client' });
 
   return {
-    traceparent: tracer.toTraceparent(span),
+    headers: tracer.toHeaders(span),
 
     end(
       tried: { id?: string; eventId: string; tries: number },
@@ -17,7 +19,7 @@ export function traceTry(tracer: Tracer, eventId: string, asking?: Span) {
       outcome: PostOutcome,
       { error }: Verdict,
     ): void {
-      if (!span.sampled) return;
+      if (!span.isRecording()) return;
       const attributes = {
         'http.request.method': 'POST',
         // Not the URL, which is often a secret in itself.
@@ -29,9 +31,8 @@ export function traceTry(tracer: Tracer, eventId: string, asking?: Span) {
         // Since the schedule last began.
         'posthorn.attempt': tried.tries + 1,
         'posthorn.outcome': error ?? 'delivered',
-        'error.type': error,
       };
-      tracer.end(span, { name: 'deliver', kind: 'client', attributes, error });
+      tracer.end(span, attributes, error);
     },
   };
 }

@@ -21,8 +21,8 @@ export function postSigned(
   parts: { poster: Poster; userAgent: string },
   target: SigningTarget,
   event: { id: string; body: Buffer },
-  /** The header of that name, where the try is traced. It is not part of what is signed. */
-  traceparent?: string,
+  /** Where the try is traced. They are not part of what is signed. */
+  traceHeaders?: Record<string, string>,
 ): Promise<PostOutcome> {
   return parts.poster.post({
     url: target.url,
@@ -31,7 +31,7 @@ export function postSigned(
       'content-type': 'application/json',
       'user-agent': parts.userAgent,
       ...signatureHeaders(event.id, Math.floor(Date.now() / 1000), event.body, target.keys),
-      ...(traceparent ? { traceparent } : {}),
+      ...traceHeaders,
     },
   });
 }
