@@ -43,6 +43,13 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated, ['text']);
   });
 
+  test('text that takes more than 2 MiB to write, in several parts', async () => {
+    const part = `--b\r\nContent-Type: text/plain; charset=utf-7\r\n\r\n${'+AAA-'.repeat(300 * kib)}abc\r\n`;
+    const parsed = await parse('Content-Type: multipart/mixed; boundary=b\r\n\r\n', part.repeat(3));
+    assert.equal(parsed.text?.trim(), 'abc');
+    assert.deepEqual(parsed.truncated, ['text']);
+  });
+
   test('a megabyte of UTF-16 is half of one as UTF-8, and one more is cut', async () => {
     const header = 'Content-Type: text/plain; charset=utf-16le\r\nContent-Transfer-Encoding: base64\r\n\r\n';
     const encode = (length: number) => Buffer.from('a'.repeat(length), 'utf16le').toString('base64');
@@ -198,6 +205,20 @@ describe('the largest message of the worst kind', () => {
     ['soft breaks', 'Content-Transfer-Encoding: quoted-printable\n\n', fill('=\n')],
     ['padding', 'Content-Type: a/b\nContent-Transfer-Encoding: base64\n\n', fill('/w==\n')],
     ['a charset of many bytes', 'Content-Type: text/html; charset=gb18030\n\n', fill('\xff\xfe<')],
+    [
+      'parts of UTF-7 that are nothing but NULs',
+      'Content-Type: multipart/mixed; boundary=b\r\n\r\n',
+      many(
+        12,
+        () => `--b\r\nContent-Type: text/plain; charset=utf-7\r\n\r\n${'+AAA-'.repeat(400 * kib)}\r\n`,
+      ),
+    ],
+    [
+      'a charset of its own for every word',
+      'To: ',
+      many(30_000, (i) => `=?${i}?B?/w?= ${i % 30 ? '' : '<a@b>,'}`),
+      '\r\n\r\nbody',
+    ],
     [
       'parts related to one that is not there',
       'Content-Type: multipart/related; boundary=b; start="<none>"\r\n\r\n',

@@ -4,7 +4,7 @@
  * quoted ones too because senders write them so, and never looked into for an address.
  * Guarantee: linear time; every address has a local part, one "@" that is not quoted, and a domain.
  */
-import { decodeLine } from './charset.ts';
+import { decodeLine } from './encoded-words.ts';
 import { findCommentEnd, findQuoteEnd, unquote } from './lexical.ts';
 
 export interface Address {

@@ -4,7 +4,7 @@
  * ever made from the other. Messages within the message stay whole, as attachments.
  */
 import { createHash } from 'node:crypto';
-import { decodeLine } from './charset.ts';
+import { decodeLine } from './encoded-words.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';

@@ -1,14 +1,14 @@
 /**
  * What a message says, in the form that `message.received` tells it. The layout of the message is ours to find
- * (structure.ts), because postal-mime changes the bytes of attachments, loses parts and has no limits; charsets and
- * encoded words are postal-mime's (charset.ts).
+ * (structure.ts), because postal-mime changes the bytes of attachments, loses parts and has no limits.
  * Guarantee: any bytes give an answer, in time linear in their number and within the limits below; what was left out
  * is named in `truncated`; every string is well-formed and holds no NUL.
  */
 import { type Address, readAddresses } from './address-list.ts';
 import { decodeBody, describeAttachment, type ParsedAttachment, sortParts } from './bodies.ts';
-import { decodeCharset, decodeLine } from './charset.ts';
+import { decodeCharset } from './charset.ts';
 import { readDate } from './date.ts';
+import { decodeLine } from './encoded-words.ts';
 import { joinFlowed } from './flowed.ts';
 import { type Field, gatherValues } from './headers.ts';
 import { stripComments } from './lexical.ts';
@@ -52,7 +52,7 @@ const maxReferences = 1000;
 /** Of each list of addresses or ids: lists of messages carry them too. */
 const maxListBytes = 64 * 1024;
 const maxTextBytes = 512 * 1024;
-/** Of which so much text can be had at most: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
+/** Bytes of all parts that are decoded for it: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
 const maxSourceBytes = 4 * maxTextBytes;
 
 export async function parseMessage(raw: Uint8Array): Promise<ParsedMessage> {
@@ -208,16 +208,20 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
 function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null; isCut: boolean } {
   const texts: string[] = [];
   let size = 0;
+  let sourceSize = 0;
   let isCut = false;
   for (const part of parts) {
     if (!part.hasBody) continue;
     if (size > maxTextBytes) break;
-    const { text, isWhole } = readText(raw, part);
+    const content = decodeBody(raw, part);
+    const source = cutUtf8(content, maxSourceBytes - sourceSize);
+    const text = readText(source, part);
     const before = texts.at(-1);
     if (before && text && !before.endsWith('\n')) texts.push('\n');
     texts.push(text);
     size += text.length;
-    isCut ||= !isWhole;
+    sourceSize += source.length;
+    isCut ||= source.length < content.length;
   }
   if (texts.length === 0) return { joined: null, isCut };
   const bytes = Buffer.from(texts.join(''));
@@ -225,22 +229,17 @@ function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null
   return { joined: cutUtf8(bytes, maxTextBytes).toString(), isCut: true };
 }
 
-function readText(raw: Buffer, part: Part): { text: string; isWhole: boolean } {
+function readText(source: Buffer, part: Part): string {
   const { value, parameters } = part.contentType;
-  const content = decodeBody(raw, part);
-  const isWhole = content.length <= maxSourceBytes;
-  const source = isWhole ? content : cutUtf8(content, maxSourceBytes);
   const text = decodeCharset(source, parameters.get('charset')).replace(/\r\n?/g, '\n');
   const isFlowed = value === 'text/plain' && parameters.get('format')?.toLowerCase() === 'flowed';
-  return {
-    text: isFlowed ? joinFlowed(text, parameters.get('delsp')?.toLowerCase() === 'yes') : text,
-    isWhole,
-  };
+  return isFlowed ? joinFlowed(text, parameters.get('delsp')?.toLowerCase() === 'yes') : text;
 }
 
 /** At most `max` bytes that do not end within a character. */
 function cutUtf8(bytes: Buffer, max: number): Buffer {
+  if (bytes.length <= max) return bytes;
   let end = max;
-  while (end > max - 4 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
+  while (end > 0 && end > max - 4 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
   return bytes.subarray(0, end);
 }

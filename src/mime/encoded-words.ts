@@ -1,0 +1,53 @@
+/** Encoded words of header fields (RFC 2047) to text. Guarantee: one pass, and all that `decodeCharset` guarantees. */
+import { decodeCharset, tidy } from './charset.ts';
+import { decodeTransfer } from './transfer.ts';
+
+/** A language after the charset (RFC 2231 §5) is left out. */
+const encodedWord = /=\?([^?\s*]+)(?:\*[^?\s]*)?\?([QB])\?([^?]*)\?=/gi;
+
+/** Neighbours of one charset. */
+interface Run {
+  charset: string;
+  words: Buffer[];
+}
+
+/** For a value of one line: a decoded line break must not become a line break where the value is written on. */
+export function decodeLine(text: string): string {
+  return tidy(text.includes('=?') ? decodeWords(text) : text)
+    .replace(/\p{Cc}+/gu, ' ')
+    .trim();
+}
+
+function decodeWords(text: string): string {
+  let decoded = '';
+  let end = 0;
+  let run: Run = { charset: '', words: [] };
+  for (const match of text.matchAll(encodedWord)) {
+    const [word, label = '', encoding = '', content = ''] = match;
+    const charset = label.toLowerCase();
+    const between = text.slice(end, match.index);
+    // §6.2: blanks between encoded words are not shown.
+    const isNeighbour = run.words.length > 0 && /^[ \t\r\n]*$/.test(between);
+    if (!isNeighbour || run.charset !== charset) {
+      decoded += decodeRun(run) + (isNeighbour ? '' : between);
+      run = { charset, words: [] };
+    }
+    run.words.push(decodeContent(encoding, content));
+    end = match.index + word.length;
+  }
+  return decoded + decodeRun(run) + text.slice(end);
+}
+
+/** §5 forbids to split a character between two words, but senders do: words are read together if that gives whole characters. */
+function decodeRun({ charset, words }: Run): string {
+  const together = decodeCharset(Buffer.concat(words), charset);
+  if (words.length < 2 || !together.includes('\ufffd')) return together;
+  return words.map((word) => decodeCharset(word, charset)).join('');
+}
+
+function decodeContent(encoding: string, content: string): Buffer {
+  if (/b/i.test(encoding)) return decodeTransfer(Buffer.from(content), 'base64');
+  // §4.2. A blank after "=" comes from a line that was folded inside the word; "=" at the end is no soft line break.
+  const unfolded = content.replace(/=\s+(?=[0-9a-f])/gi, '=').replace(/=$/, '=3D');
+  return decodeTransfer(Buffer.from(unfolded.replace(/[_\s]/g, '=20')), 'quoted-printable');
+}
