@@ -12,7 +12,7 @@ import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
-import { buildMetricsApp } from './http/metrics-door.ts';
+import { buildMetricsApp } from './http/metrics-app.ts';
 import type { App, Services } from './http/services.ts';
 import { type Lookup, makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
