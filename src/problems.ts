@@ -138,12 +138,6 @@ export const problems = {
     remedy:
       'Try again after the seconds in `Retry-After`. With an `Idempotency-Key` a POST cannot happen twice.',
   },
-  timed_out: {
-    status: 503,
-    title: 'The request took too long',
-    remedy:
-      'It may have taken effect. Look, or send it again: with an `Idempotency-Key` a POST cannot happen twice.',
-  },
   shutting_down: {
     status: 503,
     title: 'The service is stopping',

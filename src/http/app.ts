@@ -7,7 +7,6 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyRequest, fastify, type RawRequestDefaultExpression } from 'fastify';
 import { Problem } from '../problems.ts';
 import { type Gate, makeGate, requireAccessRule } from './access.ts';
-import { answerBeforeDeadline } from './deadline.ts';
 import { makeProblemSender, sendClientError } from './errors.ts';
 import { readJsonBodies } from './json-body.ts';
 import { allowOrigin, answerOtherMethods } from './methods.ts';
@@ -56,7 +55,6 @@ export async function buildApp(services: Services): Promise<App> {
   app.setErrorHandler(sendProblem);
   requireAccessRule(app);
   readJsonBodies(app);
-  answerBeforeDeadline(app);
   if (services.tracer) traceRequests(app, services.tracer);
   passRequests(app, services, gate);
   answerOtherMethods(app, services.config.corsOrigins);

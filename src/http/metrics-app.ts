@@ -3,7 +3,6 @@
  */
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { fastify } from 'fastify';
-import { answerBeforeDeadline } from './deadline.ts';
 import { makeProblemSender } from './errors.ts';
 import { answerOtherMethods } from './methods.ts';
 import { healthRoutes } from './routes/health.ts';
@@ -13,7 +12,6 @@ import type { App, Services } from './services.ts';
 export function buildMetricsApp(services: Services): App {
   const app = fastify({ forceCloseConnections: true }).withTypeProvider<TypeBoxTypeProvider>() as App;
   app.setErrorHandler(makeProblemSender(services.log));
-  answerBeforeDeadline(app);
   answerOtherMethods(app, []);
   healthRoutes(app, services);
   metricsRoutes(app, services);

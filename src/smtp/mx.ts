@@ -17,7 +17,6 @@ interface DoorParts {
 }
 
 const diskFull = '53100';
-const deadlineMs = 60_000;
 
 const unknownRecipient: Refusal = {
   status: 550,
@@ -46,7 +45,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
 
   async function answerRecipient(address: string): Promise<RcptVerdict<Routed>> {
     try {
-      const found = await withDeadline(route(address));
+      const found = await route(address);
       if (typeof found !== 'string') return { accept: true, route: { ...found, address } };
       if (found === 'unknown') return { accept: false, ...unknownRecipient };
       log.warn(
@@ -64,7 +63,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     const recipients = async () => received.recipients.map(({ route }) => route);
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
-      const [id] = await withDeadline(acceptMail(mail, { source: 'smtp', raw, envelope, recipients }));
+      const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
       // Here 250 becomes safe to send: the message is committed.
       return id === undefined ? { ok: false, ...unknownRecipient } : { ok: true, id };
     } catch (error) {
@@ -89,19 +88,6 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
       recipientAnswered: (status) => metrics.smtpRecipients.inc({ status }),
       messageAnswered: (status) => metrics.smtpMessages.inc({ status }),
     },
-  });
-}
-
-/**
- * The driver can lose a query when a connection breaks, and the client must still be answered. Should the commit come after
- * all, the message that is sent again is known for the same by its Message-ID; without one it is stored twice, not lost.
- */
-function withDeadline<T>(work: Promise<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const late = () =>
-      reject(Object.assign(new Error('The database did not answer in time'), { code: 'ETIMEDOUT' }));
-    const timer = setTimeout(late, deadlineMs);
-    work.then(resolve, reject).finally(() => clearTimeout(timer));
   });
 }
 
