@@ -3,7 +3,6 @@
  * database last.
  */
 import { type AddressInfo, isIPv6 } from 'node:net';
-import path from 'node:path';
 import type { Config } from './config.ts';
 import { makeLinks } from './contract/links.ts';
 import { completeData } from './contract/payload.ts';
@@ -14,17 +13,16 @@ import { startWaker } from './db/wake.ts';
 import { buildApp } from './http/app.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import type { App, Services } from './http/services.ts';
-import { type Lookup, makeLookup } from './identities/lookup.ts';
+import { makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
 import { OperatorError } from './lib/operator-error.ts';
-import { makeSealer, readOrMakeKeyFile, type Sealer } from './lib/secrets.ts';
+import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
-import { classify } from './net/addresses.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { startMailDoor } from './smtp/mx.ts';
@@ -33,7 +31,7 @@ import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
 import { workReplay } from './store/replays.ts';
-import { countSealedByKey, type SealedCount } from './store/sealed-secrets.ts';
+import { openSealer } from './store/sealed-secrets.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { makePoster } from './webhooks/post.ts';
@@ -85,7 +83,7 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     await refuseNewerSchema(sql);
     const secretKeys = loadSecretKeys(config);
     // A start that is refused for its key has not changed the schema.
-    const sealer = await openSealer(secretKeys, sql);
+    const sealer = await openSealer(sql, secretKeys);
     await prepareSchema(sql, log, config);
     const egress = makeEgress(config);
     const examiner = makeExaminer({ ...config, log });
@@ -104,7 +102,13 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
       log,
       egress,
       sealer,
-      verification: { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) },
+      verification: {
+        sql,
+        sealer,
+        log,
+        mailHost: config.mailHost,
+        lookup: makeLookup(config),
+      },
       links: makeLinks(secretKeys, () => baseUrl(config, url)),
       examiner,
       metrics,
@@ -137,27 +141,6 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   const { startTracer } = await import('./lib/tracing.ts');
   const count = (outcome: string, number: number) => spans.inc({ outcome }, number);
   return startTracer({ config: config.traces, version: readVersion(), log, count });
-}
-
-/** The operator's keys, or the one in the data folder of an embedded database. */
-export function loadSecretKeys(config: Config): readonly Buffer[] {
-  return config.secretKeys ?? [readOrMakeKeyFile(path.join(config.dataDir, 'secret.key'))];
-}
-
-/** A key that is missing would show only later, as webhooks that are not called and mail that is not signed. */
-export async function openSealer(secretKeys: readonly Buffer[], sql: Services['sql']): Promise<Sealer> {
-  const sealer = makeSealer(secretKeys);
-  const fault = tellMissingKeys(sealer, await countSealedByKey(sql));
-  if (fault === null) return sealer;
-  throw new OperatorError(`${fault}. Add the key that was used before, after a comma.`);
-}
-
-/** What is stored under keys that the sealer does not have; null when it opens everything. */
-export function tellMissingKeys({ keyIds }: Sealer, stored: SealedCount[]): string | null {
-  const missing = stored.filter(({ keyId }) => !keyIds.includes(keyId));
-  if (missing.length === 0) return null;
-  const told = missing.map(({ keyId, count }) => `${count} encrypted under key ${keyId}`);
-  return `There are stored secrets, ${told.join(', ')}, which POSTHORN_SECRET_KEY does not hold`;
 }
 
 async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service['firstUser']> {
@@ -262,11 +245,6 @@ async function openMailDoor(services: Services, closing: Closing): Promise<numbe
   const door = await startMailDoor(services);
   closing.push(() => door.stop());
   return door.port;
-}
-
-/** Name servers of domains are asked at public addresses only: a zone may name any, and must not lead inside. */
-export function openLookup({ dnsServers }: Config): Lookup {
-  return makeLookup({ dnsServers, serverAt: (address) => (classify(address) === 'public' ? address : null) });
 }
 
 /** What links in payloads begin with: the same in every process, except on a port that was left to chance. */

@@ -11,12 +11,12 @@ import { identifier } from '../src/db/sql.ts';
 import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
 import type { App } from '../src/http/services.ts';
+import { makeLookup } from '../src/identities/lookup.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
 import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
-import { openLookup } from '../src/main.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { recordEvent } from '../src/store/events.ts';
@@ -194,7 +194,7 @@ async function collectRoutes(): Promise<string[]> {
   const mail = { ...config, ...shared, readValue: () => undefined, wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
-    verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: openLookup(config) },
+    verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: makeLookup(config) },
   };
   const app = await buildApp({ ...parts, userAgent: 'Posthorn/test' });
   diagnostics.unsubscribe('fastify.initialization', listen);

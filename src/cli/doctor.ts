@@ -7,9 +7,8 @@ import { hasCluster } from '../db/embedded/cluster.ts';
 import { readSchemaState } from '../db/migrate.ts';
 import { openDatabase } from '../db/open.ts';
 import { makeLog } from '../lib/log.ts';
-import { makeSealer } from '../lib/secrets.ts';
-import { loadSecretKeys, tellMissingKeys } from '../main.ts';
-import { countSealedByKey } from '../store/sealed-secrets.ts';
+import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
+import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
 
 export interface Finding {
   check: string;
@@ -103,7 +102,7 @@ async function checkSecretKey(sql: Pool, config: Config): Promise<Omit<Finding, 
   const sealer = makeSealer(loadSecretKeys(config));
   const counts = await countSealedByKey(sql);
   if (counts.length === 0) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
-  const fault = tellMissingKeys(sealer, counts);
+  const fault = describeMissingKeys(sealer, counts);
   if (fault !== null) {
     const remedy =
       'Put the key that was used before into POSTHORN_SECRET_KEY, after the new one with a comma.';

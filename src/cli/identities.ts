@@ -1,15 +1,17 @@
 /** What `posthorn identities` does and prints. Works beside a running server: the same rows, the same checks. */
 import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
+import { makeLookup } from '../identities/lookup.ts';
 import type { DnsRecord } from '../identities/records.ts';
 import { type IdentityValue, readIdentityValue } from '../identities/value.ts';
 import { checkClaim, prepareProof } from '../identities/verify.ts';
 import { isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { loadSecretKeys } from '../lib/secrets.ts';
 import { table } from '../lib/table.ts';
-import { loadSecretKeys, openLookup, openSealer } from '../main.ts';
 import { createIdentity, findIdentity, type Identity, listIdentities } from '../store/identities.ts';
+import { openSealer } from '../store/sealed-secrets.ts';
 import type { User } from '../store/users.ts';
 import { findClaim } from '../store/verification.ts';
 
@@ -37,7 +39,7 @@ export async function addIdentity(
     throw new OperatorError('--incoming is for a domain: an address takes its own mail anyway.');
   const id = newId();
   const claimed = { id, ownerId: userId, domain, incomingDomain: given.incoming };
-  const sealer = await openSealer(loadSecretKeys(config), sql);
+  const sealer = await openSealer(sql, loadSecretKeys(config));
   const made = await createIdentity(sql, userId, {
     ...{ id, kind, value, valueKey: key, domain, incomingDomain: given.incoming },
     ...{ providerId: null, smtpAccountId: null, meta: '{}' },
@@ -77,8 +79,8 @@ export async function verifyIdentity(
   const { owner_id: ownerId, id, value } = identity;
   const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
   if (!claim) throw new OperatorError(tellDomainNeeded(value));
-  const sealer = await openSealer(loadSecretKeys(config), sql);
-  const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: openLookup(config) };
+  const sealer = await openSealer(sql, loadSecretKeys(config));
+  const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: makeLookup(config) };
   await checkClaim(parts, claim, { asked: true, signal: new AbortController().signal });
   const [checked, domain] = await Promise.all([
     findIdentity(sql, ownerId, id),

@@ -5,6 +5,7 @@
  * ends by its deadline, asks a bounded number of questions and leaves none open behind it.
  */
 import { getServers, Resolver } from 'node:dns/promises';
+import { classify } from '../net/addresses.ts';
 import { parentName, plainName } from './names.ts';
 import { type Answer, type Answers, type Question, questionKey } from './records.ts';
 
@@ -21,8 +22,8 @@ export interface Lookup {
 interface LookupOptions {
   /** Answer everything when they are set. */
   dnsServers: readonly string[] | null;
-  /** Where to ask a name server that has this address, `ip` or `ip:port`; null when it must not be asked, as one inside. */
-  serverAt(address: string): string | null;
+  /** Where to ask a name server that has this address, `ip` or `ip:port`; null when it must not be asked. */
+  serverAt?(address: string): string | null;
   /** They tell who a domain's servers are; null for those of the system. */
   resolvers?: readonly string[] | null;
   deadlineMs?: number;
@@ -152,6 +153,11 @@ function answeredBy(servers: Servers): FindZone {
 }
 
 /** Walks up from a name to the first that has name servers. Names of one look share the steps. */
+/** A zone may name any address for its servers, and must not lead inside. */
+function onlyPublic(address: string): string | null {
+  return classify(address) === 'public' ? address : null;
+}
+
 function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): FindZone {
   const system = asking.servers(options.resolvers ?? getServers());
   const known = new Map<string, Promise<Zone>>();
@@ -204,7 +210,7 @@ function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): F
   async function locate(name: string): Promise<{ at: string[]; isRefused: boolean }> {
     const v4 = await findAddresses(name, 'A');
     const v6 = v4.length < breadth.addresses ? await findAddresses(name, 'AAAA') : [];
-    const places = [...v4, ...v6].slice(0, breadth.addresses).map(options.serverAt);
+    const places = [...v4, ...v6].slice(0, breadth.addresses).map(options.serverAt ?? onlyPublic);
     return { at: places.filter((place) => place !== null), isRefused: places.includes(null) };
   }
 

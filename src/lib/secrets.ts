@@ -5,6 +5,7 @@
  */
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, randomBytes } from 'node:crypto';
 import { existsSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
 import { takeRandom } from './randomness.ts';
 
 export interface Sealer {
@@ -44,6 +45,11 @@ export function makeSealer(keys: readonly Buffer[]): Sealer {
 
 function keyId(key: Buffer): Buffer {
   return createHash('sha256').update('posthorn key id').update(key).digest().subarray(0, 4);
+}
+
+/** The operator's keys, or the one in the data folder of an embedded database. */
+export function loadSecretKeys(from: { secretKeys: readonly Buffer[] | null; dataDir: string }) {
+  return from.secretKeys ?? [readOrMakeKeyFile(path.join(from.dataDir, 'secret.key'))];
 }
 
 /** The key kept in a file of mode 0600, made on first use; of several processes that make it at once, one does. */

@@ -3,6 +3,8 @@
  * the key is the operator's.
  */
 import { only, type Sql } from '../db/client.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+import { makeSealer, type Sealer } from '../lib/secrets.ts';
 import { identifier } from '../db/sql.ts';
 
 export interface SealedSecret {
@@ -46,6 +48,22 @@ export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
     for (const { keyId, count } of found) counts.set(keyId, (counts.get(keyId) ?? 0) + count);
   }
   return [...counts].map(([keyId, count]) => ({ keyId, count })).sort((a, b) => (a.keyId < b.keyId ? -1 : 1));
+}
+
+/** Refuses keys that do not open every stored secret: a missing one would show only later, as mail that is not signed. */
+export async function openSealer(sql: Sql, secretKeys: readonly Buffer[]): Promise<Sealer> {
+  const sealer = makeSealer(secretKeys);
+  const fault = describeMissingKeys(sealer, await countSealedByKey(sql));
+  if (fault === null) return sealer;
+  throw new OperatorError(`${fault}. Add the key that was used before, after a comma.`);
+}
+
+/** What is stored under keys that the sealer does not have; null when it opens everything. */
+export function describeMissingKeys({ keyIds }: Sealer, stored: readonly SealedCount[]): string | null {
+  const missing = stored.filter(({ keyId }) => !keyIds.includes(keyId));
+  if (missing.length === 0) return null;
+  const counts = missing.map(({ keyId, count }) => `${count} encrypted under key ${keyId}`);
+  return `There are stored secrets, ${counts.join(', ')}, which POSTHORN_SECRET_KEY does not hold`;
 }
 
 /** Some that are sealed under another key than this. */
