@@ -23,7 +23,13 @@ const layers: readonly (readonly string[])[] = [
 ];
 
 /** Packages whose types or functions are used in many places; every other package has one importer. */
-const everywhere = ['typebox', 'fastify', '@fastify/type-provider-typebox', '@opentelemetry/api'];
+const everywhere = [
+  'typebox',
+  'fastify',
+  '@fastify/type-provider-typebox',
+  '@opentelemetry/api',
+  'commander',
+];
 /** A connection and the pool of connections are two files. */
 const alsoAllowed: Record<string, readonly string[]> = {
   pg: ['db/connection.ts', 'db/client.ts'],

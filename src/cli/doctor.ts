@@ -1,6 +1,7 @@
 /** `posthorn doctor`: looks at everything a start needs, and says for each thing found wrong what to do about it. */
 import { Resolver } from 'node:dns/promises';
 import { createServer } from 'node:net';
+import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import { only, type Pool } from '../db/client.ts';
 import { hasCluster } from '../db/embedded/cluster.ts';
@@ -9,8 +10,9 @@ import { openDatabase } from '../db/open.ts';
 import { makeLog } from '../lib/log.ts';
 import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
+import { print } from './database-tool.ts';
 
-export interface Finding {
+interface Finding {
   check: string;
   level: 'ok' | 'warn' | 'fail';
   detail: string;
@@ -19,7 +21,19 @@ export interface Finding {
 
 type Check = () => Promise<Omit<Finding, 'check'>>;
 
-export async function diagnose(environment: Record<string, string | undefined>): Promise<Finding[]> {
+export function addDoctor(program: Command): void {
+  program
+    .command('doctor')
+    .description('check the database, schema, secret key, ports, DNS and clock')
+    .option('--json', 'print JSON')
+    .action(async (options) => {
+      const findings = await diagnose(process.env);
+      print(options, findings, describeFindings(findings));
+      if (findings.some((finding) => finding.level === 'fail')) process.exitCode = 1;
+    });
+}
+
+async function diagnose(environment: Record<string, string | undefined>): Promise<Finding[]> {
   let config: Config;
   try {
     config = readConfig(environment);
@@ -177,7 +191,7 @@ async function checkDns({ dnsServers }: Config): Promise<Omit<Finding, 'check'>>
 
 const marks = { ok: '✓', warn: '!', fail: '✗' };
 
-export function printFindings(findings: Finding[]): string {
+function describeFindings(findings: Finding[]): string {
   return findings
     .map(({ check, level, detail, remedy }) => {
       const line = `${marks[level]} ${check.padEnd(13)} ${detail}`;

@@ -1,4 +1,5 @@
-/** What `posthorn identities` does and prints. Works beside a running server: the same rows, the same checks. */
+/** `posthorn identities`: adds, lists and verifies identities, beside a running service: the same rows, the same checks. */
+import type { Command } from 'commander';
 import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import { makeLookup } from '../identities/lookup.ts';
@@ -14,11 +15,71 @@ import { createIdentity, findIdentity, type Identity, listIdentities } from '../
 import { openSealer } from '../store/sealed-secrets.ts';
 import type { User } from '../store/users.ts';
 import { findClaim } from '../store/verification.ts';
+import { print, readValue, requireUser, withSchema } from './database-tool.ts';
 
 const pageSize = 1000;
 
+export function addIdentities(program: Command): void {
+  const identities = program.command('identities').description('add, list and verify identities');
+
+  identities
+    .command('list')
+    .description('list the identities of a user, and how they stand')
+    .requiredOption('--user <address or id>', 'whose identities')
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql) => {
+        const found = await listAllIdentities(sql, await requireUser(sql, options.user));
+        print(options, found, table(found.map(({ id, kind, status, value }) => [id, kind, status, value])));
+      }),
+    );
+
+  identities
+    .command('add')
+    .description('connect an address or a domain, and show what must stand in DNS')
+    .requiredOption('--user <address or id>', 'whose it is to be')
+    .requiredOption('--value <value>', 'such as sales@example.com or example.com', readValue)
+    .option('--incoming', 'take the mail of all addresses of the domain', false)
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql, _log, config) => {
+        const made = await addIdentity(sql, config, await requireUser(sql, options.user), options);
+        const isDomain = made.kind === 'domain';
+        print(options, made, isDomain ? describeStanding(made, made) : `${made.value} is ${made.status}`);
+      }),
+    );
+
+  identities
+    .command('verify')
+    .description('look at its DNS records now')
+    .argument('<identity>', 'its value or its id')
+    .requiredOption('--user <address or id>', 'whose it is')
+    .option('--json', 'print JSON')
+    .action((given, options) =>
+      withSchema(async (sql, log, config) => {
+        const found = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
+        const { identity, domain } = await verifyIdentity(sql, log, config, found);
+        print(options, identity, describeStanding(identity, domain));
+      }),
+    );
+
+  identities
+    .command('dns')
+    .description('show what must stand in DNS, what was found at the last look, and what to change')
+    .argument('<identity>', 'its value or its id')
+    .requiredOption('--user <address or id>', 'whose it is')
+    .option('--json', 'print JSON')
+    .action((given, options) =>
+      withSchema(async (sql) => {
+        const identity = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
+        const domain = await findProof(sql, identity);
+        print(options, readRecordsOf(domain), describeStanding(identity, domain));
+      }),
+    );
+}
+
 /** The newest first. */
-export async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[]> {
+async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[]> {
   const all: Identity[] = [];
   let page = await listIdentities(sql, userId, {}, { limit: pageSize, after: null });
   for (;;) {
@@ -28,7 +89,7 @@ export async function listAllIdentities(sql: Pool, { userId }: User): Promise<Id
   }
 }
 
-export async function addIdentity(
+async function addIdentity(
   sql: Pool,
   config: Config,
   { userId, email }: User,
@@ -52,7 +113,7 @@ export async function addIdentity(
 }
 
 /** By its value or its id. */
-export async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
+async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
   const read = readIdentityValue(given);
   const find = isUuid(given)
     ? () => findIdentity(sql, userId, given)
@@ -70,7 +131,7 @@ export async function findOwnIdentity(sql: Pool, { userId, email }: User, given:
 }
 
 /** Looks at DNS now. Answers the identity as it stands after that, and the domain behind it, whose records they are. */
-export async function verifyIdentity(
+async function verifyIdentity(
   sql: Pool,
   log: Log,
   config: Config,
@@ -78,7 +139,7 @@ export async function verifyIdentity(
 ): Promise<{ identity: Identity; domain: Identity }> {
   const { owner_id: ownerId, id, value } = identity;
   const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
-  if (!claim) throw new OperatorError(tellDomainNeeded(value));
+  if (!claim) throw new OperatorError(describeDomainNeeded(value));
   const sealer = await openSealer(sql, loadSecretKeys(config));
   const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: makeLookup(config) };
   await checkClaim(parts, claim, { asked: true, signal: new AbortController().signal });
@@ -91,27 +152,27 @@ export async function verifyIdentity(
 }
 
 /** The identity whose records prove it: itself, or the domain of an address. */
-export async function findProof(sql: Pool, identity: Identity): Promise<Identity> {
+async function findProof(sql: Pool, identity: Identity): Promise<Identity> {
   if (identity.kind === 'domain') return identity;
   const { owner_id: ownerId, domain_identity_id: domainId, value } = identity;
   const domain = domainId === null ? undefined : await findIdentity(sql, ownerId, domainId);
-  if (!domain) throw new OperatorError(tellDomainNeeded(value));
+  if (!domain) throw new OperatorError(describeDomainNeeded(value));
   return domain;
 }
 
-function tellDomainNeeded(address: string): string {
+function describeDomainNeeded(address: string): string {
   const domain = address.slice(address.lastIndexOf('@') + 1);
   return `An address is verified through its domain. Add it: posthorn identities add --value ${domain} --user …`;
 }
 
-export function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
+function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
   return JSON.parse(text) ?? [];
 }
 
 const marks = { valid: '✓', missing: '✗', mismatch: '✗', unknown: '?' } as const;
 
 /** A line for each record, and under it what to publish, what was found and what to change. */
-export function tellStanding(identity: Identity, domain: Identity): string {
+function describeStanding(identity: Identity, domain: Identity): string {
   const records = readRecordsOf(domain);
   const heads = records.map(({ status, purpose, required, type, name }) => [
     `${marks[status]} ${purpose}`,
@@ -121,7 +182,7 @@ export function tellStanding(identity: Identity, domain: Identity): string {
     name,
   ]);
   const lines = table(heads).split('\n');
-  const blocks = records.map((record, index) => [lines[index], ...tellRecord(record)].join('\n'));
+  const blocks = records.map((record, index) => [lines[index], ...describeRecord(record)].join('\n'));
   const through = identity.id === domain.id ? '' : `, as ${domain.value} is`;
   const none = 'Nobody has looked yet which records it needs. Look now: posthorn identities verify';
   return [
@@ -130,7 +191,15 @@ export function tellStanding(identity: Identity, domain: Identity): string {
   ].join('\n\n');
 }
 
-function tellRecord({ priority, value, checkedAt, status, found, note, graceUntil }: DnsRecord): string[] {
+function describeRecord({
+  priority,
+  value,
+  checkedAt,
+  status,
+  found,
+  note,
+  graceUntil,
+}: DnsRecord): string[] {
   const nothing = status === 'unknown' ? 'not known' : 'nothing';
   const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
   return [

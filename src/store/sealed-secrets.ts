@@ -3,9 +3,9 @@
  * the key is the operator's.
  */
 import { only, type Sql } from '../db/client.ts';
+import { identifier } from '../db/sql.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { makeSealer, type Sealer } from '../lib/secrets.ts';
-import { identifier } from '../db/sql.ts';
 
 export interface SealedSecret {
   place: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys';

@@ -1,0 +1,68 @@
+/** `posthorn keys`: makes, lists and revokes API keys. */
+import { type Command, InvalidArgumentError } from 'commander';
+import { isUuid } from '../lib/ids.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+import { table } from '../lib/table.ts';
+import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from '../store/api-keys.ts';
+import { print, requireUser, withSchema } from './database-tool.ts';
+
+export function addKeys(program: Command): void {
+  const keys = program.command('keys').description('make, list and revoke API keys');
+
+  keys
+    .command('create')
+    .description('make an API key for a user')
+    .requiredOption('--user <address or id>', 'whose key it is')
+    .option('--name <name>', 'what it is for')
+    .option('--expires-at <time>', 'when it ends, such as 2027-01-31T00:00:00Z', readFuture)
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql) => {
+        const user = await requireUser(sql, options.user);
+        const { id, apiKey } = await createApiKey(sql, user.userId, options);
+        print(options, { id, apiKey }, `Id      ${id}\nAPI key ${apiKey}   (shown this once)`);
+      }),
+    );
+
+  keys
+    .command('list')
+    .description('list the API keys of a user, revoked ones too')
+    .requiredOption('--user <address or id>', 'whose keys')
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql) => {
+        const user = await requireUser(sql, options.user);
+        const found = await listAllApiKeys(sql, user.userId);
+        const rows = found.map((key) => [
+          key.id,
+          `${key.prefix}…${key.suffix}`,
+          key.revokedAt ? 'revoked' : 'active',
+          `last used ${key.lastUsedAt ?? 'never'}`,
+          key.name ?? '',
+        ]);
+        print(options, found, table(rows));
+      }),
+    );
+
+  keys
+    .command('revoke')
+    .description('end an API key; it stops working within 5 seconds everywhere')
+    .argument('<id>', 'the id of the key (posthorn keys list)')
+    .option('--json', 'print JSON')
+    .action((id, options) =>
+      withSchema(async (sql) => {
+        const ownerId = isUuid(id) ? await findKeyOwner(sql, id) : undefined;
+        if (!ownerId || !(await revokeApiKey(sql, ownerId, id))) {
+          throw new OperatorError(
+            `There is no active key ${id}. List them: posthorn keys list --user <address>`,
+          );
+        }
+        print(options, { id, revoked: true }, `Key ${id} is revoked.`);
+      }),
+    );
+}
+
+function readFuture(given: string): string {
+  if (Date.parse(given) > Date.now()) return new Date(given).toISOString();
+  throw new InvalidArgumentError('Write a time in the future such as 2027-01-31T00:00:00Z.');
+}

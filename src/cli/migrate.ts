@@ -1,0 +1,24 @@
+/** `posthorn migrate`: brings the database schema up to date. */
+import type { Command } from 'commander';
+import { migrate, readSchemaState } from '../db/migrate.ts';
+import { OperatorError } from '../lib/operator-error.ts';
+import { print, withDatabase } from './database-tool.ts';
+
+export function addMigrate(program: Command): void {
+  program
+    .command('migrate')
+    .description('bring the database schema up to date')
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withDatabase(async (sql, log) => {
+        const { newer, version } = await readSchemaState(sql);
+        if (newer)
+          throw new OperatorError(
+            `The schema has version ${version}, which is newer than this Posthorn knows.`,
+          );
+        const applied = await migrate(sql, log);
+        const text = applied.length > 0 ? `Applied ${applied.join(', ')}.` : 'The schema is up to date.';
+        print(options, { applied }, text);
+      }),
+    );
+}

@@ -1,0 +1,52 @@
+/** `posthorn users`: makes and lists users. */
+import { type Command, InvalidArgumentError } from 'commander';
+import { OperatorError } from '../lib/operator-error.ts';
+import { table } from '../lib/table.ts';
+import { createApiKey } from '../store/api-keys.ts';
+import { ensureUser, listUsers } from '../store/users.ts';
+import { print, readValue, withSchema } from './database-tool.ts';
+
+export function addUsers(program: Command): void {
+  const users = program.command('users').description('make and list users');
+
+  users
+    .command('create')
+    .description('make a user and an API key')
+    .requiredOption('--email <address>', 'the address that names the user', readAddress)
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql) => {
+        const made = await sql.begin(async (sql) => {
+          const { user, created } = await ensureUser(sql, options.email);
+          if (!created) {
+            throw new OperatorError(
+              `There is a user ${user.email} already. Make a key: posthorn keys create --user ${user.email}`,
+            );
+          }
+          const { apiKey } = await createApiKey(sql, user.userId);
+          return { userId: user.userId, email: user.email, apiKey };
+        });
+        print(
+          options,
+          made,
+          `User    ${made.email}\nId      ${made.userId}\nAPI key ${made.apiKey}   (shown this once)`,
+        );
+      }),
+    );
+
+  users
+    .command('list')
+    .description('list the users')
+    .option('--json', 'print JSON')
+    .action((options) =>
+      withSchema(async (sql) => {
+        const found = await listUsers(sql);
+        print(options, found, table(found.map((user) => [user.userId, user.createdAt, user.email])));
+      }),
+    );
+}
+
+function readAddress(given: string): string {
+  if (!given.includes('@')) throw new InvalidArgumentError('Write an address such as ada@example.com.');
+  return readValue(given).value;
+}
