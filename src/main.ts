@@ -2,24 +2,23 @@
  * Puts the service together: configuration → database → loops → doors, and takes it apart in the opposite order, the
  * database last.
  */
-import { type AddressInfo, isIPv6 } from 'node:net';
+import { isIPv6 } from 'node:net';
 import type { Config } from './config.ts';
 import { makeLinks } from './contract/links.ts';
 import { completeData } from './contract/payload.ts';
-import { isUnavailable } from './db/client.ts';
+import { isUnavailable, type Pool } from './db/client.ts';
 import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
-import { buildApp } from './http/app.ts';
+import { type ApiParts, buildApp } from './http/app.ts';
+import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
-import type { App, Services } from './http/services.ts';
 import { makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
 import { startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
-import { OperatorError } from './lib/operator-error.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
@@ -143,7 +142,7 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service['firstUser']> {
+async function makeFirstUser({ sql }: { sql: Pool }): Promise<Service['firstUser']> {
   return sql.begin(async (sql) => {
     const user = await createFirstUser(sql, 'admin@localhost');
     if (!user) return null;
@@ -154,7 +153,7 @@ async function makeFirstUser({ sql }: { sql: Services['sql'] }): Promise<Service
 
 /** Everything that works in the background. Returns how to tell it that deliveries are ready. */
 async function startLoops(
-  parts: Omit<Services, 'mail' | 'wakeDelivery'>,
+  parts: Omit<ApiParts, 'mail' | 'wakeDelivery'>,
   database: Database,
   closing: Closing,
 ): Promise<() => void> {
@@ -220,18 +219,18 @@ async function startLoops(
 }
 
 /** After the other doors, and closed before them: whoever is told there that we are ready finds them open. */
-async function openMetrics(services: Services, closing: Closing): Promise<void> {
-  const { host, metricsPort } = services.config;
+async function openMetrics(parts: ApiParts, closing: Closing): Promise<void> {
+  const { host, metricsPort } = parts.config;
   if (metricsPort === null) return;
-  const app = buildMetricsApp(services);
+  const app = buildMetricsApp(parts);
   closing.push(() => app.close());
   await listen(app, host, metricsPort, 'POSTHORN_METRICS_PORT');
 }
 
-async function openApi(services: Services, closing: Closing): Promise<string | null> {
-  const { config } = services;
+async function openApi(parts: ApiParts, closing: Closing): Promise<string | null> {
+  const { config } = parts;
   if (!config.roles.includes('api')) return null;
-  const app = await buildApp(services);
+  const app = await buildApp(parts);
   closing.push(async () => {
     const cut = setTimeout(() => app.server.closeAllConnections(), patienceMs);
     await app.close();
@@ -240,9 +239,9 @@ async function openApi(services: Services, closing: Closing): Promise<string | n
   return listen(app, config.host, config.port, 'PORT');
 }
 
-async function openMailDoor(services: Services, closing: Closing): Promise<number | null> {
-  if (!services.config.roles.includes('smtp')) return null;
-  const door = await startMailDoor(services);
+async function openMailDoor(parts: ApiParts, closing: Closing): Promise<number | null> {
+  if (!parts.config.roles.includes('smtp')) return null;
+  const door = await startMailDoor(parts);
   closing.push(() => door.stop());
   return door.port;
 }
@@ -259,33 +258,6 @@ function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null
 function readAddressOrDomain(text: string) {
   const read = readIdentityValue(text);
   return 'fault' in read ? undefined : read;
-}
-
-async function listen(app: App, host: string, port: number, setting: string): Promise<string> {
-  try {
-    await app.listen({ host, port });
-  } catch (cause) {
-    throw explainListenError(cause as NodeJS.ErrnoException, host, port, setting);
-  }
-  const address = app.server.address() as AddressInfo;
-  const name = ['127.0.0.1', '0.0.0.0', '::1', '::'].includes(host) ? 'localhost' : host;
-  return `http://${name}:${address.port}`;
-}
-
-function explainListenError(
-  cause: NodeJS.ErrnoException,
-  host: string,
-  port: number,
-  setting: string,
-): Error {
-  const advice: Record<string, string> = {
-    EADDRINUSE: `Port ${port} on ${host} is in use by another program. Stop it, or set ${setting} to another port.`,
-    EACCES: `Port ${port} needs privileges that this process lacks. Set ${setting} to a port above 1023.`,
-    EADDRNOTAVAIL: `HOST=${host} is not an address of this machine.`,
-    ENOTFOUND: `HOST=${host} is not an address of this machine.`,
-  };
-  const message = advice[cause.code ?? ''];
-  return message ? new OperatorError(message, { cause }) : cause;
 }
 
 function once(work: () => Promise<void>): () => Promise<void> {

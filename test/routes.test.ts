@@ -3,14 +3,13 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import diagnostics from 'node:diagnostics_channel';
 import { after, describe, test } from 'node:test';
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
-import { type FastifyInstance, fastify } from 'fastify';
+import type { FastifyInstance } from 'fastify';
 import { readConfig } from '../src/config.ts';
 import { makeLinks } from '../src/contract/links.ts';
 import { identifier } from '../src/db/sql.ts';
 import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
-import type { App } from '../src/http/services.ts';
+import { makeApp } from '../src/http/fastify.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
 import { isUuid, newId } from '../src/lib/ids.ts';
@@ -266,7 +265,7 @@ describe('access', () => {
   });
 
   test('a route without an access rule does not register', async () => {
-    const app = fastify().withTypeProvider<TypeBoxTypeProvider>() as App;
+    const app = makeApp(makeLog({ level: 'silent', json: true }));
     after(() => app.close());
     requireAccessRule(app);
     assert.throws(

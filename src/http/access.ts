@@ -8,10 +8,14 @@
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
+import type { Config } from '../config.ts';
+import type { Links } from '../contract/links.ts';
+import type { Pool } from '../db/client.ts';
 import { hashApiKey, isApiKey } from '../lib/api-key.ts';
+import type { Log } from '../lib/log.ts';
 import { Problem, type ProblemCode } from '../problems.ts';
 import { findActiveKey, touchApiKey } from '../store/api-keys.ts';
-import type { App, Services } from './services.ts';
+import type { App } from './fastify.ts';
 
 export type Access = 'key' | 'key or link' | 'operator' | 'metrics' | 'public';
 
@@ -54,7 +58,13 @@ export function requireAccessRule(app: App): void {
   });
 }
 
-export function makeGate({ sql, config, log, links }: Services): Gate {
+export function makeGate(parts: {
+  sql: Pool;
+  log: Log;
+  links: Links;
+  config: Pick<Config, 'adminToken' | 'metricsToken'>;
+}): Gate {
+  const { sql, log, links, config } = parts;
   const cache = new Map<string, Caller & { until: number }>();
 
   function admit(request: FastifyRequest): Caller | Promise<Caller> {

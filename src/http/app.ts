@@ -1,13 +1,25 @@
 /**
- * The API door. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
+ * The API. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
  * the schema, the handler; whatever fails on the way becomes a problem document.
  */
 import { randomUUID } from 'node:crypto';
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
-import { type FastifyRequest, fastify, type RawRequestDefaultExpression } from 'fastify';
+import type { FastifyRequest, RawRequestDefaultExpression } from 'fastify';
+import type { Config } from '../config.ts';
+import type { Links } from '../contract/links.ts';
+import type { Pool } from '../db/client.ts';
+import type { VerifyParts } from '../identities/verify.ts';
+import type { Log } from '../lib/log.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import type { Tracer } from '../lib/tracing.ts';
+import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
+import type { AcceptParts } from '../receiving/accept.ts';
+import type { Examiner } from '../receiving/examine.ts';
+import type { Poster } from '../webhooks/post.ts';
 import { type Gate, makeGate, requireAccessRule } from './access.ts';
-import { makeProblemSender, sendClientError } from './errors.ts';
+import { sendClientError } from './errors.ts';
+import { type App, makeApp } from './fastify.ts';
 import { readJsonBodies } from './json-body.ts';
 import { allowOrigin, answerOtherMethods } from './methods.ts';
 import { documentRoutes } from './openapi.ts';
@@ -28,66 +40,83 @@ import { replayRoutes } from './routes/replays.ts';
 import { verificationRoutes } from './routes/verification.ts';
 import { webhookTestRoutes } from './routes/webhook-test.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
-import type { App, Services } from './services.ts';
 import { traceRequests } from './trace.ts';
 import { makeValidation, refuseFaults } from './validation.ts';
 
 const maxBodyBytes = 64 * 1024;
 
-export async function buildApp(services: Services): Promise<App> {
-  const sendProblem = makeProblemSender(services.log);
-  const app = fastify({
+/** What buildApp hands out: each group of routes takes its own share. */
+export interface ApiParts {
+  config: Config;
+  sql: Pool;
+  sealer: Sealer;
+  log: Log;
+  metrics: Metrics;
+  /** Null: tracing is off. */
+  tracer: Tracer | null;
+  links: Links;
+  examiner: Examiner;
+  mail: AcceptParts;
+  verification: VerifyParts;
+  egress: Egress;
+  poster: Poster;
+  /** Sent with every POST to a webhook. */
+  userAgent: string;
+  /** Deliveries may be ready: call it after the commit that made them so. */
+  wakeDelivery(): void;
+}
+
+export async function buildApp(parts: ApiParts): Promise<App> {
+  const { config, log, tracer } = parts;
+  const app = makeApp(log, {
     bodyLimit: maxBodyBytes,
     genReqId: readRequestId,
     clientErrorHandler: sendClientError,
-    frameworkErrors: sendProblem,
     forceCloseConnections: 'idle',
     // A client that never ends its request must not hold its socket, or our own end, for ever.
     requestTimeout: 120_000,
     // Node would refuse without a word: see `requireHost`.
     http: { requireHostHeader: false },
     routerOptions: { maxParamLength: 200 },
-  }).withTypeProvider<TypeBoxTypeProvider>() as App;
+  });
 
   // Node would answer 417 without a word. RFC 9110 §10.1.1 lets a server pass over an expectation that it does not know.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
-  const gate = makeGate(services);
-  app.setErrorHandler(sendProblem);
+  const gate = makeGate(parts);
   requireAccessRule(app);
   readJsonBodies(app);
-  if (services.tracer) traceRequests(app, services.tracer);
-  passRequests(app, services, gate);
-  answerOtherMethods(app, services.config.corsOrigins);
-  await documentRoutes(app, services.config);
-  await app.register(async (api) => addRoutes(api as App, services, gate), {
-    prefix: services.config.basePath,
-  });
+  if (tracer) traceRequests(app, tracer);
+  passRequests(app, parts, gate);
+  answerOtherMethods(app, config.corsOrigins);
+  await documentRoutes(app, config);
+  await app.register(async (api) => addRoutes(api as App, parts, gate), { prefix: config.basePath });
   return app;
 }
 
-function addRoutes(api: App, services: Services, gate: Gate): void {
+function addRoutes(api: App, given: ApiParts, gate: Gate): void {
+  const { config } = given;
+  const { adminToken, metricsToken, metricsPort, maxMessageBytes, production } = config;
+  const origin = config.publicUrl ?? '';
+  const parts = { ...given, gate, origin, baseUrl: `${origin}${config.basePath}`, maxMessageBytes };
   meRoutes(api);
-  identityRoutes(api, services);
-  verificationRoutes(api, services);
-  webhookRoutes(api, services);
-  webhookTestRoutes(api, services);
-  deliveryRoutes(api, services);
-  replayRoutes(api, services);
-  eventRoutes(api, services);
-  messageRoutes(api, services);
-  api.register(async (scope) => inboundRoutes(scope as App, services));
-  apiKeyRoutes(api, services, gate);
-  if (services.config.adminToken) adminRoutes(api, services);
+  identityRoutes(api, parts);
+  verificationRoutes(api, parts);
+  webhookRoutes(api, parts);
+  webhookTestRoutes(api, parts);
+  deliveryRoutes(api, parts);
+  replayRoutes(api, parts);
+  eventRoutes(api, parts);
+  messageRoutes(api, parts);
+  api.register(async (scope) => inboundRoutes(scope as App, parts));
+  apiKeyRoutes(api, parts);
+  if (adminToken) adminRoutes(api, parts);
   eventTypeRoutes(api);
   documentationRoutes(api);
-  healthRoutes(api, services);
-  if (!services.config.production || services.config.metricsToken) {
-    if (services.config.metricsPort === null) metricsRoutes(api, services);
-  }
+  healthRoutes(api, parts);
+  if (metricsPort === null && (!production || metricsToken)) metricsRoutes(api, parts);
 }
 
-function passRequests(app: App, services: Services, gate: Gate): void {
-  const { config, log, metrics } = services;
+function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: Gate): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
   const validation = makeValidation({ allowHttp: config.allowHttp });
   app.setValidatorCompiler(validation.compiler);
@@ -127,7 +156,7 @@ function passRequests(app: App, services: Services, gate: Gate): void {
   });
 
   app.addHook('preHandler', (request, _reply, done) => {
-    const checked = refuseFaults(request, validation, services);
+    const checked = refuseFaults(request, validation, sql);
     if (checked) checked.then(() => done(), done);
     else done();
   });

@@ -5,7 +5,9 @@
  */
 import { createHash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { type Sql, transaction } from '../db/client.ts';
+import { type Pool, type Sql, transaction } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import type { Sealer } from '../lib/secrets.ts';
 import { Problem } from '../problems.ts';
 import {
   findAnswer,
@@ -15,32 +17,40 @@ import {
   keepAnswer,
   markUnderWay,
 } from '../store/idempotency.ts';
-import type { Services } from './services.ts';
+
+export interface AnswerParts {
+  sql: Pool;
+  sealer: Sealer;
+  log: Log;
+  /** What `Location` begins with: the public URL, or nothing, and the base path. The Host header is never trusted. */
+  baseUrl: string;
+}
 
 export interface Answer<Body> {
   status: 200 | 201 | 202;
+  /** Where what was made is found: a path of this API. */
   location?: string;
   body: Body;
 }
 
 /** Runs the effect of a POST, or answers what it answered before. The effect uses the `sql` it is given. */
 export async function answerOnce<Body>(
-  services: Services,
+  parts: AnswerParts,
   request: FastifyRequest,
   reply: FastifyReply,
   effect: (sql: Sql) => Promise<Answer<Body>>,
 ): Promise<void> {
   const scope = readScope(request);
   if (!scope) {
-    const answer = await effect(services.sql);
-    if (answer.location) reply.header('location', answer.location);
+    const answer = await effect(parts.sql);
+    if (answer.location) reply.header('location', `${parts.baseUrl}${answer.location}`);
     reply.code(answer.status).send(answer.body);
     return;
   }
 
-  const kept = await transaction(services.sql, async (sql) => {
-    const earlier = await findEarlier(services, sql, scope, request);
-    return earlier ?? keep(services, sql, scope, request, reply, await effect(sql));
+  const kept = await transaction(parts.sql, async (sql) => {
+    const earlier = await findEarlier(parts, sql, scope, request);
+    return earlier ?? keep(parts, sql, scope, request, reply, await effect(sql));
   });
   send(reply, kept);
 }
@@ -50,7 +60,7 @@ export async function answerOnce<Body>(
  * does; a committed mark says that it is under way.
  */
 export async function actAndAnswerOnce<Result, Body>(
-  services: Services,
+  parts: AnswerParts,
   request: FastifyRequest,
   reply: FastifyReply,
   act: () => Promise<Result>,
@@ -59,24 +69,24 @@ export async function actAndAnswerOnce<Result, Body>(
   const scope = readScope(request);
   if (!scope) {
     const result = await act();
-    return answerOnce(services, request, reply, (sql) => effect(sql, result));
+    return answerOnce(parts, request, reply, (sql) => effect(sql, result));
   }
 
-  const earlier = await transaction(services.sql, async (sql) => {
-    const found = await findEarlier(services, sql, scope, request);
+  const earlier = await transaction(parts.sql, async (sql) => {
+    const found = await findEarlier(parts, sql, scope, request);
     if (!found) await markUnderWay(sql, scope, hashRequest(request));
     return found;
   });
   if (earlier) return send(reply, earlier);
   try {
     const result = await act();
-    const kept = await transaction(services.sql, async (sql) =>
-      keep(services, sql, scope, request, reply, await effect(sql, result)),
+    const kept = await transaction(parts.sql, async (sql) =>
+      keep(parts, sql, scope, request, reply, await effect(sql, result)),
     );
     send(reply, kept);
   } catch (error) {
-    await forgetUnderWay(services.sql, scope).catch((err) => {
-      services.log.warn({ err }, 'a request that failed stays marked as under way for a minute');
+    await forgetUnderWay(parts.sql, scope).catch((err) => {
+      parts.log.warn({ err }, 'a request that failed stays marked as under way for a minute');
     });
     throw error;
   }
@@ -91,7 +101,7 @@ interface Kept {
 
 /** Holds the key until the transaction ends, and opens what is kept under it. */
 async function findEarlier(
-  { sealer }: Services,
+  { sealer }: AnswerParts,
   sql: Sql,
   scope: IdempotencyScope,
   request: FastifyRequest,
@@ -106,14 +116,15 @@ async function findEarlier(
 }
 
 async function keep<Body>(
-  { sealer }: Services,
+  { sealer, baseUrl }: AnswerParts,
   sql: Sql,
   scope: IdempotencyScope,
   request: FastifyRequest,
   reply: FastifyReply,
   answer: Answer<Body>,
 ): Promise<Kept> {
-  const { status, location = null } = answer;
+  const { status } = answer;
+  const location = answer.location === undefined ? null : `${baseUrl}${answer.location}`;
   const text = String(reply.code(status).serialize(answer.body));
   const body = sealer.seal(text, contextOf(scope));
   await keepAnswer(sql, scope, { requestHash: hashRequest(request), status, location, body });

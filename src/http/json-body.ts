@@ -2,7 +2,7 @@
 import type { FastifyRequest } from 'fastify';
 import { parseJson } from '../lib/json.ts';
 import { Problem } from '../problems.ts';
-import type { App } from './services.ts';
+import type { App } from './fastify.ts';
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 

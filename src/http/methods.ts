@@ -4,7 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Problem } from '../problems.ts';
-import type { App } from './services.ts';
+import type { App } from './fastify.ts';
 
 export function answerOtherMethods(app: App, corsOrigins: readonly string[]): void {
   const routes = new Map<string, Set<string>>();

@@ -1,19 +1,19 @@
 /**
- * The operator's door (POSTHORN_METRICS_PORT): `/metrics` away from the API, and `/health` in processes that have no API.
+ * The operator's own listener (POSTHORN_METRICS_PORT): `/metrics` apart from the API, and `/health` in processes that have no
+ * API.
  */
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
-import { fastify } from 'fastify';
-import { makeProblemSender } from './errors.ts';
+import type { Pool } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import { type App, makeApp } from './fastify.ts';
 import { answerOtherMethods } from './methods.ts';
 import { healthRoutes } from './routes/health.ts';
 import { metricsRoutes } from './routes/metrics.ts';
-import type { App, Services } from './services.ts';
 
-export function buildMetricsApp(services: Services): App {
-  const app = fastify({ forceCloseConnections: true }).withTypeProvider<TypeBoxTypeProvider>() as App;
-  app.setErrorHandler(makeProblemSender(services.log));
+export function buildMetricsApp(parts: { sql: Pool; log: Log; metrics: Metrics }): App {
+  const app = makeApp(parts.log, { forceCloseConnections: true });
   answerOtherMethods(app, []);
-  healthRoutes(app, services);
-  metricsRoutes(app, services);
+  healthRoutes(app, parts);
+  metricsRoutes(app, parts);
   return app;
 }

@@ -5,7 +5,7 @@ import type { Config } from '../config.ts';
 import { readVersion } from '../lib/version.ts';
 import { problems } from '../problems.ts';
 import type { Access } from './access.ts';
-import type { App } from './services.ts';
+import type { App } from './fastify.ts';
 
 const ProblemDocument = Type.Object(
   {

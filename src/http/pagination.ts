@@ -2,7 +2,11 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { isUuid } from '../lib/ids.ts';
 import type { Page, PageRequest, Position } from '../store/page.ts';
-import type { Services } from './services.ts';
+
+export interface PageParts {
+  /** What a link begins with: the public URL, or nothing. The Host header is never trusted. */
+  origin: string;
+}
 
 interface ListQuery {
   limit?: number;
@@ -15,7 +19,7 @@ export function readPage(query: ListQuery, defaultLimit: number): PageRequest {
 }
 
 export function sendPage<Row>(
-  services: Services,
+  { origin }: PageParts,
   request: FastifyRequest,
   reply: FastifyReply,
   page: Page<Row>,
@@ -24,7 +28,7 @@ export function sendPage<Row>(
     // The path as it came holds the base path already; a request line in absolute form names a host besides.
     const { pathname, searchParams } = new URL(request.url, 'http://localhost');
     searchParams.set('cursor', writeCursor(page.next));
-    reply.header('link', `<${services.config.publicUrl ?? ''}${pathname}?${searchParams}>; rel="next"`);
+    reply.header('link', `<${origin}${pathname}?${searchParams}>; rel="next"`);
   }
   return page.rows;
 }

@@ -4,7 +4,7 @@
  */
 import type { Span } from '@opentelemetry/api';
 import type { Tracer } from '../lib/tracing.ts';
-import type { App } from './services.ts';
+import type { App } from './fastify.ts';
 
 declare module 'fastify' {
   interface FastifyRequest {

@@ -4,6 +4,7 @@
  */
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
+import type { Sql } from '../db/client.ts';
 import { readIdentityValue } from '../identities/value.ts';
 import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
@@ -12,7 +13,6 @@ import { type Fault, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
 import { findUrlFault } from '../webhooks/url.ts';
 import { readCursor } from './pagination.ts';
-import type { Services } from './services.ts';
 
 /** What a format refuses, as the end of the sentence "`/field` …"; null when nothing is wrong. */
 type FindFault = (text: string) => string | null;
@@ -106,7 +106,7 @@ declare module 'fastify' {
 export function refuseFaults(
   request: FastifyRequest,
   validation: Validation,
-  services: Services,
+  sql: Sql,
 ): Promise<void> | undefined {
   const { references, findFaults } = request.routeOptions.config;
   const body = (Buffer.isBuffer(request.body) ? {} : (request.body ?? {})) as Record<string, unknown>;
@@ -114,7 +114,7 @@ export function refuseFaults(
   const named = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const quiet = own === undefined || (Array.isArray(own) && own.length === 0);
   if (!request.validationError && quiet && named.length === 0) return undefined;
-  return refuseAll(request, validation, services, own, named);
+  return refuseAll(request, validation, sql, own, named);
 }
 
 /** A route that takes no body refuses what it would otherwise drop in silence. */
@@ -129,7 +129,7 @@ function findSurplus(body: Record<string, unknown>): Fault[] {
 async function refuseAll(
   request: FastifyRequest,
   validation: Validation,
-  { sql }: Services,
+  sql: Sql,
   own: Fault[] | Promise<Fault[]> | undefined,
   named: [field: string, table: ReferencedTable][],
 ): Promise<void> {

@@ -7,8 +7,8 @@ import { readIdentityValue } from '../../identities/value.ts';
 import { Problem } from '../../problems.ts';
 import { createApiKey } from '../../store/api-keys.ts';
 import { ensureUser, findUser } from '../../store/users.ts';
-import { answerOnce } from '../idempotency.ts';
-import { type App, locate, type Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
 import { findPast, NewApiKey } from './api-keys.ts';
 
 const NewUser = body(
@@ -18,8 +18,8 @@ const NewUser = body(
 
 const tags = ['Operator'];
 
-export function adminRoutes(app: App, services: Services): void {
-  const { sql } = services;
+export function adminRoutes(app: App, parts: AnswerParts): void {
+  const { sql } = parts;
 
   app.post(
     '/admin/users',
@@ -33,12 +33,12 @@ export function adminRoutes(app: App, services: Services): void {
       },
     },
     (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
+      answerOnce(parts, request, reply, async (sql) => {
         const read = readIdentityValue(request.body.email);
         if ('fault' in read) throw new Error('The schema let an address pass that does not read');
         const { user, created } = await ensureUser(sql, read.value);
         if (!created) return { status: 200, body: user };
-        return { status: 201, location: locate(services, `/admin/users/${user.userId}`), body: user };
+        return { status: 201, location: `/admin/users/${user.userId}`, body: user };
       }),
   );
 
@@ -68,11 +68,11 @@ export function adminRoutes(app: App, services: Services): void {
       },
     },
     (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
+      answerOnce(parts, request, reply, async (sql) => {
         const user = await findUser(sql, request.params.id);
         if (!user) throw new Problem('not_found');
         const key = await createApiKey(sql, user.userId, request.body);
-        return { status: 201, location: locate(services, `/api-keys/${key.id}`), body: key };
+        return { status: 201, location: `/api-keys/${key.id}`, body: key };
       }),
   );
 }

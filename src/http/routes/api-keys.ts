@@ -12,9 +12,9 @@ import {
 import { type Fault, Problem } from '../../problems.ts';
 import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
 import type { Gate } from '../access.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import { type App, locate, type Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 export const NewApiKey = body(
   {
@@ -26,8 +26,8 @@ export const NewApiKey = body(
 
 const tags = ['API keys'];
 
-export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
-  const { sql } = services;
+export function apiKeyRoutes(app: App, parts: AnswerParts & PageParts & { gate: Gate }): void {
+  const { sql, gate } = parts;
 
   app.post(
     '/api-keys',
@@ -36,9 +36,9 @@ export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
       schema: { tags, summary: 'Make a key', body: NewApiKey, response: { 201: CreatedApiKey } },
     },
     (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
+      answerOnce(parts, request, reply, async (sql) => {
         const key = await createApiKey(sql, request.ownerId, request.body);
-        return { status: 201, location: locate(services, `/api-keys/${key.id}`), body: key };
+        return { status: 201, location: `/api-keys/${key.id}`, body: key };
       }),
   );
 
@@ -55,7 +55,7 @@ export function apiKeyRoutes(app: App, services: Services, gate: Gate): void {
     },
     async (request, reply) => {
       const found = await listApiKeys(sql, request.ownerId, readPage(request.query, maxPage));
-      return sendPage(services, request, reply, found);
+      return sendPage(parts, request, reply, found);
     },
   );
 

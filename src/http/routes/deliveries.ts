@@ -19,9 +19,9 @@ import {
   redeliver,
 } from '../../store/deliveries.ts';
 import { findWebhook } from '../../store/webhooks.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import type { App, Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Filters = listQuery(
   {
@@ -34,8 +34,8 @@ const Filters = listQuery(
 
 const tags = ['Deliveries'];
 
-export function deliveryRoutes(app: App, services: Services): void {
-  const { sql } = services;
+export function deliveryRoutes(app: App, parts: AnswerParts & PageParts & { wakeDelivery(): void }): void {
+  const { sql, wakeDelivery } = parts;
 
   app.get(
     '/webhooks/:id/deliveries',
@@ -54,7 +54,7 @@ export function deliveryRoutes(app: App, services: Services): void {
       if (!(await findWebhook(sql, request.ownerId, id))) throw new Problem('not_found');
       const page = readPage(request.query, defaultShortPage);
       const found = await listDeliveries(sql, request.ownerId, id, request.query, page);
-      return sendPage(services, request, reply, found);
+      return sendPage(parts, request, reply, found);
     },
   );
 
@@ -89,13 +89,13 @@ export function deliveryRoutes(app: App, services: Services): void {
       },
     },
     async (request, reply) => {
-      await answerOnce(services, request, reply, async (sql) => {
+      await answerOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const known = await findDelivery(sql, request.ownerId, id);
         if (!known || !(await redeliver(sql, request.ownerId, id))) throw new Problem('not_found');
         return { status: 202, body: (await findDelivery(sql, request.ownerId, id)) ?? known };
       });
-      services.wakeDelivery();
+      wakeDelivery();
     },
   );
 }

@@ -1,7 +1,7 @@
 /** The contract, for programs (`/openapi.json`) and for people (`/docs`). */
 import { Type } from 'typebox';
 import { renderDocsPage } from '../docs-page.ts';
-import type { App } from '../services.ts';
+import type { App } from '../fastify.ts';
 
 export function documentationRoutes(app: App): void {
   const tags = ['Documentation'];

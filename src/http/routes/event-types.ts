@@ -1,7 +1,7 @@
 /** `GET /event-types`: what a webhook can subscribe to. */
 import { Type } from 'typebox';
 import { EventType, eventTypes } from '../../contract/event-types.ts';
-import type { App } from '../services.ts';
+import type { App } from '../fastify.ts';
 
 export function eventTypeRoutes(app: App): void {
   app.get(

@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import { Event, EventSummary } from '../../contract/event.ts';
 import { eventNames } from '../../contract/event-types.ts';
+import type { Links } from '../../contract/links.ts';
 import { completeData } from '../../contract/payload.ts';
 import {
   defaultShortPage,
@@ -12,10 +13,11 @@ import {
   Timestamp,
   Uuid,
 } from '../../contract/schemas.ts';
+import type { Pool } from '../../db/client.ts';
 import { Problem } from '../../problems.ts';
 import { findEvent, listEvents } from '../../store/events.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import type { App, Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Filters = listQuery(
   {
@@ -28,8 +30,8 @@ const Filters = listQuery(
 
 const tags = ['Events'];
 
-export function eventRoutes(app: App, services: Services): void {
-  const { sql } = services;
+export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Links }): void {
+  const { sql, links } = parts;
 
   app.get(
     '/events',
@@ -46,7 +48,7 @@ export function eventRoutes(app: App, services: Services): void {
       const { event, identity_id: identityId, since } = request.query;
       const page = readPage(request.query, defaultShortPage);
       const found = await listEvents(sql, request.ownerId, { event, identityId, since }, page);
-      return sendPage(services, request, reply, found);
+      return sendPage(parts, request, reply, found);
     },
   );
 
@@ -60,7 +62,7 @@ export function eventRoutes(app: App, services: Services): void {
       const event = await findEvent(sql, request.ownerId, request.params.id);
       if (!event) throw new Problem('not_found');
       const { data, messageId, raw, ...shown } = event;
-      const told = completeData({ data, messageId, raw }, services.links, Date.now());
+      const told = completeData({ data, messageId, raw }, links, Date.now());
       return { ...shown, data: JSON.parse(told) };
     },
   );

@@ -1,10 +1,11 @@
 /** Whether the process lives, and whether it can do its work. */
 import { Type } from 'typebox';
-import type { App, Services } from '../services.ts';
+import type { Pool } from '../../db/client.ts';
+import type { App } from '../fastify.ts';
 
 const Ok = Type.Object({ status: Type.Literal('ok') });
 
-export function healthRoutes(app: App, { sql }: Services): void {
+export function healthRoutes(app: App, { sql }: { sql: Pool }): void {
   const tags = ['Operation'];
 
   app.get(

@@ -4,7 +4,7 @@ import { Identity } from '../../contract/identity.ts';
 import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
 import { tellFollowers } from '../../identities/judge.ts';
 import { readIdentityValue } from '../../identities/value.ts';
-import { prepareProof } from '../../identities/verify.ts';
+import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
@@ -19,9 +19,9 @@ import {
   updateIdentity,
 } from '../../store/identities.ts';
 import { makeDue } from '../../store/verification.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import { type App, locate, type Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Meta = Type.Unsafe<Record<string, unknown> | string>({
   type: ['object', 'string'],
@@ -61,8 +61,11 @@ const Filters = listQuery({
 const tags = ['Identities'];
 const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' } as const;
 
-export function identityRoutes(app: App, services: Services): void {
-  const { sql } = services;
+export function identityRoutes(
+  app: App,
+  parts: AnswerParts & PageParts & { verification: VerifyParts },
+): void {
+  const { sql, verification, log } = parts;
 
   app.post(
     '/identities',
@@ -75,11 +78,11 @@ export function identityRoutes(app: App, services: Services): void {
       const { kind, key } = readValue(request.body.value);
       // A domain has a key made for it, which takes a while: not in vain, and no connection waits for it.
       const isKnown = await hasIdentity(sql, ownerId, kind, key);
-      const given = isKnown ? null : await prepareIdentity(services, ownerId, request.body);
-      await answerOnce(services, request, reply, async (sql) => {
+      const given = isKnown ? null : await prepareIdentity(verification, ownerId, request.body);
+      await answerOnce(parts, request, reply, async (sql) => {
         const identity = given && (await createIdentity(sql, ownerId, given));
         if (!identity) throw new Problem('identity_exists');
-        return { status: 201, location: locate(services, `/identities/${identity.id}`), body: identity };
+        return { status: 201, location: `/identities/${identity.id}`, body: identity };
       });
     },
   );
@@ -100,7 +103,7 @@ export function identityRoutes(app: App, services: Services): void {
       const valueKey = value === undefined ? undefined : readValue(value).key;
       const page = readPage(request.query, maxPage);
       const found = await listIdentities(sql, request.ownerId, { kind, status, valueKey }, page);
-      return sendPage(services, request, reply, found);
+      return sendPage(parts, request, reply, found);
     },
   );
 
@@ -157,7 +160,7 @@ export function identityRoutes(app: App, services: Services): void {
       const { domain, followers } = deleted;
       const lost = { ownerId, domain, to: 'unverified' };
       for (const { message, ...about } of tellFollowers(followers, lost, 'The domain identity was deleted.'))
-        services.log.info(about, message);
+        log.info(about, message);
       reply.code(204).send(null);
     },
   );
@@ -172,7 +175,7 @@ function findMismatch({ kind, value }: Record<string, unknown>): Fault[] {
 }
 
 async function prepareIdentity(
-  { verification, sealer }: Services,
+  verification: VerifyParts,
   ownerId: string,
   given: Static<typeof NewIdentity>,
 ) {
@@ -181,7 +184,7 @@ async function prepareIdentity(
   const incomingDomain = given.incoming_domain ?? false;
   const proof =
     kind === 'domain'
-      ? await prepareProof(verification, sealer, { id, ownerId, domain, incomingDomain })
+      ? await prepareProof(verification, verification.sealer, { id, ownerId, domain, incomingDomain })
       : null;
   return {
     id,

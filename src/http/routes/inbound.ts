@@ -3,10 +3,10 @@ import { Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
-import { acceptMail } from '../../receiving/accept.ts';
-import { type Routed, routeRecipient } from '../../receiving/route.ts';
-import { actAndAnswerOnce } from '../idempotency.ts';
-import type { App, Services } from '../services.ts';
+import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
+import { type Routed, type RouteParts, routeRecipient } from '../../receiving/route.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
 const maxRecipients = 100;
 /** Memory for messages that are being handed in: of all, and of one owner. Who comes beyond it waits. */
@@ -28,13 +28,18 @@ const Query = Type.Object(
 
 const Taken = Type.Object({ messageIds: Type.Array(Uuid) });
 
+interface InboundParts extends AnswerParts {
+  mail: AcceptParts;
+  maxMessageBytes: number;
+}
+
 /** In a scope of its own: here a body is a message, and nothing else. */
-export async function inboundRoutes(app: App, services: Services): Promise<void> {
-  const { config } = services;
+export async function inboundRoutes(app: App, parts: InboundParts): Promise<void> {
+  const { mail, maxMessageBytes } = parts;
   const room = new Slots(bodyBytes);
   app.addHook('preParsing', async (request, reply) => {
-    const told = Number(request.headers['content-length'] ?? config.maxMessageBytes);
-    const bytes = Math.min(told, config.maxMessageBytes);
+    const told = Number(request.headers['content-length'] ?? maxMessageBytes);
+    const bytes = Math.min(told, maxMessageBytes);
     await room.take(request.ownerId, bytes);
     reply.raw.once('close', () => room.release(request.ownerId, bytes));
   });
@@ -54,7 +59,7 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
     '/inbound',
     {
       config: { access: 'key', takes: 'message/rfc822' },
-      bodyLimit: config.maxMessageBytes,
+      bodyLimit: maxMessageBytes,
       schema: {
         tags: ['Messages'],
         summary: 'Hand in a message (`message/rfc822`) for your own identities',
@@ -72,12 +77,12 @@ export async function inboundRoutes(app: App, services: Services): Promise<void>
       const { ownerId, span } = request;
       const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
-      const recipients = () => route(services, ownerId, addresses);
+      const recipients = () => route(mail, ownerId, addresses);
       await acceptMail(
-        services.mail,
+        mail,
         { source: 'api', raw, envelope, recipients, ownerId, request: span },
         (examine, record) =>
-          actAndAnswerOnce(services, request, reply, examine, async (sql, examined) => {
+          actAndAnswerOnce(parts, request, reply, examine, async (sql, examined) => {
             const messageIds = await record(sql, examined);
             if (messageIds.length === 0) throw unknownRecipients(addresses);
             return { status: 202, body: { messageIds } };
@@ -107,7 +112,7 @@ function readRecipients(request: {
   return recipients;
 }
 
-async function route({ mail }: Services, ownerId: string, recipients: string[]): Promise<Routed[]> {
+async function route(mail: RouteParts, ownerId: string, recipients: string[]): Promise<Routed[]> {
   const routes = await Promise.all(recipients.map((address) => routeRecipient(mail, address, ownerId)));
   const routed = routes.filter((one): one is Routed => typeof one !== 'string');
   if (routed.length < recipients.length) {

@@ -1,6 +1,6 @@
 /** `GET /me`: whose key this is, and whether it works. */
 import { Me } from '../../contract/user.ts';
-import type { App } from '../services.ts';
+import type { App } from '../fastify.ts';
 
 export function meRoutes(app: App): void {
   app.get(

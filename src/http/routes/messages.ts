@@ -3,6 +3,7 @@
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type TSchema, Type } from 'typebox';
+import type { Links } from '../../contract/links.ts';
 import { Message, MessageSummary } from '../../contract/message.ts';
 import { completeMessage } from '../../contract/payload.ts';
 import {
@@ -13,12 +14,14 @@ import {
   Timestamp,
   Uuid,
 } from '../../contract/schemas.ts';
+import type { Pool } from '../../db/client.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
+import type { Examiner } from '../../receiving/examine.ts';
 import { findMessage, findRaw, listMessages, readRaw, type StoredRaw } from '../../store/messages.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import type { App, Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Filters = listQuery(
   { identity_id: Type.Optional(Uuid), since: Type.Optional(Timestamp) },
@@ -46,8 +49,25 @@ const json = (schema: TSchema) => ({
   content: { 'application/json': { schema: Type.Unsafe<unknown>(schema) } },
 });
 
-export function messageRoutes(app: App, services: Services): void {
-  const { sql, links } = services;
+interface MessageParts extends PageParts {
+  sql: Pool;
+  links: Links;
+  examiner: Examiner;
+}
+
+export function messageRoutes(app: App, parts: MessageParts): void {
+  const { sql, links, examiner } = parts;
+  const reading = new Slots(readBytes);
+
+  /** A message has to be read whole for one of its attachments. */
+  async function extract({ rawId, size }: StoredRaw, n: number) {
+    await reading.take(rawId, size);
+    try {
+      return await examiner.extract(await readWhole(sql, rawId, size), n);
+    } finally {
+      reading.release(rawId, size);
+    }
+  }
 
   app.get(
     '/messages',
@@ -66,7 +86,7 @@ export function messageRoutes(app: App, services: Services): void {
       const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
       const now = Date.now();
       const rows = found.rows.map(({ summary }) => completeMessage(summary as MessageSummary, links, now));
-      sendPage(services, request, reply, { ...found, rows });
+      sendPage(parts, request, reply, { ...found, rows });
       return sendJson(reply, rows);
     },
   );
@@ -103,13 +123,13 @@ export function messageRoutes(app: App, services: Services): void {
       },
     },
     async (request, reply) => {
-      const raw = await requireRaw(services, request, request.params.id);
+      const raw = await requireRaw(sql, request, request.params.id);
       guard(request, reply, raw.sha256.toString('hex'));
       reply
         .header('accept-ranges', 'bytes')
         .header('content-disposition', 'attachment; filename="message.eml"');
       if (isKnown(request, raw.sha256.toString('hex'))) return reply.code(304).send(null);
-      return sendRange(services, request, reply.type('message/rfc822'), raw);
+      return sendRange(sql, request, reply.type('message/rfc822'), raw);
     },
   );
 
@@ -128,8 +148,8 @@ export function messageRoutes(app: App, services: Services): void {
     async (request, reply) => {
       const { id, n } = request.params;
       if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
-      const stored = await requireRaw(services, request, id);
-      const found = await extract(services, stored, Number(n));
+      const stored = await requireRaw(sql, request, id);
+      const found = await extract(stored, Number(n));
       if (!found) throw new Problem('not_found');
       const { meta, content } = found;
       guard(request, reply, meta.sha256);
@@ -144,33 +164,21 @@ function sendJson(reply: FastifyReply, value: unknown): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(JSON.stringify(value));
 }
 
-async function requireRaw({ sql }: Services, request: FastifyRequest, id: string): Promise<StoredRaw> {
+async function requireRaw(sql: Pool, request: FastifyRequest, id: string): Promise<StoredRaw> {
   // Without a key it came by a link, which is for this very message.
   const raw = await findRaw(sql, request.keyId === '' ? null : request.ownerId, id);
   if (!raw) throw new Problem('not_found');
   return raw;
 }
 
-const reading = new Slots(readBytes);
-
-/** A message has to be read whole for one of its attachments. */
-async function extract({ sql, examiner }: Services, { rawId, size }: StoredRaw, n: number) {
-  await reading.take(rawId, size);
-  try {
-    return await examiner.extract(await readWhole(sql, rawId, size), n);
-  } finally {
-    reading.release(rawId, size);
-  }
-}
-
-async function readWhole(sql: Services['sql'], rawId: string, size: number): Promise<Buffer> {
+async function readWhole(sql: Pool, rawId: string, size: number): Promise<Buffer> {
   const raw = Buffer.from(new ArrayBuffer(size));
   let at = 0;
   for await (const chunk of readRaw(sql, rawId, 0, size)) at += chunk.copy(raw, at);
   return raw;
 }
 
-function sendRange({ sql }: Services, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
+function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
   const { rawId, size, sha256 } = raw;
   const ifRange = request.headers['if-range'];
   const isSame = ifRange === undefined || ifRange === tagOf(sha256.toString('hex'));

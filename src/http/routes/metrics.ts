@@ -1,8 +1,9 @@
 /** `GET /metrics` in Prometheus' text format. */
 import { Type } from 'typebox';
-import type { App, Services } from '../services.ts';
+import type { Metrics } from '../../lib/metrics.ts';
+import type { App } from '../fastify.ts';
 
-export function metricsRoutes(app: App, { metrics }: Services): void {
+export function metricsRoutes(app: App, { metrics }: { metrics: Metrics }): void {
   app.get(
     '/metrics',
     {

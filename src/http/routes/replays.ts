@@ -5,8 +5,8 @@ import { body, IdParams, oneOf, Timestamp, Uuid } from '../../contract/schemas.t
 import { type Fault, Problem } from '../../problems.ts';
 import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
 import { findWebhook } from '../../store/webhooks.ts';
-import { answerOnce } from '../idempotency.ts';
-import { type App, locate, type Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
 
 const NewReplay = body(
   {
@@ -20,8 +20,8 @@ const NewReplay = body(
 const ReplayParams = Type.Object({ id: Uuid, replayId: Uuid });
 const tags = ['Deliveries'];
 
-export function replayRoutes(app: App, services: Services): void {
-  const { sql } = services;
+export function replayRoutes(app: App, parts: AnswerParts & { wakeDelivery(): void }): void {
+  const { sql, wakeDelivery } = parts;
 
   app.post(
     '/webhooks/:id/replay',
@@ -36,7 +36,7 @@ export function replayRoutes(app: App, services: Services): void {
       },
     },
     async (request, reply) => {
-      await answerOnce(services, request, reply, async (sql) => {
+      await answerOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const { since, until = null, status = 'missing_or_failed' } = request.body;
         const webhook = await findWebhook(sql, request.ownerId, id);
@@ -45,11 +45,11 @@ export function replayRoutes(app: App, services: Services): void {
         const replay = await createReplay(sql, request.ownerId, { webhookId: id, since, until, status });
         return {
           status: 202,
-          location: locate(services, `/webhooks/${id}/replays/${replay.id}`),
+          location: `/webhooks/${id}/replays/${replay.id}`,
           body: replay,
         };
       });
-      services.wakeDelivery();
+      wakeDelivery();
     },
   );
 

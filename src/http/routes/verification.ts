@@ -3,19 +3,20 @@ import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
-import { checkClaim, makeSealedDkimKey, rotateDkim } from '../../identities/verify.ts';
+import type { Pool } from '../../db/client.ts';
+import { checkClaim, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
 import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
-import { actAndAnswerOnce } from '../idempotency.ts';
-import type { App, Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
 const tags = ['Identities'];
 
-export function verificationRoutes(app: App, services: Services): void {
-  const { sql, verification } = services;
+export function verificationRoutes(app: App, parts: AnswerParts & { verification: VerifyParts }): void {
+  const { sql, sealer, verification } = parts;
 
   app.post(
     '/identities/:id/verify',
@@ -40,7 +41,7 @@ export function verificationRoutes(app: App, services: Services): void {
         if (limited) throw tooManyChecks(limited.waitSeconds);
         await checkClaim(verification, claim, { asked: true, signal: abortedWith(reply) });
       };
-      await actAndAnswerOnce(services, request, reply, check, async (sql) => {
+      await actAndAnswerOnce(parts, request, reply, check, async (sql) => {
         const checked = await findIdentity(sql, ownerId, id);
         if (!checked) throw new Problem('not_found');
         return { status: 200, body: checked };
@@ -59,7 +60,7 @@ export function verificationRoutes(app: App, services: Services): void {
         response: { 200: Type.Array(DnsRecord) },
       },
     },
-    async (request) => JSON.parse((await requireRecords(services, request)).dnsRecords) ?? [],
+    async (request) => JSON.parse((await requireRecords(sql, request)).dnsRecords) ?? [],
   );
 
   app.get(
@@ -74,7 +75,7 @@ export function verificationRoutes(app: App, services: Services): void {
       },
     },
     async (request, reply) => {
-      const { value, dnsRecords } = await requireRecords(services, request);
+      const { value, dnsRecords } = await requireRecords(sql, request);
       return reply.type('text/plain; charset=utf-8').send(writeZone(value, JSON.parse(dnsRecords) ?? []));
     },
   );
@@ -95,7 +96,7 @@ export function verificationRoutes(app: App, services: Services): void {
       const { ownerId } = request;
       const { id } = request.params;
       await actAndAnswerOnce(
-        services,
+        parts,
         request,
         reply,
         async () => {
@@ -104,7 +105,7 @@ export function verificationRoutes(app: App, services: Services): void {
           if (known.kind === 'email') throw new Problem('domain_needed');
           const limited = await findRotationWait(sql, { ownerId, id });
           if (limited) throw tooManyKeys(limited.waitSeconds);
-          return { known, key: await makeSealedDkimKey(services.sealer, ownerId, id) };
+          return { known, key: await makeSealedDkimKey(sealer, ownerId, id) };
         },
         async (sql, { known, key }) => {
           const outcome = await rotateDkim(verification, sql, ownerId, id, key);
@@ -117,7 +118,7 @@ export function verificationRoutes(app: App, services: Services): void {
   );
 }
 
-async function requireRecords({ sql }: Services, request: { ownerId: string; params: { id: string } }) {
+async function requireRecords(sql: Pool, request: { ownerId: string; params: { id: string } }) {
   const found = await readRecords(sql, request.ownerId, request.params.id);
   if (!found) throw new Problem('not_found');
   return found;

@@ -1,12 +1,20 @@
 /** `POST /webhooks/{id}/test`: one try of a sample event, now, to this webhook alone. */
 import { IdParams } from '../../contract/schemas.ts';
 import { WebhookTest } from '../../contract/webhook.ts';
+import type { Tracer } from '../../lib/tracing.ts';
 import { Problem } from '../../problems.ts';
+import type { Poster } from '../../webhooks/post.ts';
 import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
-import { actAndAnswerOnce } from '../idempotency.ts';
-import type { App, Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
-export function webhookTestRoutes(app: App, services: Services): void {
+interface WebhookTestParts extends AnswerParts {
+  poster: Poster;
+  userAgent: string;
+  tracer: Tracer | null;
+}
+
+export function webhookTestRoutes(app: App, parts: WebhookTestParts): void {
   app.post(
     '/webhooks/:id/test',
     {
@@ -21,10 +29,10 @@ export function webhookTestRoutes(app: App, services: Services): void {
     async (request, reply) => {
       const { id } = request.params;
       await actAndAnswerOnce(
-        services,
+        parts,
         request,
         reply,
-        () => tryWebhook(services, request.ownerId, id, request.span),
+        () => tryWebhook(parts, request.ownerId, id, request.span),
         async (sql, tried) => {
           if (!tried) throw new Problem('not_found');
           return { status: 200, body: await keepTestTry(sql, request.ownerId, tried) };

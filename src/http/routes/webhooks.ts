@@ -15,6 +15,7 @@ import {
 } from '../../contract/schemas.ts';
 import { CreatedWebhook, Webhook, WebhookSecret } from '../../contract/webhook.ts';
 import { newId } from '../../lib/ids.ts';
+import type { Egress } from '../../net/egress.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
   createWebhook,
@@ -28,9 +29,9 @@ import {
 } from '../../store/webhooks.ts';
 import { makeSecret, secretContext } from '../../webhooks/secret.ts';
 import { maxUrlLength } from '../../webhooks/url.ts';
-import { answerOnce } from '../idempotency.ts';
-import { readPage, sendPage } from '../pagination.ts';
-import { type App, locate, type Services } from '../services.ts';
+import type { App } from '../fastify.ts';
+import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Url = Type.String({ maxLength: maxUrlLength, format: 'webhook-url' });
 const Events = Type.Array(oneOf(eventNames), { minItems: 1, uniqueItems: true });
@@ -61,8 +62,8 @@ const WebhookPatch = body(
 const tags = ['Webhooks'];
 const references = { identityId: 'identities' } as const;
 
-export function webhookRoutes(app: App, services: Services): void {
-  const { sql, sealer, egress } = services;
+export function webhookRoutes(app: App, parts: AnswerParts & PageParts & { egress: Egress }): void {
+  const { sql, sealer, egress } = parts;
 
   /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
   function findTargetFault({ url }: Record<string, unknown>): Fault[] | Promise<Fault[]> {
@@ -80,7 +81,7 @@ export function webhookRoutes(app: App, services: Services): void {
       schema: { tags, summary: 'Register a webhook', body: NewWebhook, response: { 201: CreatedWebhook } },
     },
     (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
+      answerOnce(parts, request, reply, async (sql) => {
         const { url, events, identityId = null, enabled = true, description = null } = request.body;
         refuseOtherOwner(request, request.body.ownerId);
         const id = newId();
@@ -88,7 +89,7 @@ export function webhookRoutes(app: App, services: Services): void {
         const sealedSecret = sealer.seal(secret, secretContext(id));
         const given = { id, url, events, identityId, enabled, description, sealedSecret };
         const webhook = await createWebhook(sql, request.ownerId, given);
-        return { status: 201, location: locate(services, `/webhooks/${id}`), body: { ...webhook, secret } };
+        return { status: 201, location: `/webhooks/${id}`, body: { ...webhook, secret } };
       }),
   );
 
@@ -105,7 +106,7 @@ export function webhookRoutes(app: App, services: Services): void {
     },
     async (request, reply) => {
       const found = await listWebhooks(sql, request.ownerId, readPage(request.query, maxPage));
-      return sendPage(services, request, reply, found);
+      return sendPage(parts, request, reply, found);
     },
   );
 
@@ -188,7 +189,7 @@ export function webhookRoutes(app: App, services: Services): void {
       },
     },
     (request, reply) =>
-      answerOnce(services, request, reply, async (sql) => {
+      answerOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const secret = makeSecret();
         const sealed = sealer.seal(secret, secretContext(id));
