@@ -1,6 +1,6 @@
 /**
- * Puts the service together: configuration → database → loops → doors, and takes it apart in the opposite order, the
- * database last.
+ * The composition root: configuration → database → parts → loops → listeners. Stopping goes the opposite way, the database
+ * last.
  */
 import { isIPv6 } from 'node:net';
 import type { Config } from './config.ts';
@@ -10,19 +10,21 @@ import { isUnavailable, type Pool } from './db/client.ts';
 import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
-import { type ApiParts, buildApp } from './http/app.ts';
+import { buildApp } from './http/app.ts';
 import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
 import { readIdentityValue } from './identities/value.ts';
 import { startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
-import { startLoop } from './lib/loop.ts';
+import { type Loop, startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
+import { once } from './lib/once.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
 import { makeEgress } from './net/egress.ts';
+import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { startMailDoor } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
@@ -46,7 +48,9 @@ export interface Service {
   stop(): Promise<void>;
 }
 
-type Closing = (() => Promise<void>)[];
+/** How to stop what was started, in the order of starting. */
+type Stops = (() => Promise<void>)[];
+type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 
 const poolSize = 10;
 const deliveryPoolSize = 5;
@@ -56,82 +60,60 @@ const replayPollMs = 1000;
 const patienceMs = 5000;
 
 export async function startService(config: Config, log: Log, signal?: AbortSignal): Promise<Service> {
-  const database = await openDatabase(config, {
-    purpose: 'serve',
-    log,
-    max: poolSize,
-    ...(signal ? { signal } : {}),
-  });
-  /** What is closed together; within each, the last opened first. */
-  const ground: Closing = [() => database.close()];
-  const loops: Closing = [];
-  const doors: Closing = [];
-  const closeAll = async (closing: Closing) => {
-    for (const close of closing.reverse())
-      await close().catch((err) => log.error({ err }, 'a part of the service did not close in order'));
-  };
-  const stop = once(async () => {
-    await database.announceStop();
-    // At once, since both have seconds to finish what is under way, and who stops us may not wait for their sum.
-    await Promise.all([closeAll(doors), closeAll(loops)]);
-    await closeAll(ground);
-  });
-
+  const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
+  const database = await openDatabase(config, opening);
+  const started: Started = { parts: [() => database.close()], loops: [], listeners: [] };
+  const stop = once(() => stopAll(database, started, log));
+  const service: Service = { url: null, smtpPort: null, firstUser: null, stop };
   try {
-    const { sql } = database;
-    await refuseNewerSchema(sql);
-    const secretKeys = loadSecretKeys(config);
-    // A start that is refused for its key has not changed the schema.
-    const sealer = await openSealer(sql, secretKeys);
-    await prepareSchema(sql, log, config);
-    const egress = makeEgress(config);
-    const examiner = makeExaminer({ ...config, log });
-    ground.push(() => examiner.stop());
-    const { acceptUnverified, inlineRawBytes } = config;
-    let url: string | null = null;
-    const metrics = makeMetrics({
-      backlog: () => countBacklog(sql),
-      oldestPendingSeconds: () => readOldestPending(sql),
-    });
-    const tracer = await openTracer(config, log, metrics);
-    if (tracer) ground.push(() => tracer.stop());
-    const parts = {
-      config,
-      sql,
-      log,
-      egress,
-      sealer,
-      verification: {
-        sql,
-        sealer,
-        log,
-        mailHost: config.mailHost,
-        lookup: makeLookup(config),
-      },
-      links: makeLinks(secretKeys, () => baseUrl(config, url)),
-      examiner,
-      metrics,
-      tracer,
-      poster: makePoster({ egress }),
-      userAgent: `Posthorn/${readVersion()}`,
-    };
-    ground.push(() => parts.poster.close());
-    const wakeDelivery = await startLoops(parts, database, loops);
-    const mail = {
-      ...{ sql, examiner, tracer, metrics, wakeDelivery },
-      ...{ acceptUnverified, inlineRawBytes, readValue: readAddressOrDomain },
-    };
-    const services = { ...parts, mail, wakeDelivery };
-    url = await openApi(services, doors);
-    const smtpPort = await openMailDoor(services, doors);
-    await openMetrics(services, doors);
+    const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
+    const wakeDelivery = await startLoops(parts, database, started.loops);
+    const mail = { ...parts.mail, wakeDelivery };
+    await openListeners({ ...parts, mail, wakeDelivery }, service, started.listeners);
     // Last: its key is shown once, so nothing may fail between making and showing it.
-    const firstUser = await makeFirstUser(parts);
-    return { url, smtpPort, firstUser, stop };
+    service.firstUser = await makeFirstUser(database.sql);
+    return service;
   } catch (error) {
     await stop();
     throw error;
   }
+}
+
+type Parts = Awaited<ReturnType<typeof makeParts>>;
+
+/** What loops and listeners share. */
+async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => string | null, stops: Stops) {
+  await refuseNewerSchema(sql);
+  const secretKeys = loadSecretKeys(config);
+  // A start that is refused for its key has not changed the schema.
+  const sealer = await openSealer(sql, secretKeys);
+  await prepareSchema(sql, log, config);
+  const examiner = stopLater(stops, makeExaminer({ ...config, log }));
+  const metrics = makeMetrics({
+    backlog: () => countBacklog(sql),
+    oldestPendingSeconds: () => readOldestPending(sql),
+  });
+  const tracer = await openTracer(config, log, metrics);
+  if (tracer) stopLater(stops, tracer);
+  const egress = makeEgress(config);
+  const poster = makePoster({ egress });
+  stops.push(() => poster.close());
+  const { mailHost, acceptUnverified, inlineRawBytes } = config;
+  return {
+    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
+    links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
+    verification: { sql, sealer, log, mailHost, lookup: makeLookup(config) },
+    mail: {
+      sql,
+      examiner,
+      tracer,
+      metrics,
+      acceptUnverified,
+      inlineRawBytes,
+      readValue: readAddressOrDomain,
+    },
+    userAgent: `Posthorn/${readVersion()}`,
+  };
 }
 
 /** Its code is read only where traces are wanted. */
@@ -142,7 +124,85 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-async function makeFirstUser({ sql }: { sql: Pool }): Promise<Service['firstUser']> {
+/** Returns how to wake delivery, in this process and the others. */
+async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<() => void> {
+  const { sql, log, verification, config } = parts;
+  stopLater(stops, startPurging(parts));
+  if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
+  const wakeHere = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
+  return stopLater(stops, await startWaker(sql, log, wakeHere)).wake;
+}
+
+function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
+  const work = async () => {
+    const more = [
+      await purgeAnswers(sql),
+      await purgeDeletedWebhooks(sql),
+      await purgeDeletedIdentities(sql),
+      await purgeOld(sql, retentionDays),
+      await purgeSpent(sql, retentionDays),
+    ];
+    return more.includes(true);
+  };
+  return startLoop({ name: 'purging', pollMs: purgePollMs, rest: 4, log, isPassing: isUnavailable, work });
+}
+
+/** Delivery, and replays, which make deliveries. Returns how to wake both. */
+function startDelivering(parts: Parts, database: Database, stops: Stops): () => void {
+  const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
+  const delivery = startDelivery({
+    ...{ sealer, log, metrics, tracer, userAgent },
+    sql: database.openAnother(deliveryPoolSize),
+    // Another than the API's: when delivery stops, it closes its poster.
+    poster: makePoster({ egress: parts.egress }),
+    tellData: (stored) => completeData(stored, links, Date.now()),
+    scheduleSeconds: config.retrySchedule,
+  });
+  stopLater(stops, delivery);
+  const replaying = stopLater(stops, startReplaying(parts, delivery.wake));
+  return () => {
+    delivery.wake();
+    replaying.wake();
+  };
+}
+
+function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
+  const work = async () => {
+    const step = await workReplay(sql);
+    if (step?.queued) wakeDelivery();
+    return step !== undefined;
+  };
+  return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isPassing: isUnavailable, work });
+}
+
+type ListenerParts = Parts & { mail: AcceptParts; wakeDelivery(): void };
+
+async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
+  const { roles, metricsPort } = parts.config;
+  if (roles.includes('api')) service.url = await openApi(parts, stops);
+  if (roles.includes('smtp')) service.smtpPort = stopLater(stops, await startMailDoor(parts)).port;
+  // Opened last and closed first: when it says ready, the others are open.
+  if (metricsPort !== null) await openMetrics(parts, metricsPort, stops);
+}
+
+async function openApi(parts: ListenerParts, stops: Stops): Promise<string> {
+  const { host, port } = parts.config;
+  const app = await buildApp(parts);
+  stops.push(async () => {
+    const cut = setTimeout(() => app.server.closeAllConnections(), patienceMs);
+    await app.close();
+    clearTimeout(cut);
+  });
+  return listen(app, host, port, 'PORT');
+}
+
+async function openMetrics(parts: ListenerParts, port: number, stops: Stops): Promise<void> {
+  const app = buildMetricsApp(parts);
+  stops.push(() => app.close());
+  await listen(app, parts.config.host, port, 'POSTHORN_METRICS_PORT');
+}
+
+async function makeFirstUser(sql: Pool): Promise<Service['firstUser']> {
   return sql.begin(async (sql) => {
     const user = await createFirstUser(sql, 'admin@localhost');
     if (!user) return null;
@@ -151,99 +211,22 @@ async function makeFirstUser({ sql }: { sql: Pool }): Promise<Service['firstUser
   });
 }
 
-/** Everything that works in the background. Returns how to tell it that deliveries are ready. */
-async function startLoops(
-  parts: Omit<ApiParts, 'mail' | 'wakeDelivery'>,
-  database: Database,
-  closing: Closing,
-): Promise<() => void> {
-  const { config, sql, log } = parts;
-  const purge = async () => {
-    const more = [
-      await purgeAnswers(sql),
-      await purgeDeletedWebhooks(sql),
-      await purgeDeletedIdentities(sql),
-      await purgeOld(sql, config.retentionDays),
-      await purgeSpent(sql, config.retentionDays),
-    ];
-    return more.includes(true);
-  };
-  const purging = startLoop({
-    name: 'purging',
-    pollMs: purgePollMs,
-    rest: 4,
-    log,
-    isPassing: isUnavailable,
-    work: purge,
-  });
-  closing.push(() => purging.stop());
-  if (config.roles.includes('verify')) {
-    const verification = startVerification(parts.verification);
-    closing.push(() => verification.stop());
-  }
-  if (!config.roles.includes('deliver')) {
-    const waker = await startWaker(sql, log, null);
-    closing.push(() => waker.stop());
-    return waker.wake;
-  }
-
-  // A poster of its own: its end cuts what is under way after the drain, which is not the API's affair.
-  const poster = makePoster({ egress: parts.egress });
-  const delivery = startDelivery({
-    ...parts,
-    sql: database.openAnother(deliveryPoolSize),
-    poster,
-    tellData: (stored) => completeData(stored, parts.links, Date.now()),
-    scheduleSeconds: config.retrySchedule,
-  });
-  closing.push(() => delivery.stop());
-  const replay = async () => {
-    const step = await workReplay(sql);
-    if (step?.queued) delivery.wake();
-    return step !== undefined;
-  };
-  const replaying = startLoop({
-    name: 'replaying',
-    pollMs: replayPollMs,
-    log,
-    isPassing: isUnavailable,
-    work: replay,
-  });
-  closing.push(() => replaying.stop());
-  const waker = await startWaker(sql, log, () => {
-    delivery.wake();
-    replaying.wake();
-  });
-  closing.push(() => waker.stop());
-  return waker.wake;
+async function stopAll(database: Database, started: Started, log: Log): Promise<void> {
+  await database.announceStop();
+  // Together: both have seconds to finish what is under way, and who stops us may not wait for their sum.
+  await Promise.all([stopEach(started.listeners, log), stopEach(started.loops, log)]);
+  await stopEach(started.parts, log);
 }
 
-/** After the other doors, and closed before them: whoever is told there that we are ready finds them open. */
-async function openMetrics(parts: ApiParts, closing: Closing): Promise<void> {
-  const { host, metricsPort } = parts.config;
-  if (metricsPort === null) return;
-  const app = buildMetricsApp(parts);
-  closing.push(() => app.close());
-  await listen(app, host, metricsPort, 'POSTHORN_METRICS_PORT');
+/** The last started first. */
+async function stopEach(stops: Stops, log: Log): Promise<void> {
+  for (const stop of stops.reverse())
+    await stop().catch((err) => log.error({ err }, 'a part of the service did not close in order'));
 }
 
-async function openApi(parts: ApiParts, closing: Closing): Promise<string | null> {
-  const { config } = parts;
-  if (!config.roles.includes('api')) return null;
-  const app = await buildApp(parts);
-  closing.push(async () => {
-    const cut = setTimeout(() => app.server.closeAllConnections(), patienceMs);
-    await app.close();
-    clearTimeout(cut);
-  });
-  return listen(app, config.host, config.port, 'PORT');
-}
-
-async function openMailDoor(parts: ApiParts, closing: Closing): Promise<number | null> {
-  if (!parts.config.roles.includes('smtp')) return null;
-  const door = await startMailDoor(parts);
-  closing.push(() => door.stop());
-  return door.port;
+function stopLater<Part extends { stop(): Promise<void> }>(stops: Stops, part: Part): Part {
+  stops.push(() => part.stop());
+  return part;
 }
 
 /** What links in payloads begin with: the same in every process, except on a port that was left to chance. */
@@ -258,12 +241,4 @@ function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null
 function readAddressOrDomain(text: string) {
   const read = readIdentityValue(text);
   return 'fault' in read ? undefined : read;
-}
-
-function once(work: () => Promise<void>): () => Promise<void> {
-  let done: Promise<void> | undefined;
-  return () => {
-    done ??= work();
-    return done;
-  };
 }
