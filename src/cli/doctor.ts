@@ -19,7 +19,11 @@ interface Finding {
   remedy?: string;
 }
 
-type Check = () => Promise<Omit<Finding, 'check'>>;
+type Result = Omit<Finding, 'check'>;
+
+const ok = (detail: string): Result => ({ level: 'ok', detail });
+const warn = (detail: string, remedy: string): Result => ({ level: 'warn', detail, remedy });
+const fail = (detail: string, remedy: string): Result => ({ level: 'fail', detail, remedy });
 
 export function addDoctor(program: Command): void {
   program
@@ -38,133 +42,108 @@ async function diagnose(environment: Record<string, string | undefined>): Promis
   try {
     config = readConfig(environment);
   } catch (error) {
-    return [
-      { check: 'configuration', level: 'fail', detail: messageOf(error), remedy: 'See docs/config.md.' },
-    ];
+    return [{ check: 'configuration', ...fail(messageOf(error), 'See docs/config.md.') }];
   }
   const mode = config.production ? 'production' : 'development';
-  const findings: Finding[] = [{ check: 'configuration', level: 'ok', detail: `${mode} mode` }];
+  const findings: Finding[] = [{ check: 'configuration', ...ok(`${mode} mode`) }];
   findings.push(...(await diagnoseDatabase(config)));
-  findings.push(await run('port', () => checkPort(config)));
-  if (config.roles.includes('smtp')) findings.push(await run('mail port', () => checkMailPort(config)));
-  findings.push(await run('dns', () => checkDns(config)));
+  findings.push(await run('port', checkPort(config)));
+  if (config.roles.includes('smtp')) findings.push(await run('mail port', checkMailPort(config)));
+  findings.push(await run('dns', checkDns(config)));
   return findings;
 }
 
 async function diagnoseDatabase(config: Config): Promise<Finding[]> {
-  const log = makeLog({ level: 'silent', json: false });
-  if (config.databaseUrl === null && !hasCluster(config.dataDir)) {
+  const { databaseUrl, dataDir } = config;
+  if (databaseUrl === null && !hasCluster(dataDir)) {
     const remedy = 'The first start makes it. If there should be one, POSTHORN_DATA_DIR leads elsewhere.';
-    return [{ check: 'database', level: 'warn', detail: `there is none in ${config.dataDir} yet`, remedy }];
+    return [{ check: 'database', ...warn(`there is none in ${dataDir} yet`, remedy) }];
   }
+  const log = makeLog({ level: 'silent', json: false });
   // A server that is away is worth waiting for at a start, but not here.
   const patience = AbortSignal.timeout(5000);
   try {
     const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: patience });
     try {
       return [
-        await run('database', () => checkVersion(database.sql, config)),
-        await run('schema', () => checkSchema(database.sql)),
-        await run('secret key', () => checkSecretKey(database.sql, config)),
-        await run('clock', () => checkClock(database.sql)),
+        await run('database', checkVersion(database.sql, config)),
+        await run('schema', checkSchema(database.sql)),
+        await run('secret key', checkSecretKey(database.sql, config)),
+        await run('clock', checkClock(database.sql)),
       ];
     } finally {
       await database.close();
     }
   } catch (error) {
-    const remedy = config.databaseUrl ? 'Check DATABASE_URL and that the server runs.' : 'See the message.';
-    return [{ check: 'database', level: 'fail', detail: messageOf(error), remedy }];
+    const remedy = databaseUrl ? 'Check DATABASE_URL and that the server runs.' : 'See the message.';
+    return [{ check: 'database', ...fail(messageOf(error), remedy) }];
   }
 }
 
-async function run(check: string, look: Check): Promise<Finding> {
+async function run(check: string, result: Promise<Result>): Promise<Finding> {
   try {
-    return { check, ...(await look()) };
+    return { check, ...(await result) };
   } catch (error) {
     return { check, level: 'fail', detail: messageOf(error) };
   }
 }
 
-async function checkVersion(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
+async function checkVersion(sql: Pool, config: Config): Promise<Result> {
   const { version } = only(await sql`select current_setting('server_version') as version`);
-  return {
-    level: 'ok',
-    detail: `PostgreSQL ${version}, ${config.databaseUrl ? 'yours' : `embedded in ${config.dataDir}`}`,
-  };
+  return ok(`PostgreSQL ${version}, ${config.databaseUrl ? 'yours' : `embedded in ${config.dataDir}`}`);
 }
 
-async function checkSchema(sql: Pool): Promise<Omit<Finding, 'check'>> {
+async function checkSchema(sql: Pool): Promise<Result> {
   const { version, pending, newer } = await readSchemaState(sql);
-  if (newer) {
-    return {
-      level: 'fail',
-      detail: `version ${version} is newer than this Posthorn`,
-      remedy: 'Run the newer Posthorn.',
-    };
-  }
-  if (pending.length > 0) {
-    return {
-      level: 'warn',
-      detail: `lacks ${pending.join(', ')}`,
-      remedy: 'The next start applies it, or: posthorn migrate',
-    };
-  }
-  return { level: 'ok', detail: `version ${version}, up to date` };
+  if (newer) return fail(`version ${version} is newer than this Posthorn`, 'Run the newer Posthorn.');
+  if (pending.length > 0)
+    return warn(`lacks ${pending.join(', ')}`, 'The next start applies it, or: posthorn migrate');
+  return ok(`version ${version}, up to date`);
 }
 
-async function checkSecretKey(sql: Pool, config: Config): Promise<Omit<Finding, 'check'>> {
+async function checkSecretKey(sql: Pool, config: Config): Promise<Result> {
   const sealer = makeSealer(loadSecretKeys(config));
   const counts = await countSealedByKey(sql);
-  if (counts.length === 0) return { level: 'ok', detail: 'present; nothing is encrypted under it yet' };
+  if (counts.length === 0) return ok('present; nothing is encrypted under it yet');
   const fault = describeMissingKeys(sealer, counts);
   if (fault !== null) {
     const remedy =
       'Put the key that was used before into POSTHORN_SECRET_KEY, after the new one with a comma.';
-    return { level: 'fail', detail: fault, remedy };
+    return fail(fault, remedy);
   }
   const older = counts
     .filter(({ keyId }) => keyId !== sealer.keyIds[0])
     .reduce((sum, { count }) => sum + count, 0);
-  if (older === 0) return { level: 'ok', detail: 'opens the stored secrets' };
-  return {
-    level: 'ok',
-    detail: `opens the stored secrets; ${older} are under an older key (posthorn reseal)`,
-  };
+  if (older === 0) return ok('opens the stored secrets');
+  return ok(`opens the stored secrets; ${older} are under an older key (posthorn reseal)`);
 }
 
-async function checkClock(sql: Pool): Promise<Omit<Finding, 'check'>> {
+async function checkClock(sql: Pool): Promise<Result> {
   const { now } = only(
     await sql<{ now: number }[]>`select extract(epoch from clock_timestamp())::float8 as now`,
   );
   const offSeconds = Math.round(Math.abs(Date.now() / 1000 - now));
-  if (offSeconds <= 5) return { level: 'ok', detail: "agrees with the database's" };
-  return {
-    level: 'warn',
-    detail: `is ${offSeconds} s away from the database's`,
-    remedy: 'Run NTP on both machines.',
-  };
+  if (offSeconds <= 5) return ok("agrees with the database's");
+  return warn(`is ${offSeconds} s away from the database's`, 'Run NTP on both machines.');
 }
 
-async function checkPort({ host, port, basePath }: Config): Promise<Omit<Finding, 'check'>> {
-  if (port === 0 || (await canListen(host, port))) return { level: 'ok', detail: `${host}:${port} is free` };
+async function checkPort({ host, port, basePath }: Config): Promise<Result> {
+  if (port === 0 || (await canListen(host, port))) return ok(`${host}:${port} is free`);
   const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
-  const told = await fetch(`${origin}${basePath}/openapi.json`, { signal: AbortSignal.timeout(2000) })
+  const document = await fetch(`${origin}${basePath}/openapi.json`, { signal: AbortSignal.timeout(2000) })
     .then((answer) => answer.json() as Promise<{ info?: { title?: string } }>)
     .catch(() => null);
-  if (told?.info?.title === 'Posthorn')
-    return { level: 'ok', detail: `a Posthorn answers on ${host}:${port}` };
-  return { level: 'fail', detail: `${host}:${port} is in use`, remedy: 'Stop that program, or set PORT.' };
+  if (document?.info?.title === 'Posthorn') return ok(`a Posthorn answers on ${host}:${port}`);
+  return fail(`${host}:${port} is in use`, 'Stop that program, or set PORT.');
 }
 
-async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<Omit<Finding, 'check'>> {
+async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<Result> {
   const place = `${smtpHost}:${smtpPort}`;
-  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort)))
-    return { level: 'ok', detail: `${place} is free` };
-  return {
-    level: 'warn',
-    detail: `${place} is in use, which is right if it is by a Posthorn that runs`,
-    remedy: 'Else stop that program, or set POSTHORN_SMTP_PORT.',
-  };
+  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort))) return ok(`${place} is free`);
+  return warn(
+    `${place} is in use, which is right if it is by a Posthorn that runs`,
+    'Else stop that program, or set POSTHORN_SMTP_PORT.',
+  );
 }
 
 function canListen(host: string, port: number): Promise<boolean> {
@@ -175,17 +154,18 @@ function canListen(host: string, port: number): Promise<boolean> {
   });
 }
 
-async function checkDns({ dnsServers }: Config): Promise<Omit<Finding, 'check'>> {
+async function checkDns({ dnsServers }: Config): Promise<Result> {
   const resolver = new Resolver({ timeout: 2000, tries: 1 });
   if (dnsServers) resolver.setServers([...dnsServers]);
   const asked = resolver.getServers().join(', ');
   try {
     await resolver.resolveNs('.');
-    return { level: 'ok', detail: `${asked} answers` };
+    return ok(`${asked} answers`);
   } catch (error) {
-    const remedy =
-      'Webhook targets and domains cannot be looked up. Set POSTHORN_DNS_SERVERS to resolvers that answer.';
-    return { level: 'warn', detail: `${asked || 'no resolver'}: ${messageOf(error)}`, remedy };
+    return warn(
+      `${asked || 'no resolver'}: ${messageOf(error)}`,
+      'Webhook targets and domains cannot be looked up. Set POSTHORN_DNS_SERVERS to resolvers that answer.',
+    );
   }
 }
 

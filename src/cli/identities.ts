@@ -114,20 +114,20 @@ async function addIdentity(
 
 /** By its value or its id. */
 async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
-  const read = readIdentityValue(given);
-  const find = isUuid(given)
-    ? () => findIdentity(sql, userId, given)
-    : async () => {
-        if ('fault' in read) return undefined;
-        const page = { limit: 1, after: null };
-        const { rows } = await listIdentities(sql, userId, { kind: read.kind, valueKey: read.key }, page);
-        return rows[0] && findIdentity(sql, userId, rows[0].id);
-      };
-  const found = await find();
+  const id = isUuid(given) ? given : await findIdByValue(sql, userId, given);
+  const found = id && (await findIdentity(sql, userId, id));
   if (found) return found;
   throw new OperatorError(
     `${email} has no identity ${given}. List them: posthorn identities list --user ${email}`,
   );
+}
+
+async function findIdByValue(sql: Pool, userId: string, given: string): Promise<string | undefined> {
+  const read = readIdentityValue(given);
+  if ('fault' in read) return undefined;
+  const filter = { kind: read.kind, valueKey: read.key };
+  const { rows } = await listIdentities(sql, userId, filter, { limit: 1, after: null });
+  return rows[0]?.id;
 }
 
 /** Looks at DNS now. Answers the identity as it stands after that, and the domain behind it, whose records they are. */

@@ -1,7 +1,6 @@
 /** `posthorn migrate`: brings the database schema up to date. */
 import type { Command } from 'commander';
-import { migrate, readSchemaState } from '../db/migrate.ts';
-import { OperatorError } from '../lib/operator-error.ts';
+import { migrate, refuseNewerSchema } from '../db/migrate.ts';
 import { print, withDatabase } from './database-tool.ts';
 
 export function addMigrate(program: Command): void {
@@ -11,11 +10,7 @@ export function addMigrate(program: Command): void {
     .option('--json', 'print JSON')
     .action((options) =>
       withDatabase(async (sql, log) => {
-        const { newer, version } = await readSchemaState(sql);
-        if (newer)
-          throw new OperatorError(
-            `The schema has version ${version}, which is newer than this Posthorn knows.`,
-          );
+        await refuseNewerSchema(sql);
         const applied = await migrate(sql, log);
         const text = applied.length > 0 ? `Applied ${applied.join(', ')}.` : 'The schema is up to date.';
         print(options, { applied }, text);

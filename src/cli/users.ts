@@ -26,11 +26,8 @@ export function addUsers(program: Command): void {
           const { apiKey } = await createApiKey(sql, user.userId);
           return { userId: user.userId, email: user.email, apiKey };
         });
-        print(
-          options,
-          made,
-          `User    ${made.email}\nId      ${made.userId}\nAPI key ${made.apiKey}   (shown this once)`,
-        );
+        const { userId, email, apiKey } = made;
+        print(options, made, `User    ${email}\nId      ${userId}\nAPI key ${apiKey}   (shown this once)`);
       }),
     );
 

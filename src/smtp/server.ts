@@ -7,6 +7,7 @@
  */
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import type { Log } from '../lib/log.ts';
+import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
 import { type Acceptance, Connection, type ReceivedMail } from './connection.ts';
@@ -113,14 +114,7 @@ export async function startSmtp<Route>(parts: SmtpParts<Route>): Promise<SmtpDoo
     clearTimeout(patience);
   }
 
-  let stopped: Promise<void> | null = null;
-  return {
-    port: (server.address() as AddressInfo).port,
-    stop() {
-      stopped ??= stop();
-      return stopped;
-    },
-  };
+  return { port: (server.address() as AddressInfo).port, stop: once(stop) };
 }
 
 function listen(server: net.Server, { host, port }: { host: string; port: number }): Promise<void> {

@@ -1,5 +1,6 @@
 /** The contract, for programs (`/openapi.json`) and for people (`/docs`). */
 import { Type } from 'typebox';
+import { once } from '../../lib/once.ts';
 import { renderDocsPage } from '../docs-page.ts';
 import type { App } from '../fastify.ts';
 
@@ -37,12 +38,4 @@ export function documentationRoutes(app: App): void {
       reply.type('text/html; charset=utf-8').send(page());
     },
   );
-}
-
-function once(make: () => string): () => string {
-  let made: string | undefined;
-  return () => {
-    made ??= make();
-    return made;
-  };
 }

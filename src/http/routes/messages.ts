@@ -49,11 +49,7 @@ const json = (schema: TSchema) => ({
   content: { 'application/json': { schema: Type.Unsafe<unknown>(schema) } },
 });
 
-interface MessageParts extends PageParts {
-  sql: Pool;
-  links: Links;
-  examiner: Examiner;
-}
+type MessageParts = PageParts & { sql: Pool; links: Links; examiner: Examiner };
 
 export function messageRoutes(app: App, parts: MessageParts): void {
   const { sql, links, examiner } = parts;

@@ -1,20 +1,14 @@
 /** `POST /webhooks/{id}/test`: one try of a sample event, now, to this webhook alone. */
 import { IdParams } from '../../contract/schemas.ts';
 import { WebhookTest } from '../../contract/webhook.ts';
-import type { Tracer } from '../../lib/tracing.ts';
 import { Problem } from '../../problems.ts';
-import type { Poster } from '../../webhooks/post.ts';
 import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
 import type { App } from '../fastify.ts';
 import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
-interface WebhookTestParts extends AnswerParts {
-  poster: Poster;
-  userAgent: string;
-  tracer: Tracer | null;
-}
+type TryParts = Parameters<typeof tryWebhook>[0];
 
-export function webhookTestRoutes(app: App, parts: WebhookTestParts): void {
+export function webhookTestRoutes(app: App, parts: AnswerParts & TryParts): void {
   app.post(
     '/webhooks/:id/test',
     {
