@@ -74,6 +74,8 @@ async function connectFirst(address: DatabaseAddress, options: SessionOptions): 
   throw describeError(failure as Error);
 }
 
+const waitTimeoutMs = 35_000;
+
 interface Connections {
   /** Lends a connection for the time of `work`. */
   use<T>(work: (connection: Connection) => Promise<T>): Promise<T>;
@@ -100,6 +102,8 @@ function openPool(address: DatabaseAddress, options: SessionOptions & { max: num
     Client: PooledConnection,
     max: options.max,
     idleTimeoutMillis: 0,
+    // How long a query waits for its turn: as long as the slowest statement before it may take.
+    connectionTimeoutMillis: waitTimeoutMs,
     ...(isPrimaryWanted
       ? {
           verify: (client, done) =>
