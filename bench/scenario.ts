@@ -4,8 +4,6 @@
  * measure, the median of the rounds, is held against fixed bounds.
  */
 
-import type { Profiling } from './profiling.ts';
-
 export type Scenario = ComparedScenario | BoundedScenario;
 
 export interface ComparedScenario {
@@ -58,6 +56,18 @@ export interface Bench {
   against: string | null;
   /** With `--profile`. */
   profiling: Profiling | null;
+}
+
+/** What profiling.ts makes. */
+export interface Profiling {
+  /** What the service's Node is to be started with. */
+  flags: readonly string[];
+  /** From now until the scenario, or its part, ends. */
+  watch(bench: Bench, child: { ask(question: unknown): Promise<unknown> }): void;
+  /** Profiles all services that are watched while it works. */
+  during<T>(work: () => Promise<T>): Promise<T>;
+  /** Writes the profile and its flame graph; returns where they are. */
+  save(scenario: string): string[];
 }
 
 type Cleanup = () => void | Promise<void>;

@@ -1,7 +1,7 @@
 /** `npm run check`: format and lint, types, import rules, dead code, docs in step. All of them run; any fault fails. */
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
-import { findImportFaults, readSources } from './imports.ts';
+import { findImportCycles, findImportFaults, readSources } from './imports.ts';
 
 const root = path.dirname(import.meta.dirname);
 const bin = (name: string) => path.join(root, 'node_modules/.bin', name);
@@ -23,7 +23,10 @@ function run(what: string, command: string, args: string[]): boolean {
 
 function checkImports(): boolean {
   const started = performance.now();
-  const faults = findImportFaults(readSources(root));
+  const cycles = ['src', 'bench', 'test', 'scripts'].flatMap((folder) =>
+    findImportCycles(readSources(root, folder)).map((fault) => `${folder}/: ${fault}`),
+  );
+  const faults = [...findImportFaults(readSources(root)), ...cycles];
   for (const fault of faults) process.stderr.write(`${fault}\n`);
   return tell('import rules', faults.length === 0, started);
 }

@@ -4,7 +4,8 @@ import { request } from 'node:http';
 import { test } from 'node:test';
 import { only, type Sql } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
-import { identityStatuses, listIdentities } from '../src/store/identities.ts';
+import { listIdentities } from '../src/store/identities.ts';
+import { identityStatuses } from '../src/store/verification.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
 import { insertRows } from './insert.ts';
 

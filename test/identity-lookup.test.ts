@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
 import { makeDkimKey } from '../src/identities/dkim.ts';
+import type { DnsRecord } from '../src/identities/dns-record.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { type DnsRecord, judgeRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
+import { judgeRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 import { type Answer, startDns } from './dns.ts';
 
 // An hour: whatever kept an answer would be found out.

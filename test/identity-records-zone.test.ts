@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { type DnsRecord, judgeRecords } from '../src/identities/records.ts';
+import type { DnsRecord } from '../src/identities/dns-record.ts';
+import { judgeRecords } from '../src/identities/records.ts';
 import { writeZone } from '../src/identities/zone.ts';
 
 const publicKey = 'A'.repeat(392);

@@ -2,17 +2,9 @@ import assert from 'node:assert/strict';
 import { createPublicKey } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { makeDkimKey } from '../src/identities/dkim.ts';
-import {
-  type Answer,
-  type Answers,
-  type DnsRecord,
-  type HolderToken,
-  judgeRecords,
-  questionsFor,
-  settleOwnership,
-  sightHolder,
-  type Wanted,
-} from '../src/identities/records.ts';
+import type { Answer, Answers, DnsRecord } from '../src/identities/dns-record.ts';
+import { type HolderToken, settleOwnership, sightHolder } from '../src/identities/ownership.ts';
+import { judgeRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 
 const checkedAt = new Date('2026-11-15T12:00:00Z');
 const publicKey = `MIIB${'Ab9+/'.repeat(77)}AQAB`;

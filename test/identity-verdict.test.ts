@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import type { DnsRecord, HolderToken, RecordStatus } from '../src/identities/records.ts';
+import type { DnsRecord, RecordStatus } from '../src/identities/dns-record.ts';
+import type { HolderToken } from '../src/identities/ownership.ts';
 import {
   beginAgain,
   decideClaim,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import { describe, test } from 'node:test';
-import { findImportFaults, readSources } from '../scripts/imports.ts';
+import { findImportCycles, findImportFaults, readSources } from '../scripts/imports.ts';
 
 const root = path.dirname(import.meta.dirname);
 const only = (name: string, text: string) => findImportFaults([{ name, text }]);
@@ -80,6 +80,50 @@ test('a folder that no rule knows is told, with where to add it', () => {
   assert.deepEqual(only('utils/strings.ts', ''), [
     'src/utils/strings.ts is in no known folder; add utils to scripts/imports.ts.',
   ]);
+});
+
+describe('cycles', () => {
+  const cyclesOf = (imports: Record<string, string[]>) =>
+    findImportCycles(
+      Object.entries(imports).map(([name, targets]) => ({
+        name,
+        text: targets.map((target) => `import type { X } from '${target}';\n`).join(''),
+      })),
+    );
+
+  for (const folder of ['src', 'bench', 'test', 'scripts']) {
+    test(`there is none in ${folder}/`, () => {
+      const files = readSources(root, folder);
+      assert.ok(files.length > 5);
+      assert.deepEqual(findImportCycles(files), []);
+    });
+  }
+
+  test('two files, of which one names a type of the other', () => {
+    assert.deepEqual(cyclesOf({ 'store/a.ts': ['./b.ts'], 'store/b.ts': ['./a.ts'] }), [
+      'import cycle store/a.ts → store/b.ts → store/a.ts: move what they share into a file below them.',
+    ]);
+  });
+
+  test('a cycle that begins further down names its own files alone', () => {
+    const found = cyclesOf({
+      'main.ts': ['./a/one.ts'],
+      'a/one.ts': ['../b/two.ts'],
+      'b/two.ts': ['./three.ts'],
+      'b/three.ts': ['../a/one.ts'],
+    });
+    assert.equal(found.length, 1);
+    assert.match(found[0] ?? '', /^import cycle a\/one\.ts → b\/two\.ts → b\/three\.ts → a\/one\.ts: /);
+  });
+
+  test('a file that imports itself', () => assert.equal(cyclesOf({ 'a.ts': ['./a.ts'] }).length, 1));
+
+  test('two ways to one file are no cycle, nor is a package', () => {
+    assert.deepEqual(
+      cyclesOf({ 'a.ts': ['./b.ts', './c.ts'], 'b.ts': ['./c.ts', 'uuid'], 'c.ts': ['node:fs'] }),
+      [],
+    );
+  });
 });
 
 describe('packages have one importer', () => {

@@ -2,8 +2,8 @@
 import type { Command } from 'commander';
 import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
+import type { DnsRecord } from '../identities/dns-record.ts';
 import { makeLookup } from '../identities/lookup.ts';
-import type { DnsRecord } from '../identities/records.ts';
 import { type IdentityValue, readIdentityValue } from '../identities/value.ts';
 import { checkClaim, prepareProof } from '../identities/verify.ts';
 import { isUuid, newId } from '../lib/ids.ts';

@@ -1,6 +1,7 @@
 /** An identity and its DNS records, as the interface shows them. */
 import { type Static, Type } from 'typebox';
-import { type Identity as IdentityRow, identityKinds, identityStatuses } from '../store/identities.ts';
+import { type Identity as IdentityRow, identityKinds } from '../store/identities.ts';
+import { identityStatuses } from '../store/verification.ts';
 import { NullableTimestamp, NullableUuid, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 const SeedTimestamp = Type.String({ examples: ['2026-01-31 12:00:00.123456+00'] });

@@ -5,7 +5,7 @@
 import { createHash, generateKeyPair } from 'node:crypto';
 import { promisify } from 'node:util';
 import { readTags } from '../mailauth/tag-list.ts';
-import type { Judgement } from './records.ts';
+import type { Judgement } from './dns-record.ts';
 
 export interface DkimKey {
   selector: string;

@@ -14,19 +14,9 @@ import {
   saveStanding,
   wakeRivals,
 } from '../store/verification.ts';
-import {
-  type Answer,
-  type Answers,
-  type DnsRecord,
-  hasToken,
-  judgeRecords,
-  ownershipQuestion,
-  questionKey,
-  questionsFor,
-  settleOwnership,
-  sightHolder,
-  type Wanted,
-} from './records.ts';
+import { type Answer, type Answers, type DnsRecord, questionKey } from './dns-record.ts';
+import { hasToken, ownershipQuestion, settleOwnership, sightHolder } from './ownership.ts';
+import { judgeRecords, questionsFor, type Wanted } from './records.ts';
 import { beginAgain, decideLoss, decideStatus, isGone, markRecords, type Verdict } from './verdict.ts';
 
 export function wantedOf(claim: Claim, mailHost: string): Wanted {

@@ -6,8 +6,8 @@
  */
 import { getServers, Resolver } from 'node:dns/promises';
 import { classify } from '../net/addresses.ts';
+import { type Answer, type Answers, type Question, questionKey } from './dns-record.ts';
 import { parentName, plainName } from './names.ts';
-import { type Answer, type Answers, type Question, questionKey } from './records.ts';
 
 export interface Lookup {
   /** Never rejects. What is not known by the deadline, or when `signal` says to stop, is unknown. */

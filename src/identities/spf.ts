@@ -2,8 +2,9 @@
  * The SPF record (RFC 7208) that a domain should have so that our host may send for it: theirs with one term more. Pure.
  * Guarantee: what `mergeSpf` answers authorises the host, and merging it again changes nothing.
  */
+
+import type { Judgement } from './dns-record.ts';
 import { plainName } from './names.ts';
-import type { Judgement } from './records.ts';
 
 export interface SpfContext {
   domain: string;

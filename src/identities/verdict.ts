@@ -4,7 +4,8 @@
  * identity, and never hands one over.
  */
 import type { Standing } from '../store/verification.ts';
-import type { DnsRecord, HolderToken } from './records.ts';
+import type { DnsRecord } from './dns-record.ts';
+import type { HolderToken } from './ownership.ts';
 
 export interface Verdict extends Standing {
   reason: string;

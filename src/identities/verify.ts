@@ -26,16 +26,11 @@ import {
   stopPending,
 } from '../store/verification.ts';
 import { dkimContext, makeDkimKey } from './dkim.ts';
+import { type Answers, questionKey } from './dns-record.ts';
 import { isOwnershipGone, judgeLook, keepSeen, readStored, wantedOf } from './judge.ts';
 import type { Lookup } from './lookup.ts';
-import {
-  type Answers,
-  hasToken,
-  judgeRecords,
-  ownershipQuestion,
-  questionKey,
-  questionsFor,
-} from './records.ts';
+import { hasToken, ownershipQuestion } from './ownership.ts';
+import { judgeRecords, questionsFor } from './records.ts';
 import { firstCheckSeconds } from './verdict.ts';
 
 /** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */

@@ -7,13 +7,10 @@ import { assignments } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { type Followers, holdDomain, setFollowers, wakeRivals } from './verification.ts';
+import { type Followers, holdDomain, type IdentityStatus, setFollowers, wakeRivals } from './verification.ts';
 
 export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
-
-export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
-type IdentityStatus = (typeof identityStatuses)[number];
 
 export const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
 

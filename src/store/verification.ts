@@ -3,7 +3,9 @@
  * decided one at a time, so that never two owners hold it; a unique index stands behind that.
  */
 import { only, type Sql } from '../db/client.ts';
-import type { Identity } from './identities.ts';
+
+export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
+export type IdentityStatus = (typeof identityStatuses)[number];
 
 /** A domain identity with all that a look at its DNS needs to know. */
 export interface Claim {
@@ -88,7 +90,7 @@ export async function holdClaim(sql: Sql, ownerId: string, id: string): Promise<
 
 /** How an identity stands. */
 export interface Standing {
-  status: Identity['status'];
+  status: IdentityStatus;
   /** When the present checks began: when it was made, when a person asked again, or when it failed. */
   since: Date;
   /** When required records of a verified identity were first seen to be gone. */
@@ -177,7 +179,7 @@ export interface NewStanding extends Standing {
 /** Addresses whose status changed with that of their domain: each of them, or only their number where they are many. */
 export interface Followers {
   count: number;
-  each: { id: string; value: string; from: Identity['status'] }[];
+  each: { id: string; value: string; from: IdentityStatus }[];
 }
 
 const maxFollowersTold = 20;
@@ -186,7 +188,7 @@ const maxFollowersTold = 20;
 export async function setFollowers(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
-  status: Identity['status'],
+  status: IdentityStatus,
 ): Promise<Followers> {
   const rows = await sql<(Followers['each'][number] & { count: number })[]>`
     with followers as (
@@ -255,9 +257,9 @@ export async function readRecords(
   sql: Sql,
   ownerId: string,
   id: string,
-): Promise<{ kind: Identity['kind']; value: string; dnsRecords: string } | undefined> {
-  const [row] = await sql<{ kind: Identity['kind']; value: string; dnsRecords: string }[]>`
-    select kind, value, dns_records::text as "dnsRecords" from identities
+): Promise<{ value: string; dnsRecords: string } | undefined> {
+  const [row] = await sql<{ value: string; dnsRecords: string }[]>`
+    select value, dns_records::text as "dnsRecords" from identities
     where owner_id = ${ownerId} and id = ${id}`;
   return row;
 }

@@ -1,8 +1,8 @@
 /** Proof by records in a real name server, changed while it runs: a zone with signatures and one without. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import type { DnsRecord } from '../../src/identities/dns-record.ts';
 import { makeLookup } from '../../src/identities/lookup.ts';
-import type { DnsRecord } from '../../src/identities/records.ts';
 import type { Identity } from '../../src/store/identities.ts';
 import { startTestService } from '../harness.ts';
 import { connectSmtp } from '../smtp-client.ts';

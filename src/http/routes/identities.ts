@@ -14,11 +14,10 @@ import {
   hasIdentity,
   type IdentityChanges,
   identityKinds,
-  identityStatuses,
   listIdentities,
   updateIdentity,
 } from '../../store/identities.ts';
-import { makeDue } from '../../store/verification.ts';
+import { identityStatuses, makeDue } from '../../store/verification.ts';
 import type { App } from '../fastify.ts';
 import { type AnswerParts, answerOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
