@@ -43,7 +43,7 @@ beforeEach(() => {
 });
 
 async function look(question = name, looking = lookup) {
-  const answers = await looking.look([{ name: question, type: 'TXT' }], never);
+  const answers = await looking.ask([{ name: question, type: 'TXT' }], never);
   return answers.get(`TXT ${question}`);
 }
 
@@ -60,16 +60,16 @@ test("the domain's own server answers, whatever the system's resolver remembers"
 });
 
 test('a change is seen by the next look', async () => {
-  assert.deepEqual(await look(), { kind: 'none' });
+  assert.deepEqual(await look(), { kind: 'none', why: 'no_such_name' });
   first.answer(name, { TXT: ['here'] });
   assert.deepEqual(await look(), { kind: 'records', values: ['here'] });
   first.answer(name, {});
-  assert.deepEqual(await look(), { kind: 'none' });
+  assert.deepEqual(await look(), { kind: 'none', why: 'no_such_record' });
 });
 
 test('the walk up is made once for all names of a look', async () => {
   const questions = ['_posthorn.example.com', 'example.com', '_dmarc.example.com', 'a.b.example.com'];
-  await lookup.look(
+  await lookup.ask(
     questions.map((question) => ({ name: question, type: 'TXT' as const })),
     never,
   );
@@ -128,7 +128,7 @@ describe('several servers', () => {
     const names = Array.from({ length: 13 }, (_, index) => `ns${index}.many.example`);
     system.answerType('example.com', 'NS', { NS: names });
     for (const one of names) system.answer(one, { A: ['8.8.1.1'] });
-    assert.deepEqual(await look(), { kind: 'none' });
+    assert.deepEqual(await look(), { kind: 'none', why: 'no_such_name' });
     assert.equal(asked.length, 4);
     assert.equal(first.count('example.com', 'SOA'), 1);
   });
@@ -136,7 +136,7 @@ describe('several servers', () => {
 
 describe('every server is asked', () => {
   async function lookEverywhere(question = name, looking = lookup) {
-    const said = await looking.lookEverywhere({ name: question, type: 'TXT' }, never);
+    const said = await looking.askEveryServer({ name: question, type: 'TXT' }, never);
     return said.map((one) => (one.kind === 'records' ? one.values.join() : one.kind)).sort();
   }
 
@@ -229,7 +229,7 @@ describe('every server is asked', () => {
   });
 
   test('where not all could be asked nothing is said', async () => {
-    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQueries: 7 });
+    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQuestions: 7 });
     for (const server of [first, second]) server.answer(name, { TXT: ['here'] });
     assert.deepEqual(await lookEverywhere(name, bounded), []);
   });
@@ -283,7 +283,7 @@ describe('a lame delegation is unknown', () => {
 
 test('a domain that does not exist has no records', async () => {
   system.answerType('example.com', 'NS', 'NXDOMAIN');
-  assert.deepEqual(await look(), { kind: 'none' });
+  assert.deepEqual(await look(), { kind: 'none', why: 'no_such_name' });
   assert.deepEqual(asked, []);
   assert.equal(system.count('com'), 0);
 });
@@ -342,7 +342,7 @@ describe('aliases', () => {
   });
 
   test('over ever new zones end', async () => {
-    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQueries: 20 });
+    const bounded = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, maxQuestions: 20 });
     for (let index = 0; index < 9; index += 1) {
       const zone = `z${index}.example`;
       system.answerType(zone, 'NS', { NS: ['ns.elsewhere.example'] });

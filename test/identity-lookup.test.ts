@@ -49,7 +49,7 @@ function publish(purpose: DnsRecord['purpose'], ...answers: [Answer, ...Answer[]
 }
 
 async function check(looking = lookup): Promise<DnsRecord[]> {
-  return judgeRecords(wanted, await looking.look(questionsFor(wanted), never), new Date());
+  return judgeRecords(wanted, await looking.ask(questionsFor(wanted), never), new Date());
 }
 
 async function checkOne(purpose: DnsRecord['purpose'], looking = lookup): Promise<DnsRecord> {
@@ -186,11 +186,11 @@ test('silence is unknown by the deadline, and takes nothing else along', async (
 test('who stops waiting gets what is known', async () => {
   publish('ownership', 'DROP');
   const stopping = new AbortController();
-  const looking = lookup.look(questionsFor(wanted), stopping.signal);
+  const looking = lookup.ask(questionsFor(wanted), stopping.signal);
   stopping.abort();
   assert.equal((await looking).get('TXT _posthorn.example.com')?.kind, 'unknown');
   dns.reset();
-  const answers = await lookup.look(questionsFor(wanted), stopping.signal);
+  const answers = await lookup.ask(questionsFor(wanted), stopping.signal);
   assert.ok([...answers.values()].every(({ kind }) => kind === 'unknown'));
   assert.equal(dns.count('example.com'), 0);
 });
@@ -199,8 +199,8 @@ test('no more questions than are allowed', async () => {
   for (let index = 0; index < 9; index += 1)
     dns.answer(`a${index}.example`, { CNAME: [`a${index + 1}.example`] });
   dns.answer(names.ownership, { CNAME: ['a0.example'] });
-  const bounded = makeLookup({ dnsServers: [dns.address], serverAt, maxQueries: 4 });
-  const answers = await bounded.look([{ name: names.ownership, type: 'TXT' }], never);
+  const bounded = makeLookup({ dnsServers: [dns.address], serverAt, maxQuestions: 4 });
+  const answers = await bounded.ask([{ name: names.ownership, type: 'TXT' }], never);
   const answer = answers.get('TXT _posthorn.example.com');
   assert.ok(answer?.kind === 'unknown');
   assert.match(answer.reason, /too many questions/);
@@ -222,7 +222,7 @@ test('a name too long for DNS is unknown, and says so', async () => {
     ...wanted,
     domain: `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.${'d'.repeat(60)}.example`,
   };
-  const [record] = judgeRecords(long, await lookup.look(questionsFor(long), never), new Date());
+  const [record] = judgeRecords(long, await lookup.ask(questionsFor(long), never), new Date());
   assert.equal(record?.status, 'unknown');
   assert.match(record?.note ?? '', /longer than DNS allows/);
 });

@@ -17,7 +17,7 @@ const wanted: Wanted = {
 };
 const ownership = 'posthorn-verification=Tok3nOfMine';
 const dkimName = 'ph20261115-abc123._domainkey.example.com';
-const nothing: Answer = { kind: 'none' };
+const nothing: Answer = { kind: 'none', why: 'no_such_record' };
 
 function stands(...values: string[]): Answer {
   return { kind: 'records', values };

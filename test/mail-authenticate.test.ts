@@ -3,7 +3,6 @@ import { beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { sealMessage } from 'mailauth/lib/arc/index.js';
 import { makeAuthenticate } from '../src/mailauth/authenticate.ts';
-import { makeResolver } from '../src/net/resolver.ts';
 import { startDns } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 
@@ -115,53 +114,6 @@ describe('DNS', () => {
     assert.equal((await authenticate(Buffer.from(plain), smtp)).spf.result, 'temperror');
     dns.answer('example.com', { TXT: ['v=spf1 +all'] });
     assert.equal((await authenticate(Buffer.from(plain), smtp)).spf.result, 'pass');
-  });
-
-  test('who stops waiting takes no answer from another who asked the same', async () => {
-    const resolver = makeResolver({ dnsServers: [dns.address] });
-    dns.answer('example.com', 'DROP', { TXT: ['hello'] });
-    const [hasty, patient, late] = [new AbortController(), new AbortController(), new AbortController()];
-    const first = resolver.resolve('example.com', 'TXT', hasty.signal);
-    const second = resolver.resolve('Example.com', 'TXT', patient.signal);
-    hasty.abort();
-    await assert.rejects(first, { code: 'ETIMEOUT' });
-    assert.deepEqual(await second, [['hello']]);
-    assert.equal(dns.count('example.com'), 2, 'lost, and asked again for all who wait');
-    late.abort();
-    assert.deepEqual(await resolver.resolve('example.com', 'TXT', late.signal), [['hello']]);
-    await assert.rejects(resolver.resolve('example.net', 'TXT', late.signal), { code: 'ETIMEOUT' });
-    assert.equal(dns.count('example.net'), 0);
-  });
-
-  test('when nobody waits any more, nothing is asked again', async () => {
-    const resolver = makeResolver({ dnsServers: [dns.address] });
-    dns.answer('gone.example', 'DROP');
-    dns.answer('slow.example', 'DROP', { TXT: ['hello'] });
-    const controller = new AbortController();
-    const question = resolver.resolve('gone.example', 'TXT', controller.signal);
-    controller.abort();
-    await assert.rejects(question, { code: 'ETIMEOUT' });
-    // Lost once as well, and later: by its second try the other's would have been seen.
-    await resolver.resolve('slow.example', 'TXT', new AbortController().signal);
-    assert.equal(dns.count('slow.example'), 2);
-    assert.ok(dns.count('gone.example') <= 1);
-  });
-
-  test('what is remembered ends after a while and has a limit', async () => {
-    const resolver = makeResolver({ dnsServers: [dns.address], keepMs: 0 });
-    const { signal } = new AbortController();
-    dns.answer('example.com', { TXT: ['hello'] });
-    await resolver.resolve('example.com', 'TXT', signal);
-    await resolver.resolve('example.com', 'TXT', signal);
-    assert.equal(dns.count('example.com'), 2);
-
-    const keeping = makeResolver({ dnsServers: [dns.address] });
-    for (let count = 0; count < 2001; count += 1) {
-      await assert.rejects(keeping.resolve(`n${count}.example`, 'TXT', signal), { code: 'ENOTFOUND' });
-    }
-    await assert.rejects(keeping.resolve('n2000.example', 'TXT', signal));
-    await assert.rejects(keeping.resolve('n0.example', 'TXT', signal));
-    assert.deepEqual([dns.count('n2000.example'), dns.count('n0.example')], [1, 2]);
   });
 });
 

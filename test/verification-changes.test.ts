@@ -182,12 +182,12 @@ describe('the next look', () => {
 
 /** Says what it is told, when the test is ready. */
 function slowly(change: () => Promise<unknown>): VerifyParts {
-  const look: typeof lookup.look = async (questions, signal) => {
-    const answers = await lookup.look(questions, signal);
+  const ask: typeof lookup.ask = async (questions, signal) => {
+    const answers = await lookup.ask(questions, signal);
     await change();
     return answers;
   };
-  return { ...parts, lookup: { ...lookup, look } };
+  return { ...parts, lookup: { ...lookup, ask } };
 }
 async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
   const claim = await findClaim(sql, made.owner_id, made.id);
@@ -257,8 +257,8 @@ describe('a look that began before another ended', () => {
   async function beginSlowly({ owner_id, id }: Identity, asked = false) {
     const answered = Promise.withResolvers<void>();
     const held = Promise.withResolvers<void>();
-    const look: typeof lookup.look = async (questions, signal) => {
-      const answers = await lookup.look(questions, signal);
+    const ask: typeof lookup.ask = async (questions, signal) => {
+      const answers = await lookup.ask(questions, signal);
       answered.resolve();
       await held.promise;
       return answers;
@@ -266,7 +266,7 @@ describe('a look that began before another ended', () => {
     const claim = await findClaim(sql, owner_id, id);
     assert.ok(claim);
     const options = { asked, signal: new AbortController().signal };
-    const checked = checkClaim({ ...parts, lookup: { ...lookup, look } }, claim, options);
+    const checked = checkClaim({ ...parts, lookup: { ...lookup, ask } }, claim, options);
     await answered.promise;
     return {
       goOn: () => {

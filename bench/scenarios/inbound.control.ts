@@ -6,10 +6,11 @@ import type { AddressInfo } from 'node:net';
 import { authenticate } from 'mailauth';
 import PostalMime from 'postal-mime';
 import { SMTPServer } from 'smtp-server';
-import { makeResolver } from '../../src/net/resolver.ts';
+import { makeMailauthResolver } from '../../src/mailauth/authenticate.ts';
+import { makeDnsClient } from '../../src/net/dns.ts';
 
 const [dnsServer = ''] = process.argv.slice(2);
-const resolver = makeResolver({ dnsServers: [dnsServer] });
+const dns = makeDnsClient({ dnsServers: [dnsServer], keepMs: 60_000 });
 const { signal } = new AbortController();
 
 const server = new SMTPServer({
@@ -30,7 +31,7 @@ const server = new SMTPServer({
           helo: session.hostNameAppearsAs,
           sender: mailFrom ? mailFrom.address : '',
           mta: 'localhost',
-          resolver: (name, type) => resolver.resolve(name, type, signal),
+          resolver: makeMailauthResolver(dns, signal),
           // The service does not look at these either.
           disableBimi: true,
         }),

@@ -1,17 +1,15 @@
 /** A DNS record of a domain identity: the question for it, the answer, and what comes of that. */
 import type { DnsRecord } from '../contract/identity.ts';
 
+import type { DnsAnswer } from '../net/dns.ts';
+
 export interface Question {
   name: string;
   type: 'TXT' | 'MX';
 }
 
-/** The strings of a TXT record joined; an MX as `10 mail.example`, the null MX as `0 .`. */
-export type Answer =
-  | { kind: 'records'; values: string[] }
-  | { kind: 'none' }
-  /** The end of a sentence, without its full stop. */
-  | { kind: 'unknown'; reason: string };
+/** A TXT record as its text; an MX as `10 mail.example`, the null MX as `0 .`. */
+export type Answer = DnsAnswer<string>;
 
 export function questionKey({ type, name }: Question): string {
   return `${type} ${name}`;

@@ -1,57 +1,60 @@
 /**
  * What stands in DNS now: asked of the operator's servers where they are set, else of the domain's own, so that a change is
  * seen at once and not when a cache has forgotten. Guarantees: "there is none" is said only by a server that answers for the
- * zone, everything else is `unknown`; the domain's servers are asked only at addresses that `serverAt` lets through; a look
- * ends by its deadline, asks a bounded number of questions and leaves none open behind it.
+ * zone, everything else is `unknown`; the domain's servers are asked only at public addresses; a check ends by its deadline,
+ * asks a bounded number of questions and leaves none open behind it.
  */
-import { getServers, Resolver } from 'node:dns/promises';
 import { classify } from '../net/addresses.ts';
+import { type DnsAnswer, type DnsClient, makeDnsClient, type RecordType, withDeadline } from '../net/dns.ts';
 import { type Answer, type Answers, type Question, questionKey } from './dns-record.ts';
 import { parentName, plainName } from './names.ts';
 
 export interface Lookup {
   /** Never rejects. What is not known by the deadline, or when `signal` says to stop, is unknown. */
-  look(questions: readonly Question[], signal: AbortSignal): Promise<Answers>;
+  ask(questions: readonly Question[], signal: AbortSignal): Promise<Answers>;
   /**
    * One question to every server, at all its addresses: what each of those says that answer, in no order. Empty when none does,
    * or when not all could be asked in time. Never rejects.
    */
-  lookEverywhere(question: Question, signal: AbortSignal): Promise<Answer[]>;
+  askEveryServer(question: Question, signal: AbortSignal): Promise<Answer[]>;
 }
 
 interface LookupOptions {
   /** Answer everything when they are set. */
   dnsServers: readonly string[] | null;
-  /** Where to ask a name server that has this address, `ip` or `ip:port`; null when it must not be asked. */
+  /**
+   * Where to ask a name server that has this address, `ip` or `ip:port`; null when it must not be asked. By default only public
+   * addresses are asked: a zone may name any, and must not lead inside.
+   */
   serverAt?(address: string): string | null;
   /** They tell who a domain's servers are; null for those of the system. */
   resolvers?: readonly string[] | null;
   deadlineMs?: number;
-  maxQueries?: number;
+  maxQuestions?: number;
 }
 
-/** NXDOMAIN is told from a name without such records: below a name that does not exist there is no zone to look for. */
-type Reply = Exclude<Answer, { kind: 'none' }> | { kind: 'none'; exists: boolean };
+/** What the questions of one check share: when they end, and how many there may be. */
+interface Check {
+  signal: AbortSignal;
+  budget: { left: number };
+}
 
 /** Who answers for a name. */
 type Zone =
-  | { kind: 'served'; servers: Servers }
+  | { kind: 'served'; servers: readonly string[]; dns: DnsClient }
   /** The name is in no zone because its domain does not exist. */
   | { kind: 'nowhere' }
   | { kind: 'unknown'; reason: string };
 
-/** One for each, to be asked in turn: Node's c-ares takes SERVFAIL of the first for the answer. Who fails goes to the end. */
-type Servers = Resolver[];
+type FindZone = (name: string) => Promise<Zone>;
 
-type RecordType = Question['type'] | 'CNAME' | 'NS' | 'SOA' | 'A' | 'AAAA';
-
-// Node's c-ares keeps no answers (24.21, c-ares 1.34.8: a record changed within its TTL is seen by the same Resolver).
-const firstTimeoutMs = 1000;
-/** For finding out who answers: a dead server among good ones costs this once in a look, and is then left out. */
-const probe = { timeout: 700, tries: 2, maxTimeout: 1400 };
+/** For finding out who answers: a dead server among good ones costs this once in a check, and is then left out. */
+const probeMs = [700, 1400];
+/** Each server is asked twice where it has to be: one that is only hard to reach must not be passed over. */
+const onceMs = [1000];
 const maxAliases = 8;
 
-/** How far a look goes: to how many of a zone's servers, at how many addresses of each, with how many questions in all. */
+/** How far a check goes: to how many of a zone's servers, at how many addresses of each, with how many questions in all. */
 interface Breadth {
   servers: number;
   addresses: number;
@@ -65,70 +68,78 @@ const few: Breadth = { servers: 4, addresses: 1, questions: 100 };
 const every: Breadth = { servers: 13, addresses: 8, questions: 500 };
 
 export function makeLookup(options: LookupOptions): Lookup {
-  async function ask<T>(
+  const { dnsServers, deadlineMs = 8000 } = options;
+
+  function begin<T>(
     signal: AbortSignal,
     breadth: Breadth,
-    put: (asking: Asking, findZone: FindZone) => Promise<T>,
+    work: (check: Check, findZone: FindZone) => Promise<T>,
   ): Promise<T> {
-    const asking = new Asking(options.deadlineMs ?? 8000, options.maxQueries ?? breadth.questions, signal);
-    try {
-      const findZone = options.dnsServers
-        ? answeredBy(asking.servers(options.dnsServers))
-        : zoneFinder(asking, options, breadth);
-      return await put(asking, findZone);
-    } finally {
-      asking.end();
-    }
+    const budget = { left: options.maxQuestions ?? breadth.questions };
+    const run = (signal: AbortSignal) => {
+      const check = { signal, budget };
+      const operators = dnsServers && serve(check, dnsServers);
+      const findZone = operators ? async () => operators : zoneFinder(check, options, breadth);
+      return work(check, findZone);
+    };
+    return withDeadline(deadlineMs, run, signal);
   }
 
   return {
-    look: (questions, signal) =>
-      ask(signal, few, async (asking, findZone) => {
+    ask: (questions, signal) =>
+      begin(signal, few, async (check, findZone) => {
         const answered = questions.map(
-          async (question) => [questionKey(question), await answer(asking, findZone, question)] as const,
+          async (question) => [questionKey(question), await answer(check, findZone, question)] as const,
         );
         return new Map(await Promise.all(answered));
       }),
-    lookEverywhere: (question, signal) =>
-      ask(signal, every, async (asking, findZone) => {
-        const said = await answersOfAll(asking, findZone, question);
-        return asking.isSpent ? [] : said;
+    askEveryServer: (question, signal) =>
+      begin(signal, every, async (check, findZone) => {
+        const said = await answersOfAll(check, findZone, question);
+        const isWhole = !check.signal.aborted && check.budget.left > 0;
+        return isWhole ? said : [];
       }),
   };
 }
 
-type FindZone = (name: string) => Promise<Zone>;
+function serve(check: Check, servers: readonly string[]): Zone {
+  return { kind: 'served', servers, dns: makeDnsClient({ dnsServers: servers, budget: check.budget }) };
+}
 
 /** Follows aliases itself: a zone's server answers with an alias that leads out of the zone, and no more. */
-async function answer(asking: Asking, findZone: FindZone, question: Question): Promise<Answer> {
+async function answer(check: Check, findZone: FindZone, question: Question): Promise<Answer> {
   let name = question.name;
   for (let aliases = 0; aliases <= maxAliases; aliases += 1) {
     const zone = await findZone(name);
     if (zone.kind === 'unknown') return zone;
-    if (zone.kind === 'nowhere') return { kind: 'none' };
-    const reply = await asking.ask(zone.servers, name, question.type);
+    if (zone.kind === 'nowhere') return { kind: 'none', why: 'no_such_name' };
+    const reply = await askText(check, zone.dns, { ...question, name });
     if (reply.kind !== 'none') return reply;
-    const alias = await asking.ask(zone.servers, name, 'CNAME');
+    const alias = await ask(check, zone.dns, name, 'CNAME');
     if (alias.kind === 'unknown') return alias;
     const [target] = alias.kind === 'records' ? alias.values : [];
-    if (target === undefined) return { kind: 'none' };
+    if (target === undefined) return reply;
     name = plainName(target);
   }
-  return tellCircle(question);
+  return describeLoop(question);
 }
 
 /** The servers of a zone may disagree on where an alias leads: then all of that is asked. */
-async function answersOfAll(asking: Asking, findZone: FindZone, question: Question): Promise<Answer[]> {
+async function answersOfAll(check: Check, findZone: FindZone, question: Question): Promise<Answer[]> {
   const said: Answer[] = [];
   let names = new Set([question.name]);
   for (let aliases = 0; names.size > 0; aliases += 1) {
-    if (aliases > maxAliases) return [tellCircle(question)];
+    if (aliases > maxAliases) return [describeLoop(question)];
     const targets = new Set<string>();
-    const askServer = async (server: Resolver, name: string) => {
-      // Twice where it has to be: one that is only hard to reach must not be passed over.
-      const reply = await asking.ask([server, server], name, question.type);
+    const askServer = async (server: string, name: string) => {
+      const dns = makeDnsClient({
+        dnsServers: [server, server],
+        roundsMs: onceMs,
+        budget: check.budget,
+      });
+      const reply = await askText(check, dns, { ...question, name });
       if (reply.kind === 'unknown') return;
-      const alias = reply.kind === 'none' ? await asking.ask([server, server], name, 'CNAME') : reply;
+      const alias = reply.kind === 'none' ? await ask(check, dns, name, 'CNAME') : reply;
       const [target] = reply.kind === 'none' && alias.kind === 'records' ? alias.values : [];
       if (target === undefined) said.push(alias);
       else targets.add(plainName(target));
@@ -136,7 +147,7 @@ async function answersOfAll(asking: Asking, findZone: FindZone, question: Questi
     const askName = async (name: string) => {
       const zone = await findZone(name);
       if (zone.kind === 'served') await Promise.all(zone.servers.map((server) => askServer(server, name)));
-      else said.push(zone.kind === 'nowhere' ? { kind: 'none' } : zone);
+      else said.push(zone.kind === 'nowhere' ? { kind: 'none', why: 'no_such_name' } : zone);
     };
     await Promise.all([...names].map(askName));
     names = targets;
@@ -144,22 +155,31 @@ async function answersOfAll(asking: Asking, findZone: FindZone, question: Questi
   return said;
 }
 
-function tellCircle({ name }: Question): Answer {
+async function askText(check: Check, dns: DnsClient, { name, type }: Question): Promise<Answer> {
+  if (type === 'TXT') return ask(check, dns, name, type);
+  const answer = await ask(check, dns, name, type);
+  if (answer.kind !== 'records') return answer;
+  const values = answer.values.map(({ priority, exchange }) => `${priority} ${exchange || '.'}`);
+  return { kind: 'records', values };
+}
+
+/** That there is none, only a server may say. */
+async function ask<Type extends RecordType>({ signal }: Check, dns: DnsClient, name: string, type: Type) {
+  const answer = await dns.resolve(name, type, signal);
+  if (answer.kind !== 'none' || answer.why !== 'impossible_name') return answer;
+  const reason = 'the name is longer than DNS allows, or has characters that no host has';
+  return { kind: 'unknown', reason } as const;
+}
+
+function describeLoop({ name }: Question): Answer {
   return { kind: 'unknown', reason: `${name} is an alias that leads in a circle, or over too many` };
 }
 
-function answeredBy(servers: Servers): FindZone {
-  return async () => ({ kind: 'served', servers });
-}
-
-/** Walks up from a name to the first that has name servers. Names of one look share the steps. */
-/** A zone may name any address for its servers, and must not lead inside. */
-function onlyPublic(address: string): string | null {
-  return classify(address) === 'public' ? address : null;
-}
-
-function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): FindZone {
-  const system = asking.servers(options.resolvers ?? getServers());
+/** Walks up from a name to the first that has name servers. Names of one check share the steps. */
+function zoneFinder(check: Check, options: LookupOptions, breadth: Breadth): FindZone {
+  const { budget } = check;
+  const { serverAt = (address) => (classify(address) === 'public' ? address : null) } = options;
+  const system = makeDnsClient({ dnsServers: options.resolvers ?? null, budget });
   const known = new Map<string, Promise<Zone>>();
 
   function find(name: string): Promise<Zone> {
@@ -169,18 +189,18 @@ function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): F
   }
 
   async function walk(name: string): Promise<Zone> {
-    const servers = await asking.ask(system, name, 'NS');
+    const servers = await ask(check, system, name, 'NS');
     if (servers.kind === 'unknown') return servers;
     if (servers.kind === 'records') {
       const zone = await reach(name, servers.values);
       // The resolver follows an alias to the servers of whatever it leads to; those know nothing of this name.
-      const isAlias = zone.kind === 'unknown' && (await asking.ask(system, name, 'CNAME')).kind === 'records';
+      const isAlias = zone.kind === 'unknown' && (await ask(check, system, name, 'CNAME')).kind === 'records';
       if (!isAlias) return zone;
     }
     const parent = parentName(name);
     // A top-level domain's servers would only point back to those of the domain.
     if (parent.includes('.')) return find(parent);
-    return servers.kind === 'none' && !servers.exists
+    return servers.kind === 'none' && servers.why === 'no_such_name'
       ? { kind: 'nowhere' }
       : { kind: 'unknown', reason: `DNS names no servers for ${name}` };
   }
@@ -201,21 +221,24 @@ function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): F
       open.map(async (server) => ({ server, ...(await probeServer(server, zone)) })),
     );
     const good = probes.filter(({ reply }) => reply.kind === 'records');
-    if (good.length === 0) return { kind: 'unknown', reason: tellLame(zone, probes) };
+    if (good.length === 0) return { kind: 'unknown', reason: describeLame(zone, probes) };
     good.sort((one, other) => compareSerials(other.serial, one.serial));
-    return { kind: 'served', servers: asking.servers(good.map(({ server }) => server)) };
+    return serve(
+      check,
+      good.map(({ server }) => server),
+    );
   }
 
   /** IPv4 first, and alone where that will do: a machine without IPv6 is common, one without IPv4 is not. */
   async function locate(name: string): Promise<{ at: string[]; isRefused: boolean }> {
     const v4 = await findAddresses(name, 'A');
     const v6 = v4.length < breadth.addresses ? await findAddresses(name, 'AAAA') : [];
-    const places = [...v4, ...v6].slice(0, breadth.addresses).map(options.serverAt ?? onlyPublic);
+    const places = [...v4, ...v6].slice(0, breadth.addresses).map((address) => serverAt(address));
     return { at: places.filter((place) => place !== null), isRefused: places.includes(null) };
   }
 
   async function findAddresses(name: string, type: 'A' | 'AAAA'): Promise<string[]> {
-    const reply = await asking.ask(system, name, type);
+    const reply = await ask(check, system, name, type);
     return reply.kind === 'records' ? reply.values : [];
   }
 
@@ -223,15 +246,19 @@ function zoneFinder(asking: Asking, options: LookupOptions, breadth: Breadth): F
    * Only a server that has the zone's SOA answers for the zone (RFC 1034 §4.2.1). To others, and to what they point to instead,
    * c-ares says "no data", which must not be read as "no record".
    */
-  async function probeServer(server: string, zone: string): Promise<{ reply: Reply; serial: number }> {
-    const reply = await asking.ask(asking.servers([server], probe), zone, 'SOA');
-    return { reply, serial: Number(reply.kind === 'records' ? reply.values[0] : 0) };
+  async function probeServer(
+    server: string,
+    zone: string,
+  ): Promise<{ reply: DnsAnswer<number>; serial: number }> {
+    const dns = makeDnsClient({ dnsServers: [server], roundsMs: probeMs, budget });
+    const reply = await ask(check, dns, zone, 'SOA');
+    return { reply, serial: reply.kind === 'records' ? (reply.values[0] ?? 0) : 0 };
   }
 
   return find;
 }
 
-function tellLame(zone: string, probes: readonly { reply: Reply }[]): string {
+function describeLame(zone: string, probes: readonly { reply: DnsAnswer<number> }[]): string {
   const reasons = probes.flatMap(({ reply }) => (reply.kind === 'unknown' ? [reply.reason] : []));
   return `none of the name servers of ${zone} answers for it (${reasons[0] ?? 'they do not have the zone'})`;
 }
@@ -240,109 +267,3 @@ function tellLame(zone: string, probes: readonly { reply: Reply }[]): string {
 function compareSerials(one: number, other: number): number {
   return (one - other) | 0;
 }
-
-/** The questions of one look: they share a deadline and a number that they may not pass. */
-class Asking {
-  #left: number;
-  #ended = false;
-  #resolvers: Resolver[] = [];
-  #timer: NodeJS.Timeout;
-  #signal: AbortSignal;
-
-  constructor(deadlineMs: number, maxQueries: number, signal: AbortSignal) {
-    this.#left = maxQueries;
-    this.#signal = signal;
-    this.#timer = setTimeout(this.end, deadlineMs);
-    signal.addEventListener('abort', this.end, { once: true });
-    if (signal.aborted) this.end();
-  }
-
-  /** Of this look's own, so that its end ends no other's questions; to make a Resolver takes 0.05 ms. */
-  servers(addresses: readonly string[], manner?: typeof probe): Servers {
-    // What got lost on the way is asked again: of the next server, or of the only one.
-    const tries = addresses.length > 1 ? 1 : 2;
-    return addresses.map((address) => {
-      const resolver = new Resolver(
-        manner ?? { timeout: firstTimeoutMs, tries, maxTimeout: 2 * firstTimeoutMs },
-      );
-      resolver.setServers([address]);
-      this.#resolvers.push(resolver);
-      return resolver;
-    });
-  }
-
-  async ask(servers: Servers, name: string, type: RecordType): Promise<Reply> {
-    let reply: Reply = { kind: 'unknown', reason: 'there is no DNS server to ask' };
-    for (const server of [...servers]) {
-      reply = await this.#askOne(server, name, type);
-      if (reply.kind !== 'unknown') return reply;
-      servers.push(...servers.splice(servers.indexOf(server), 1));
-    }
-    return reply;
-  }
-
-  async #askOne(server: Resolver, name: string, type: RecordType): Promise<Reply> {
-    if (this.#ended) return { kind: 'unknown', reason: tellFailure('ETIMEOUT') };
-    if (this.#left === 0)
-      return { kind: 'unknown', reason: 'it takes too many questions to look this domain up' };
-    this.#left -= 1;
-    try {
-      const values = await query(server, name, type);
-      // Empty where an alias was all that came.
-      return values.length > 0 ? { kind: 'records', values } : { kind: 'none', exists: true };
-    } catch (error) {
-      const { code = '' } = error as NodeJS.ErrnoException;
-      if (code === 'ENODATA' || code === 'ENOTFOUND') return { kind: 'none', exists: code === 'ENODATA' };
-      return { kind: 'unknown', reason: tellFailure(code) };
-    }
-  }
-
-  /** Not everything was asked that was to be. */
-  get isSpent(): boolean {
-    return this.#ended || this.#left === 0;
-  }
-
-  end = (): void => {
-    this.#ended = true;
-    clearTimeout(this.#timer);
-    this.#signal.removeEventListener('abort', this.end);
-    for (const resolver of this.#resolvers) resolver.cancel();
-  };
-}
-
-async function query(resolver: Resolver, name: string, type: RecordType): Promise<string[]> {
-  switch (type) {
-    case 'TXT':
-      return (await resolver.resolveTxt(name)).map((strings) => strings.join(''));
-    case 'MX':
-      return (await resolver.resolveMx(name)).map(
-        ({ priority, exchange }) => `${priority} ${exchange || '.'}`,
-      );
-    case 'SOA':
-      return [String((await resolver.resolveSoa(name)).serial)];
-    case 'CNAME':
-      return resolver.resolveCname(name);
-    case 'NS':
-      return resolver.resolveNs(name);
-    case 'A':
-      return resolver.resolve4(name);
-    case 'AAAA':
-      return resolver.resolve6(name);
-  }
-}
-
-function tellFailure(code: string): string {
-  return failures[code] ?? `DNS could not be asked (${code})`;
-}
-
-const failures: Record<string, string | undefined> = {
-  ESERVFAIL: 'the DNS server failed (SERVFAIL)',
-  EREFUSED: 'the DNS server refused to answer (REFUSED)',
-  ETIMEOUT: 'no answer from DNS came in time',
-  ECANCELLED: 'no answer from DNS came in time',
-  ECONNREFUSED: 'no DNS server could be reached',
-  EBADNAME: 'the name is longer than DNS allows',
-  EBADRESP: 'the DNS server answered nonsense',
-  EFORMERR: 'the DNS server did not understand the question',
-  ENOTIMP: 'the DNS server does not answer such questions',
-};

@@ -89,9 +89,9 @@ async function look(
   { asked, signal }: { asked: boolean; signal: AbortSignal },
 ): Promise<'judged' | 'late' | 'given_up'> {
   const { lookedAt, holderId } = await beginLook(parts.sql, claim);
-  const answers = await parts.lookup.look(questionsFor(wantedOf(claim, parts.mailHost)), signal);
+  const answers = await parts.lookup.ask(questionsFor(wantedOf(claim, parts.mailHost)), signal);
   const everywhere = isEveryServerNeeded(claim, holderId, answers)
-    ? await parts.lookup.lookEverywhere(ownershipQuestion(claim.domain), signal)
+    ? await parts.lookup.askEveryServer(ownershipQuestion(claim.domain), signal)
     : [];
   // What was not asked to the end is no outage of DNS.
   if (signal.aborted) return 'given_up';

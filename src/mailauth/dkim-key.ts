@@ -1,6 +1,5 @@
 /** What a key in DNS says (RFC 6376 §3.6.1, RFC 8463 §4), and whether a signature may be verified with it. */
 import { createPublicKey, type KeyObject } from 'node:crypto';
-import type { Answer } from '../net/resolver.ts';
 import { readTags } from './tag-list.ts';
 
 export type KeyType = 'rsa' | 'ed25519';
@@ -26,12 +25,11 @@ const ed25519Prefix = Buffer.from('302a300506032b6570032100', 'hex');
 
 /** `policy`: too weak. `permerror`: none that could verify this. */
 export function readKey(
-  records: Answer,
+  records: readonly string[],
   wanted: { type: KeyType; hash: string },
 ): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
-  const texts = records.map((record) => (typeof record === 'string' ? record : record.join('')));
   // There may be other records beside it, in any order.
-  const found = texts.map(recall).find((key) => key?.type === wanted.type);
+  const found = records.map(recall).find((key) => key?.type === wanted.type);
   if (!found?.isForMail) return 'permerror';
   if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
   return found.isFit ? found : 'policy';

@@ -8,7 +8,7 @@ import { createHash, verify as verifyBytes } from 'node:crypto';
 import { domainToASCII } from 'node:url';
 import { findHeaderEnd } from '../mime/headers.ts';
 import { trimBlanks } from '../mime/lexical.ts';
-import type { Answer } from '../net/resolver.ts';
+import type { DnsAnswer } from '../net/dns.ts';
 import { type BodyHash, canonicalField, type Form, hashBody } from './canonical.ts';
 import { type KeyType, readKey } from './dkim-key.ts';
 import { readTags } from './tag-list.ts';
@@ -16,8 +16,8 @@ import { readTags } from './tag-list.ts';
 /** In the words of RFC 8601 §2.7.1. */
 export type DkimResult = 'pass' | 'fail' | 'neutral' | 'policy' | 'temperror' | 'permerror';
 
-/** What DNS says of the keys that a message names, by name in lower case: records, or the code of its error. */
-export type Keys = ReadonlyMap<string, Answer | string>;
+/** What DNS says of the keys that a message names, by name in lower case. */
+export type Keys = ReadonlyMap<string, DnsAnswer<string>>;
 
 /** A message as signatures see it: its fields as they were written, by CRLF, each character a byte. */
 export interface SignedMessage {
@@ -114,10 +114,9 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     const answer = keys.get(name);
     // Not among the questions that were asked.
     if (answer === undefined) return 'policy';
-    if (typeof answer === 'string') {
-      return answer === 'ENOTFOUND' || answer === 'ENODATA' ? 'permerror' : 'temperror';
-    }
-    const found = readKey(answer, algorithm);
+    if (answer.kind === 'unknown') return 'temperror';
+    if (answer.kind === 'none') return 'permerror';
+    const found = readKey(answer.values, algorithm);
     if (typeof found === 'string') return found;
     if (found.isExact && !isExact) return 'permerror';
     const bytes = Buffer.from(text, 'latin1');

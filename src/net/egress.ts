@@ -5,7 +5,7 @@
  */
 import { isIP } from 'node:net';
 import { classify, isWithin, parseRange } from './addresses.ts';
-import { type DnsServers, openDnsServers } from './dns-servers.ts';
+import { type DnsAnswer, makeDnsClient, withDeadline } from './dns.ts';
 
 export interface TargetAddress {
   address: string;
@@ -17,16 +17,14 @@ type Resolution =
   | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string };
 
 export interface Egress {
-  /** What is wrong with the URL's host by its spelling alone, as the end of a sentence; null when nothing is. */
-  findNameFault(url: URL): string | null;
   /** The addresses of a host (a name or a literal, as URL.hostname has it), all of them checked. Never rejects. */
-  resolve(hostname: string, deadlineMs?: number): Promise<Resolution>;
-  /** For registration: why this target is refused, or null. A name that does not resolve in time is let through. */
-  checkTarget(url: URL, deadlineMs?: number): Promise<string | null>;
+  resolve(host: string, deadlineMs?: number): Promise<Resolution>;
+  /** For an early error: why this host is refused, or null. A name that does not resolve in time is let through. */
+  findFault(host: string, deadlineMs?: number): Promise<string | null>;
 }
 
 const advice =
-  'webhooks may reach public addresses only, unless the operator allows more (POSTHORN_ALLOW_TARGETS)';
+  'the service calls public addresses only, unless the operator allows more (POSTHORN_ALLOW_TARGETS)';
 /** Names that mean something on this machine or network only. RFC 6761, 6762, 7686, 8375; ICANN for `internal`. */
 const localSuffixes = ['localhost', 'local', 'internal', 'home.arpa', 'onion'];
 const loopback: TargetAddress[] = [
@@ -41,11 +39,9 @@ export function makeEgress(options: {
 }): Egress {
   const allowed = options.allowTargets.map(parseRange);
   // Not dns.lookup: its four threads would be filled by a resolver that does not answer.
-  const servers = openDnsServers({ dnsServers: options.dnsServers, roundsMs: [1000, 2000, 2000] });
-  /** Several connections to one host are often opened at once; they share the question. */
-  const asked = new Map<string, Question>();
+  const dns = makeDnsClient({ dnsServers: options.dnsServers, roundsMs: [1000, 2000, 2000] });
 
-  function findFault(host: string): string | null {
+  function findNameFault(host: string): string | null {
     if (isIP(host) !== 0) {
       const kind = findAddressFault(host);
       return kind && `is ${kind}; ${advice}.`;
@@ -68,28 +64,22 @@ export function makeEgress(options: {
     return loopback.filter(({ address }) => isWithin(address, allowed));
   }
 
-  function ask(host: string): Question {
-    const known = asked.get(host);
-    if (known) return known;
-    const question = new Question(servers, host);
-    asked.set(host, question);
-    question.done.then(() => asked.delete(host));
-    return question;
-  }
-
-  async function resolve(hostname: string, deadlineMs = 5000): Promise<Resolution> {
-    const host = normalise(hostname);
-    const fault = findFault(host);
+  async function resolve(given: string, deadlineMs = 5000): Promise<Resolution> {
+    const host = normalise(given);
+    const fault = findNameFault(host);
     if (fault) return { ok: false, code: 'target_refused', reason: `${host} ${fault}` };
     const family = isIP(host);
     if (family !== 0) return { ok: true, addresses: [{ address: host, family: family as 4 | 6 }] };
     if (isUnder(host, 'localhost')) return { ok: true, addresses: allowedLoopback() };
 
-    const question = ask(host);
-    await within(question.done, deadlineMs);
-    const { addresses } = question;
+    // What has come by the deadline is used while the other is still out.
+    const [v4, v6] = await withDeadline(deadlineMs, (signal) =>
+      Promise.all([dns.resolve(host, 'A', signal), dns.resolve(host, 'AAAA', signal)]),
+    );
+    // IPv4 first: a sender's machine without IPv6 is common, one without IPv4 is not.
+    const addresses = [...listAddresses(v4, 4), ...listAddresses(v6, 6)];
     if (addresses.length === 0) {
-      return { ok: false, code: 'dns_failed', reason: `${host} ${question.tellFailure()}.` };
+      return { ok: false, code: 'dns_failed', reason: `${host} ${describeFailure([v4, v6])}.` };
     }
     for (const { address } of addresses) {
       const kind = findAddressFault(address);
@@ -104,61 +94,24 @@ export function makeEgress(options: {
   }
 
   return {
-    findNameFault(url) {
-      const host = normalise(url.hostname);
-      const fault = findFault(host);
-      return fault && `${host} ${fault}`;
-    },
     resolve,
-    async checkTarget(url, deadlineMs = 2000) {
-      const resolution = await resolve(url.hostname, deadlineMs);
+    async findFault(host, deadlineMs = 2000) {
+      const resolution = await resolve(host, deadlineMs);
       return resolution.ok || resolution.code === 'dns_failed' ? null : resolution.reason;
     },
   };
 }
 
-/** A and AAAA of one name, asked together. What has come by a deadline may be used while the other is still out. */
-class Question {
-  readonly done: Promise<unknown>;
-  #found: Record<4 | 6, string[]> = { 4: [], 6: [] };
-  #failures: string[] = [];
-
-  constructor(servers: DnsServers, host: string) {
-    this.done = Promise.all([
-      this.#ask(4, () => servers.ask((server) => server.resolve4(host))),
-      this.#ask(6, () => servers.ask((server) => server.resolve6(host))),
-    ]);
-  }
-
-  async #ask(family: 4 | 6, query: () => Promise<string[]>): Promise<void> {
-    try {
-      this.#found[family] = await query();
-    } catch (error) {
-      this.#failures.push((error as NodeJS.ErrnoException).code ?? 'unknown');
-    }
-  }
-
-  /** IPv4 first: a sender's machine without IPv6 is common, one without IPv4 is not. */
-  get addresses(): TargetAddress[] {
-    return ([4, 6] as const).flatMap((family) => this.#found[family].map((address) => ({ address, family })));
-  }
-
-  tellFailure(): string {
-    const telling = this.#failures.find((code) => code !== 'ENODATA') ?? this.#failures[0] ?? 'ETIMEOUT';
-    return failures[telling] ?? `could not be resolved (${telling})`;
-  }
+function listAddresses(answer: DnsAnswer<string>, family: 4 | 6): TargetAddress[] {
+  return answer.kind === 'records' ? answer.values.map((address) => ({ address, family })) : [];
 }
 
-const failures: Record<string, string | undefined> = {
-  ENOTFOUND: 'does not exist in DNS (NXDOMAIN)',
-  ENODATA: 'has no address in DNS',
-  ESERVFAIL: 'could not be resolved: the DNS server failed (SERVFAIL)',
-  EREFUSED: 'could not be resolved: the DNS server refused to answer (REFUSED)',
-  ETIMEOUT: 'could not be resolved: no answer from DNS in time',
-  ECONNREFUSED: 'could not be resolved: no DNS server could be reached',
-  EBADNAME: 'is not a name that DNS can hold',
-  EBADRESP: 'could not be resolved: the DNS server answered nonsense',
-};
+function describeFailure(answers: readonly DnsAnswer<string>[]): string {
+  const unknown = answers.find((answer) => answer.kind === 'unknown');
+  if (unknown) return `could not be resolved: ${unknown.reason}`;
+  const isThere = answers.every((answer) => answer.kind === 'none' && answer.why === 'no_such_record');
+  return isThere ? 'has no address in DNS' : 'does not exist in DNS (NXDOMAIN)';
+}
 
 /** As sockets and certificates want it: no brackets around an IPv6 literal, no dot at the end. */
 function normalise(hostname: string): string {
@@ -170,14 +123,4 @@ function normalise(hostname: string): string {
 
 function isUnder(host: string, name: string): boolean {
   return host === name || host.endsWith(`.${name}`);
-}
-
-function within(promise: Promise<unknown>, deadlineMs: number): Promise<unknown> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, deadlineMs);
-    promise.then(() => {
-      clearTimeout(timer);
-      resolve(undefined);
-    });
-  });
 }

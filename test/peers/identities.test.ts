@@ -81,15 +81,15 @@ for (const [zone, server] of Object.entries(zones)) {
         { name: `nothing.${zone}`, type: 'TXT' },
         { name: `ns.${zone}`, type: 'TXT' },
       ] as const;
-      const answers = await lookup.look(questions, new AbortController().signal);
+      const answers = await lookup.ask(questions, new AbortController().signal);
       const { records } = await check(identity);
       assert.deepEqual(
         [...answers.values()],
         [
           { kind: 'records', values: [records.ownership?.value] },
           { kind: 'records', values: ['10 mx.posthorn.test'] },
-          { kind: 'none' },
-          { kind: 'none' },
+          { kind: 'none', why: 'no_such_name' },
+          { kind: 'none', why: 'no_such_record' },
         ],
       );
     });

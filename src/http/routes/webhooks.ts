@@ -1,5 +1,4 @@
 /** Webhooks: where events are POSTed to, and the secret each signs with. */
-import { isIP } from 'node:net';
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { eventNames } from '../../contract/event-types.ts';
@@ -66,12 +65,10 @@ export function webhookRoutes(app: App, parts: AnswerParts & PageParts & { egres
   const { sql, sealer, egress } = parts;
 
   /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
-  function findTargetFault({ url }: Record<string, unknown>): Fault[] | Promise<Fault[]> {
+  async function findTargetFault({ url }: Record<string, unknown>): Promise<Fault[]> {
     const target = typeof url === 'string' && /^https?:/i.test(url) ? URL.parse(url) : null;
-    if (!target) return [];
-    const tell = (reason: string | null): Fault[] =>
-      reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
-    return isIP(target.hostname) ? tell(egress.findNameFault(target)) : egress.checkTarget(target).then(tell);
+    const reason = target && (await egress.findFault(target.hostname));
+    return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
   }
 
   app.post(
