@@ -4,10 +4,10 @@ import { type Config, readConfig } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import { prepareSchema } from '../db/migrate.ts';
 import { openDatabase } from '../db/open.ts';
-import { type IdentityValue, readIdentityValue } from '../identities/value.ts';
 import { isUuid } from '../lib/ids.ts';
 import { type Log, makeLog } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { type IdentityValue, readIdentityValue } from '../net/address-or-domain.ts';
 import { findUser, findUserByEmail, type User } from '../store/users.ts';
 
 type Work = (sql: Pool, log: Log, config: Config) => Promise<void>;

@@ -5,10 +5,10 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
 import type { Sql } from '../db/client.ts';
-import { readIdentityValue } from '../identities/value.ts';
 import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
+import { readIdentityValue } from '../net/address-or-domain.ts';
 import { type Fault, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
 import { findUrlFault } from '../webhooks/url.ts';

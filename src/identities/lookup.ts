@@ -4,8 +4,9 @@
  * zone, everything else is `unknown`; the domain's servers are asked only at public addresses; a check ends by its deadline,
  * asks a bounded number of questions and leaves none open behind it.
  */
-import { classify } from '../net/addresses.ts';
+
 import { type DnsAnswer, type DnsClient, makeDnsClient, type RecordType, withDeadline } from '../net/dns.ts';
+import { classify } from '../net/ip-addresses.ts';
 import { type Answer, type Answers, type Question, questionKey } from './dns-record.ts';
 import { parentName, plainName } from './names.ts';
 

@@ -4,8 +4,8 @@
  * every other address of its name; who connects to nothing else cannot be led inside, whatever DNS says next.
  */
 import { isIP } from 'node:net';
-import { classify, isWithin, parseRange } from './addresses.ts';
 import { type DnsAnswer, makeDnsClient, withDeadline } from './dns.ts';
+import { classify, isWithin, parseRange } from './ip-addresses.ts';
 
 export interface TargetAddress {
   address: string;

@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import { CreatedApiKey } from '../../contract/api-key.ts';
 import { body, IdParams } from '../../contract/schemas.ts';
 import { User } from '../../contract/user.ts';
-import { readIdentityValue } from '../../identities/value.ts';
+import { readIdentityValue } from '../../net/address-or-domain.ts';
 import { Problem } from '../../problems.ts';
 import { createApiKey } from '../../store/api-keys.ts';
 import { ensureUser, findUser } from '../../store/users.ts';

@@ -3,9 +3,9 @@ import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
 import { tellFollowers } from '../../identities/judge.ts';
-import { readIdentityValue } from '../../identities/value.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
+import { readIdentityValue } from '../../net/address-or-domain.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
   createIdentity,

@@ -4,10 +4,9 @@
  * value and key, and the work is bounded whatever the input.
  */
 import { domainToASCII, domainToUnicode } from 'node:url';
-import type { IdentityKind } from '../store/identities.ts';
 
 export interface IdentityValue {
-  kind: IdentityKind;
+  kind: 'email' | 'domain';
   value: string;
   /** what values are compared by */
   key: string;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { type IdentityValue, readIdentityValue } from '../src/identities/value.ts';
+import { type IdentityValue, readIdentityValue } from '../src/net/address-or-domain.ts';
 
 const l = (length: number) => 'l'.repeat(length);
 const domainOf = (length: number) => `${`${l(49)}.`.repeat(5).slice(0, length - 4)}.com`;
