@@ -22,7 +22,6 @@ import { once } from './lib/once.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
-import { readIdentityValue } from './net/address-or-domain.ts';
 import { makeEgress } from './net/egress.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
@@ -110,7 +109,6 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
       metrics,
       acceptUnverified,
       inlineRawBytes,
-      readValue: readAddressOrDomain,
     },
     userAgent: `Posthorn/${readVersion()}`,
   };
@@ -235,10 +233,4 @@ function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null
   const name = isIPv6(everywhere) ? `[${everywhere}]` : everywhere;
   const own = port === 0 && url ? url : `http://${name}:${port}`;
   return `${publicUrl ?? own}${basePath}`;
-}
-
-/** The identity's own way of reading a recipient, handed to mail, which does not know identities. */
-function readAddressOrDomain(text: string) {
-  const read = readIdentityValue(text);
-  return 'fault' in read ? undefined : read;
 }

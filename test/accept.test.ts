@@ -5,7 +5,6 @@ import { after, describe, test } from 'node:test';
 import { transaction } from '../src/db/client.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
-import { readIdentityValue } from '../src/net/address-or-domain.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { type Routed, routeRecipient } from '../src/receiving/route.ts';
@@ -27,10 +26,6 @@ function makeParts() {
   const metrics = makeMetrics();
   const parts: AcceptParts = {
     ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true },
-    readValue: (text) => {
-      const read = readIdentityValue(text);
-      return 'fault' in read ? undefined : read;
-    },
     wakeDelivery: () => done.push('woken'),
   };
   const counted = async () => {

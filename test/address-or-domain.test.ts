@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { type IdentityValue, readIdentityValue } from '../src/net/address-or-domain.ts';
+import { type AddressOrDomain, readAddressOrDomain } from '../src/net/address-or-domain.ts';
 
 const l = (length: number) => 'l'.repeat(length);
 const domainOf = (length: number) => `${`${l(49)}.`.repeat(5).slice(0, length - 4)}.com`;
@@ -193,13 +193,13 @@ for (const [text, value, key = value] of accepted) {
   test(`accepts ${show(text)}`, () => {
     const domain = value.slice(value.indexOf('@') + 1);
     const kind = domain === value ? 'domain' : 'email';
-    assert.deepEqual(readIdentityValue(text), { kind, value, key, domain });
+    assert.deepEqual(readAddressOrDomain(text), { kind, value, key, domain });
   });
 }
 
 for (const [text, why] of refused) {
   test(`refuses ${show(text)}`, () => {
-    const answer = readIdentityValue(text);
+    const answer = readAddressOrDomain(text);
     assert.ok('fault' in answer, `accepted as ${JSON.stringify(answer)}`);
     assert.match(answer.fault, why);
     assert.match(answer.fault, /^[A-Z].*\.$/, 'a sentence');
@@ -249,15 +249,15 @@ const anyText = fc.oneof(
 
 test('a value or a sentence, for any text', () => {
   check(anyText, (text) => {
-    const answer = readIdentityValue(text);
+    const answer = readAddressOrDomain(text);
     if ('fault' in answer) assert.match(answer.fault, /^[A-Z].*\.$/s);
   });
 });
 
 test('reading a value or a key again changes nothing', () => {
   checkAccepted(anyText, (identity) => {
-    assert.deepEqual(readIdentityValue(identity.value), identity);
-    assert.deepEqual(readIdentityValue(identity.key), { ...identity, value: identity.key });
+    assert.deepEqual(readAddressOrDomain(identity.value), identity);
+    assert.deepEqual(readAddressOrDomain(identity.key), { ...identity, value: identity.key });
   });
 });
 
@@ -282,7 +282,7 @@ test('an accepted value keeps to the limits and to plain domains', () => {
 test('the key does not depend on case or on composition', () => {
   checkAccepted(address, ({ value, key }) => {
     for (const other of [value.toLowerCase(), value.normalize('NFC'), value.normalize('NFD')]) {
-      const answer = readIdentityValue(other);
+      const answer = readAddressOrDomain(other);
       // another spelling may be too long
       if ('key' in answer) assert.equal(answer.key, key);
     }
@@ -295,9 +295,9 @@ test('upper and lower case have one key wherever a letter has one of each', () =
     const lower = String.fromCodePoint(code);
     const upper = lower.toUpperCase();
     if (upper === lower || upper.toLowerCase() !== lower) continue;
-    const answer = readIdentityValue(`a${upper}@example.com`);
+    const answer = readAddressOrDomain(`a${upper}@example.com`);
     assert.deepEqual(answer, {
-      ...readIdentityValue(`a${lower}@example.com`),
+      ...readAddressOrDomain(`a${lower}@example.com`),
       value: `a${upper}@example.com`,
     });
     letters++;
@@ -308,16 +308,16 @@ test('upper and lower case have one key wherever a letter has one of each', () =
 test('every letter has a key that is its own key', () => {
   // beyond are only ideographs, tags and private use
   for (let code = 0; code < 0x20000; code++) {
-    const answer = readIdentityValue(`a${String.fromCodePoint(code)}\u0301@example.com`);
+    const answer = readAddressOrDomain(`a${String.fromCodePoint(code)}\u0301@example.com`);
     if ('fault' in answer) continue;
-    assert.deepEqual(readIdentityValue(answer.key), { ...answer, value: answer.key });
+    assert.deepEqual(readAddressOrDomain(answer.key), { ...answer, value: answer.key });
   }
 });
 
 test('a domain alone and the domain of an address follow the same rules', () => {
   check(domain, (text) => {
-    const alone = readIdentityValue(text);
-    const inAddress = readIdentityValue(`a@${text}`);
+    const alone = readAddressOrDomain(text);
+    const inAddress = readAddressOrDomain(`a@${text}`);
     // what a one-letter local part adds can exceed the address's own limit, and nothing else may differ
     if ('domain' in alone && alone.domain.length > 252) return;
     if (text === text.trim()) assert.equal('fault' in alone, 'fault' in inAddress);
@@ -345,7 +345,7 @@ test('64 KiB of anything is answered at once', () => {
   ]) {
     const text = unit.repeat(65536 / unit.length);
     for (const form of [text, `${text}@example.com`, `ada@${text}`, text.slice(0, 1024)]) {
-      assert.ok('fault' in readIdentityValue(form));
+      assert.ok('fault' in readAddressOrDomain(form));
     }
   }
   assert.ok(performance.now() - start < 1000);
@@ -356,10 +356,13 @@ function check<T>(arbitrary: fc.Arbitrary<T>, predicate: (value: T) => void): vo
 }
 
 /** Holds the property for accepted values only, and sees to it that there were enough of them. */
-function checkAccepted(arbitrary: fc.Arbitrary<string>, predicate: (identity: IdentityValue) => void): void {
+function checkAccepted(
+  arbitrary: fc.Arbitrary<string>,
+  predicate: (identity: AddressOrDomain) => void,
+): void {
   let count = 0;
   check(arbitrary, (text) => {
-    const answer = readIdentityValue(text);
+    const answer = readAddressOrDomain(text);
     if ('fault' in answer) return;
     count++;
     predicate(answer);

@@ -190,7 +190,7 @@ async function collectRoutes(): Promise<string[]> {
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
-  const mail = { ...config, ...shared, readValue: () => undefined, wakeDelivery };
+  const mail = { ...config, ...shared, wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
     verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: makeLookup(config) },

@@ -7,7 +7,7 @@ import { openDatabase } from '../db/open.ts';
 import { isUuid } from '../lib/ids.ts';
 import { type Log, makeLog } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
-import { type IdentityValue, readIdentityValue } from '../net/address-or-domain.ts';
+import { type AddressOrDomain, readAddressOrDomain } from '../net/address-or-domain.ts';
 import { findUser, findUserByEmail, type User } from '../store/users.ts';
 
 type Work = (sql: Pool, log: Log, config: Config) => Promise<void>;
@@ -45,8 +45,8 @@ export async function requireUser(sql: Pool, given: string): Promise<User> {
 }
 
 /** Reads an argument that is an address or a domain. */
-export function readValue(given: string): IdentityValue {
-  const read = readIdentityValue(given);
+export function readValue(given: string): AddressOrDomain {
+  const read = readAddressOrDomain(given);
   if ('fault' in read) throw new InvalidArgumentError(read.fault);
   return read;
 }

@@ -10,7 +10,7 @@ import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { loadSecretKeys } from '../lib/secrets.ts';
 import { table } from '../lib/table.ts';
-import { type IdentityValue, readIdentityValue } from '../net/address-or-domain.ts';
+import { type AddressOrDomain, readAddressOrDomain } from '../net/address-or-domain.ts';
 import { createIdentity, findIdentity, type Identity, listIdentities } from '../store/identities.ts';
 import { openSealer } from '../store/sealed-secrets.ts';
 import type { User } from '../store/users.ts';
@@ -93,7 +93,7 @@ async function addIdentity(
   sql: Pool,
   config: Config,
   { userId, email }: User,
-  given: { value: IdentityValue; incoming: boolean },
+  given: { value: AddressOrDomain; incoming: boolean },
 ): Promise<Identity> {
   const { kind, value, key, domain } = given.value;
   if (kind === 'email' && given.incoming)
@@ -123,7 +123,7 @@ async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string
 }
 
 async function findIdByValue(sql: Pool, userId: string, given: string): Promise<string | undefined> {
-  const read = readIdentityValue(given);
+  const read = readAddressOrDomain(given);
   if ('fault' in read) return undefined;
   const filter = { kind: read.kind, valueKey: read.key };
   const { rows } = await listIdentities(sql, userId, filter, { limit: 1, after: null });

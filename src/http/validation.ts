@@ -8,7 +8,7 @@ import type { Sql } from '../db/client.ts';
 import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
-import { readIdentityValue } from '../net/address-or-domain.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { type Fault, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
 import { findUrlFault } from '../webhooks/url.ts';
@@ -26,11 +26,11 @@ function makeFormats(options: { allowHttp: boolean }): Record<string, FindFault>
     'json-object': (text) => (isJsonObject(text) ? null : 'must be a JSON object, or the text of one.'),
     'webhook-url': (text) => findUrlFault(text, options),
     'identity-value': (text) => {
-      const read = readIdentityValue(text);
+      const read = readAddressOrDomain(text);
       return 'fault' in read ? `is not an address or domain: ${read.fault}` : null;
     },
     'email-address': (text) => {
-      const read = readIdentityValue(text);
+      const read = readAddressOrDomain(text);
       return 'fault' in read || read.kind !== 'email'
         ? 'must be an email address such as ada@example.com.'
         : null;

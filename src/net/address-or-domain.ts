@@ -1,11 +1,11 @@
 /**
- * What an identity may be called: a domain name or an email address, in the one form that is stored.
+ * An email address or a domain name, such as an identity's value or a recipient, in the one form that is stored and compared.
  * Guarantee: nothing is repaired in silence beyond that form, reading a value or a key again gives the same
  * value and key, and the work is bounded whatever the input.
  */
 import { domainToASCII, domainToUnicode } from 'node:url';
 
-export interface IdentityValue {
+export interface AddressOrDomain {
   kind: 'email' | 'domain';
   value: string;
   /** what values are compared by */
@@ -35,7 +35,7 @@ const maxText = 1024;
 const unwanted = /(?![\u200c\u200d])[\p{C}\p{Z}]/u;
 
 /** The normalised value, or a sentence that tells a person what is wrong with it and what to write instead. */
-export function readIdentityValue(text: string): IdentityValue | Fault {
+export function readAddressOrDomain(text: string): AddressOrDomain | Fault {
   const fault = findTextFault(text);
   if (fault) return { fault };
 

@@ -1,7 +1,7 @@
 /**
- * One connection to a webhook's host: resolve, check, TCP, TLS.
+ * One connection to a host: resolve, check, TCP, TLS.
  * Guarantee: it goes to an address that egress handed out for this very connection, and for https the other side has
- * proved the name (or the literal address) of the URL. It knows what it is waiting for, so that a failure has its code.
+ * proved that name (or literal address). It knows what it is waiting for, so that a failure has its code.
  */
 import net, { type LookupFunction } from 'node:net';
 import tls from 'node:tls';
@@ -100,7 +100,7 @@ export function connect(
 
   return {
     expire() {
-      if (phase === 'resolving') finish(new ConnectFault('dns_failed', 'No answer from DNS in time'));
+      if (phase === 'resolving') finish(new ConnectFault('dns_failed', 'No answer from DNS came in time'));
       else if (phase === 'connecting') finish(new ConnectFault('connect_timeout', 'No connection in time'));
       else finish(new ConnectFault('tls_timeout', 'Connected, but the TLS handshake did not end in time'));
     },

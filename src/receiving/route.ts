@@ -3,6 +3,7 @@
  * that is verified wins over any that is not; of several that are not, none gets it.
  */
 import type { Sql } from '../db/client.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { findReceivers, type Receiver } from '../store/receivers.ts';
 
 export interface Routed {
@@ -14,19 +15,15 @@ export interface Routed {
 
 export type Route = Routed | 'unknown' | 'contested';
 
-/** The one form in which identities are stored and compared; undefined for what is no address or domain. */
-type ReadValue = (text: string) => { key: string; domain: string } | undefined;
-
 export interface RouteParts {
   sql: Sql;
-  readValue: ReadValue;
   /** Whether identities without proof receive mail. */
   acceptUnverified: boolean;
 }
 
 /** Of all owners, or of the one who hands in the mail. */
 export async function routeRecipient(parts: RouteParts, address: string, ownerId?: string): Promise<Route> {
-  const keys = listKeys(address, parts.readValue);
+  const keys = listKeys(address);
   if (!keys) return 'unknown';
   const found = await findReceivers(parts.sql, keys, ownerId);
   const chosen = choose(found, keys, parts.acceptUnverified);
@@ -41,18 +38,22 @@ interface Keys {
   domain: string;
 }
 
-function listKeys(address: string, readValue: ReadValue): Keys | undefined {
+function listKeys(address: string): Keys | undefined {
   // A catch-all takes any local part; no line break or NUL may come in by it.
   if (address.length > maxAddressLength || /\p{Cc}|\p{Zl}|\p{Zp}/u.test(address)) return undefined;
   const at = address.lastIndexOf('@');
-  const domain = readValue(address.slice(at + 1))?.domain;
-  if (at < 1 || !domain) return undefined;
+  const read = readAddressOrDomain(address.slice(at + 1));
+  if (at < 1 || 'fault' in read) return undefined;
+  const { domain } = read;
   const local = address.slice(0, at);
   const plus = local.indexOf('+');
   const spellings = plus > 0 ? [local, local.slice(0, plus)] : [local];
   // A local part that no identity can have may still be the domain's.
-  const keys = spellings.map((spelling) => readValue(`${spelling}@${domain}`)?.key);
-  return { addresses: keys.filter((key) => key !== undefined), domain };
+  const keys = spellings.flatMap((spelling) => {
+    const read = readAddressOrDomain(`${spelling}@${domain}`);
+    return 'fault' in read ? [] : [read.key];
+  });
+  return { addresses: keys, domain };
 }
 
 function choose(

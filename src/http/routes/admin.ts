@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import { CreatedApiKey } from '../../contract/api-key.ts';
 import { body, IdParams } from '../../contract/schemas.ts';
 import { User } from '../../contract/user.ts';
-import { readIdentityValue } from '../../net/address-or-domain.ts';
+import { readAddressOrDomain } from '../../net/address-or-domain.ts';
 import { Problem } from '../../problems.ts';
 import { createApiKey } from '../../store/api-keys.ts';
 import { ensureUser, findUser } from '../../store/users.ts';
@@ -34,7 +34,7 @@ export function adminRoutes(app: App, parts: AnswerParts): void {
     },
     (request, reply) =>
       answerOnce(parts, request, reply, async (sql) => {
-        const read = readIdentityValue(request.body.email);
+        const read = readAddressOrDomain(request.body.email);
         if ('fault' in read) throw new Error('The schema let an address pass that does not read');
         const { user, created } = await ensureUser(sql, read.value);
         if (!created) return { status: 200, body: user };

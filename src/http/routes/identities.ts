@@ -5,7 +5,7 @@ import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../c
 import { tellFollowers } from '../../identities/judge.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
-import { readIdentityValue } from '../../net/address-or-domain.ts';
+import { readAddressOrDomain } from '../../net/address-or-domain.ts';
 import { type Fault, Problem } from '../../problems.ts';
 import {
   createIdentity,
@@ -166,7 +166,7 @@ export function identityRoutes(
 }
 
 function findMismatch({ kind, value }: Record<string, unknown>): Fault[] {
-  const read = typeof value === 'string' ? readIdentityValue(value) : undefined;
+  const read = typeof value === 'string' ? readAddressOrDomain(value) : undefined;
   const other = identityKinds.find((name) => name === kind);
   if (!read || 'fault' in read || !other || other === read.kind) return [];
   const message = `"kind" is ${other}, and "value" is ${read.kind === 'email' ? 'an address' : 'a domain'}.`;
@@ -205,7 +205,7 @@ function readChanges({ meta, ...rest }: Static<typeof IdentityPatch>): IdentityC
 
 /** The schema has let it pass, so it reads. */
 function readValue(text: string) {
-  const read = readIdentityValue(text);
+  const read = readAddressOrDomain(text);
   if ('fault' in read)
     throw new Error(`The schema let an identity value pass that does not read: ${read.fault}`);
   return read;
