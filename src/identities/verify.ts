@@ -25,13 +25,13 @@ import {
   showPending,
   stopPending,
 } from '../store/verification.ts';
+import { firstCheckSeconds } from './decide.ts';
 import { dkimContext, makeDkimKey } from './dkim.ts';
 import { type Answers, questionKey } from './dns-record.ts';
-import { isOwnershipGone, judgeLook, keepSeen, readStored, wantedOf } from './judge.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
 import { judgeRecords, questionsFor } from './records.ts';
-import { firstCheckSeconds } from './verdict.ts';
+import { isOwnershipGone, judgeLook, keepSeen, readStored, wantedOf } from './save-check.ts';
 
 /** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
 const looking = new Slots({ inAll: 100, perKey: 20 });

@@ -2,7 +2,7 @@
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
-import { tellFollowers } from '../../identities/judge.ts';
+import { tellFollowers } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { readAddressOrDomain } from '../../net/address-or-domain.ts';

@@ -1,8 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import type { DnsRecord, RecordStatus } from '../src/identities/dns-record.ts';
-import type { HolderToken } from '../src/identities/ownership.ts';
 import {
   beginAgain,
   decideClaim,
@@ -12,7 +10,9 @@ import {
   type Holder,
   markRecords,
   type Verdict,
-} from '../src/identities/verdict.ts';
+} from '../src/identities/decide.ts';
+import type { DnsRecord, RecordStatus } from '../src/identities/dns-record.ts';
+import type { HolderToken } from '../src/identities/ownership.ts';
 import type { Standing } from '../src/store/verification.ts';
 
 const now = new Date('2026-11-15T12:00:00Z');

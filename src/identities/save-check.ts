@@ -14,10 +14,10 @@ import {
   saveStanding,
   wakeRivals,
 } from '../store/verification.ts';
+import { beginAgain, decideLoss, decideStatus, isGone, markRecords, type Verdict } from './decide.ts';
 import { type Answer, type Answers, type DnsRecord, questionKey } from './dns-record.ts';
 import { hasToken, ownershipQuestion, settleOwnership, sightHolder } from './ownership.ts';
 import { judgeRecords, questionsFor, type Wanted } from './records.ts';
-import { beginAgain, decideLoss, decideStatus, isGone, markRecords, type Verdict } from './verdict.ts';
 
 export function wantedOf(claim: Claim, mailHost: string): Wanted {
   const { domain, token, incomingDomain, dkimKeys } = claim;
