@@ -3,13 +3,13 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import {
   beginAgain,
-  decideClaim,
+  type Decision,
   decideLoss,
+  decideOwnership,
   decideStatus,
   firstCheckSeconds,
   type Holder,
   markRecords,
-  type Verdict,
 } from '../src/identities/decide.ts';
 import type { DnsRecord, RecordStatus } from '../src/identities/dns-record.ts';
 import type { HolderToken } from '../src/identities/ownership.ts';
@@ -69,7 +69,7 @@ function decideOn(
   seen: DnsRecord[],
   holder: HolderToken | null = null,
   random = 0,
-): Verdict {
+): Decision {
   return decideStatus(given, seen, holder && held(holder), now, () => random);
 }
 
@@ -335,15 +335,15 @@ describe('the next look', () => {
 describe('one rightful owner', () => {
   test('the table', () => {
     const fresh = standing('pending');
-    assert.equal(decideClaim(fresh, null), 'verify');
-    assert.equal(decideClaim(standing('verified'), held('valid')), 'verify');
-    assert.equal(decideClaim(fresh, held('gone')), 'confirm');
-    assert.equal(decideClaim(takingOver(fresh, 59), held('gone')), 'confirm');
-    assert.equal(decideClaim(takingOver(fresh, 60), held('gone')), 'take_over');
-    assert.equal(decideClaim(takingOver(fresh, 60, 'a holder before'), held('gone')), 'confirm');
-    for (const token of ['valid', 'unknown', 'unsettled'] as const)
+    assert.equal(decideOwnership(fresh, null), 'verify');
+    assert.equal(decideOwnership(standing('verified'), held('valid')), 'verify');
+    assert.equal(decideOwnership(fresh, held('gone')), 'confirm');
+    assert.equal(decideOwnership(takingOver(fresh, 59), held('gone')), 'confirm');
+    assert.equal(decideOwnership(takingOver(fresh, 60), held('gone')), 'take_over');
+    assert.equal(decideOwnership(takingOver(fresh, 60, 'a holder before'), held('gone')), 'confirm');
+    for (const token of ['valid', 'unknown', 'not_everywhere'] as const)
       for (const given of [fresh, takingOver(fresh, 60)])
-        assert.equal(decideClaim(given, held(token)), 'wait');
+        assert.equal(decideOwnership(given, held(token)), 'wait');
   });
 
   for (const status of ['unverified', 'pending', 'failed'] as const) {
@@ -370,7 +370,7 @@ describe('one rightful owner', () => {
 
     test(`${status}, and a look between sees it otherwise: begins anew`, () => {
       const given = takingOver(standing(status), 90);
-      for (const token of ['valid', 'unknown', 'unsettled'] as const)
+      for (const token of ['valid', 'unknown', 'not_everywhere'] as const)
         assert.equal(decideOn(given, records('valid'), token).takeoverSince, null);
       for (const own of ['missing', 'mismatch', 'unknown'] as const)
         assert.equal(decideOn(given, records(own), 'gone').takeoverSince, null);
@@ -379,7 +379,7 @@ describe('one rightful owner', () => {
     for (const [holder, reason] of [
       ['valid', /remove the other record/],
       ['unknown', /could not be seen/],
-      ['unsettled', /not all name servers have your record yet/],
+      ['not_everywhere', /not all name servers have your record yet/],
     ] as const) {
       test(`${status}, and the holder's token is ${holder}: ${waiting}, and says why`, () => {
         const verdict = decideOn(standing(status, 80 * hour), records('valid'), holder);
@@ -432,8 +432,9 @@ describe('a person asks for a check', () => {
 });
 
 describe('what the records say of it', () => {
-  const notesOf = (seen: DnsRecord[], verdict: Verdict) => markRecords(seen, verdict).map(({ note }) => note);
-  const graces = (seen: DnsRecord[], verdict: Verdict) =>
+  const notesOf = (seen: DnsRecord[], verdict: Decision) =>
+    markRecords(seen, verdict).map(({ note }) => note);
+  const graces = (seen: DnsRecord[], verdict: Decision) =>
     markRecords(seen, verdict).map(({ graceUntil }) => graceUntil);
 
   test('a grace stands at the required records that are gone, with its end and reason', () => {
@@ -486,7 +487,7 @@ test('whatever came before: nothing is lost in an outage, and nothing taken with
     takeoverOf: fc.option(fc.constantFrom('holder', 'a holder before')),
     takeoverSince: fc.option(fc.nat(5 * minute).map(ago)),
   });
-  const holders = fc.constantFrom<HolderToken | null>(null, 'valid', 'gone', 'unknown', 'unsettled');
+  const holders = fc.constantFrom<HolderToken | null>(null, 'valid', 'gone', 'unknown', 'not_everywhere');
   const chance = fc.double({ min: 0, max: 1, noNaN: true });
   fc.assert(
     fc.property(

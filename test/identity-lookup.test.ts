@@ -4,7 +4,7 @@ import { after, beforeEach, describe, test } from 'node:test';
 import { makeDkimKey } from '../src/identities/dkim.ts';
 import type { DnsRecord } from '../src/identities/dns-record.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { judgeRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
+import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 import { type Answer, startDns } from './dns.ts';
 
 // An hour: whatever kept an answer would be found out.
@@ -49,7 +49,7 @@ function publish(purpose: DnsRecord['purpose'], ...answers: [Answer, ...Answer[]
 }
 
 async function check(looking = lookup): Promise<DnsRecord[]> {
-  return judgeRecords(wanted, await looking.ask(questionsFor(wanted), never), new Date());
+  return decideRecords(wanted, await looking.ask(questionsFor(wanted), never), new Date());
 }
 
 async function checkOne(purpose: DnsRecord['purpose'], looking = lookup): Promise<DnsRecord> {
@@ -222,7 +222,7 @@ test('a name too long for DNS is unknown, and says so', async () => {
     ...wanted,
     domain: `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.${'d'.repeat(60)}.example`,
   };
-  const [record] = judgeRecords(long, await lookup.ask(questionsFor(long), never), new Date());
+  const [record] = decideRecords(long, await lookup.ask(questionsFor(long), never), new Date());
   assert.equal(record?.status, 'unknown');
   assert.match(record?.note ?? '', /longer than DNS allows/);
 });

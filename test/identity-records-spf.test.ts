@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { judgeSpf, mergeSpf, type SpfContext } from '../src/identities/spf.ts';
+import { decideSpf, mergeSpf, type SpfContext } from '../src/identities/spf.ts';
 
 const host = 'mx.posthorn.example';
 const context: SpfContext = { domain: 'example.com', mailHost: host, isMx: false };
@@ -22,7 +22,7 @@ describe('a record that lets the host send already is left alone', () => {
   ];
   for (const [record, given = context] of cases) {
     test(record, () => {
-      assert.deepEqual(judgeSpf([record], given), { status: 'valid', value: record, found: [record] });
+      assert.deepEqual(decideSpf([record], given), { status: 'valid', value: record, found: [record] });
     });
   }
 });
@@ -47,7 +47,7 @@ describe('what their record should become', () => {
   ];
   for (const [record, merged, given = context] of cases) {
     test(`${record} becomes ${merged}`, () => {
-      const judgement = judgeSpf([record], given);
+      const judgement = decideSpf([record], given);
       assert.equal(judgement.status, 'mismatch');
       assert.equal(judgement.value, merged);
       assert.match(judgement.note ?? '', /does not name mx\.posthorn\.example: change it/);
@@ -56,8 +56,11 @@ describe('what their record should become', () => {
 
   test('past ten look-ups the note says that one has to go', () => {
     const record = `v=spf1 ${Array.from({ length: 10 }, (_, index) => `include:${index}.example`).join(' ')} ~all`;
-    assert.match(judgeSpf([record], context).note ?? '', /more than 10 look-ups/);
-    assert.doesNotMatch(judgeSpf([record.replace(' include:0.example', '')], context).note ?? '', /look-ups/);
+    assert.match(decideSpf([record], context).note ?? '', /more than 10 look-ups/);
+    assert.doesNotMatch(
+      decideSpf([record.replace(' include:0.example', '')], context).note ?? '',
+      /look-ups/,
+    );
   });
 });
 
@@ -72,7 +75,7 @@ describe('several', () => {
   ];
   for (const [records, joined] of cases) {
     test(`${records.join(' and ')} become ${joined}`, () => {
-      const judgement = judgeSpf(records, context);
+      const judgement = decideSpf(records, context);
       assert.equal(judgement.status, 'mismatch');
       assert.equal(judgement.value, joined);
       assert.match(judgement.note ?? '', /2 SPF records stand here .* join them/);
@@ -83,19 +86,19 @@ describe('several', () => {
 describe('what is about SPF and what is not', () => {
   test('other texts at the domain are neither counted nor shown', () => {
     const record = `v=spf1 a:${host} -all`;
-    const judgement = judgeSpf(['google-site-verification=x', record, 'MS=ms1'], context);
+    const judgement = decideSpf(['google-site-verification=x', record, 'MS=ms1'], context);
     assert.deepEqual(judgement, { status: 'valid', value: record, found: [record] });
   });
 
   test('with other texts alone it is missing', () => {
-    const judgement = judgeSpf(['google-site-verification=x'], context);
+    const judgement = decideSpf(['google-site-verification=x'], context);
     assert.equal(judgement.status, 'missing');
     assert.deepEqual(judgement.found, []);
   });
 
   for (const record of ['"v=spf1 mx -all"', 'v=spf10 mx -all', 'spf: v=spf1 -all', 'v=spf1;mx']) {
     test(`${record} is no SPF record, and the note says so`, () => {
-      const judgement = judgeSpf([record], context);
+      const judgement = decideSpf([record], context);
       assert.equal(judgement.status, 'mismatch');
       assert.deepEqual(judgement.found, [record]);
       assert.equal(judgement.value, `v=spf1 a:${host} ~all`);
@@ -139,7 +142,7 @@ test('what it should become is valid, and merging it again changes nothing', () 
   fc.assert(
     fc.property(fc.array(record, { maxLength: 3 }), contexts, (records, given) => {
       const merged = mergeSpf(records, given);
-      assert.equal(judgeSpf([merged], given).status, 'valid', merged);
+      assert.equal(decideSpf([merged], given).status, 'valid', merged);
       assert.equal(mergeSpf([merged], given), merged);
     }),
     { numRuns: 500 },

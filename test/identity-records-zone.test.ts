@@ -2,11 +2,11 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import type { DnsRecord } from '../src/identities/dns-record.ts';
-import { judgeRecords } from '../src/identities/records.ts';
+import { decideRecords } from '../src/identities/records.ts';
 import { writeZone } from '../src/identities/zone.ts';
 
 const publicKey = 'A'.repeat(392);
-const records = judgeRecords(
+const records = decideRecords(
   {
     domain: 'example.com',
     token: 'tok',

@@ -3,8 +3,8 @@ import { createPublicKey } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { makeDkimKey } from '../src/identities/dkim.ts';
 import type { Answer, Answers, DnsRecord } from '../src/identities/dns-record.ts';
-import { type HolderToken, settleOwnership, sightHolder } from '../src/identities/ownership.ts';
-import { judgeRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
+import { confirmOwnershipGone, findHolderToken, type HolderToken } from '../src/identities/ownership.ts';
+import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 
 const checkedAt = new Date('2026-11-15T12:00:00Z');
 const publicKey = `MIIB${'Ab9+/'.repeat(77)}AQAB`;
@@ -24,7 +24,7 @@ function stands(...values: string[]): Answer {
 }
 
 function judge(answers: Record<string, Answer>, changes: Partial<Wanted> = {}): DnsRecord[] {
-  return judgeRecords({ ...wanted, ...changes }, new Map(Object.entries(answers)), checkedAt);
+  return decideRecords({ ...wanted, ...changes }, new Map(Object.entries(answers)), checkedAt);
 }
 
 function judgeOne(purpose: DnsRecord['purpose'], answer: Answer, changes: Partial<Wanted> = {}): DnsRecord {
@@ -166,31 +166,31 @@ describe("a holder's token, as a claimant's look saw it", () => {
     ['both, with spaces around', [stands(own, ` ${ownership} `)], 'valid'],
     ["the holder's with quotation marks", [stands(own, `"${ownership}"`)], 'unknown'],
     ["the holder's in other letters", [stands(own, ownership.toLowerCase())], 'unknown'],
-    ['neither', [nothing], 'unsettled'],
+    ['neither', [nothing], 'not_everywhere'],
     ['no answer', [away], 'unknown'],
     ['the same on every server', [stands(own), stands(own), stands(own)], 'gone'],
     ["the holder's on one server", [stands(own), stands(own), stands(ownership)], 'valid'],
     ['both on one server', [stands(own), stands(own, ownership)], 'valid'],
     ["the holder's damaged on one server", [stands(own), stands(own, `x${ownership}`)], 'unknown'],
-    ['one server without the own', [stands(own), nothing], 'unsettled'],
+    ['one server without the own', [stands(own), nothing], 'not_everywhere'],
     ['one that could not be followed', [stands(own), away], 'unknown'],
   ];
   for (const [title, answers, sight] of cases) {
-    test(`${title}: ${sight}`, () => assert.equal(sightHolder(answers[0], answers, tokens), sight));
+    test(`${title}: ${sight}`, () => assert.equal(findHolderToken(answers[0], answers, tokens), sight));
   }
 
   test('one answer alone, with nothing known of the other servers, says no more than that it stands', () => {
-    assert.equal(sightHolder(stands(own), [], tokens), 'unknown');
-    assert.equal(sightHolder(stands(own, ownership), [], tokens), 'valid');
-    assert.equal(sightHolder(undefined, [stands(own)], tokens), 'unknown');
-    assert.equal(sightHolder(stands(ownership), [stands(own)], tokens), 'valid');
+    assert.equal(findHolderToken(stands(own), [], tokens), 'unknown');
+    assert.equal(findHolderToken(stands(own, ownership), [], tokens), 'valid');
+    assert.equal(findHolderToken(undefined, [stands(own)], tokens), 'unknown');
+    assert.equal(findHolderToken(stands(ownership), [stands(own)], tokens), 'valid');
   });
 });
 
 describe("a holder's own token, gone by one answer", () => {
   const settled = (answer: Answer, ...everywhere: Answer[]) => {
     const answers: Answers = new Map([[`TXT _posthorn.${wanted.domain}`, answer]]);
-    const [record] = judgeRecords(wanted, settleOwnership(answers, everywhere, wanted), new Date());
+    const [record] = decideRecords(wanted, confirmOwnershipGone(answers, everywhere, wanted), new Date());
     return `${record?.status}: ${record?.note}`;
   };
   const away: Answer = { kind: 'unknown', reason: 'no answer' };

@@ -6,11 +6,11 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, beforeEach, test } from 'node:test';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkClaim, type VerifyParts } from '../src/identities/verify.ts';
+import { checkDomain, type VerifyParts } from '../src/identities/verify.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import type { Identity } from '../src/store/identities.ts';
-import { findClaim } from '../src/store/verification.ts';
+import { findDomainIdentity } from '../src/store/verification.ts';
 import { type DnsServer, startDns } from './dns.ts';
 import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
 
@@ -32,9 +32,9 @@ const parts: VerifyParts = {
 };
 
 async function check({ owner_id, id }: Identity): Promise<string> {
-  const claim = await findClaim(sql, owner_id, id);
+  const claim = await findDomainIdentity(sql, owner_id, id);
   assert.ok(claim);
-  await checkClaim(parts, claim, { asked: false, signal: new AbortController().signal });
+  await checkDomain(parts, claim, { asked: false, signal: new AbortController().signal });
   return (await find({ id })).status;
 }
 

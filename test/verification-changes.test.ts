@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkClaim, startVerification, type VerifyParts } from '../src/identities/verify.ts';
+import { checkDomain, startVerification, type VerifyParts } from '../src/identities/verify.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import type { Identity } from '../src/store/identities.ts';
-import { findClaim } from '../src/store/verification.ts';
+import { findDomainIdentity } from '../src/store/verification.ts';
 import { waitFor } from './harness.ts';
 import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
 
@@ -190,10 +190,10 @@ function slowly(change: () => Promise<unknown>): VerifyParts {
   return { ...parts, lookup: { ...lookup, ask } };
 }
 async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
-  const claim = await findClaim(sql, made.owner_id, made.id);
+  const claim = await findDomainIdentity(sql, made.owner_id, made.id);
   assert.ok(claim);
   const options = { asked: false, signal: signal ?? new AbortController().signal };
-  await checkClaim(slowly(change), claim, options);
+  await checkDomain(slowly(change), claim, options);
 }
 
 describe('a look that is under way', () => {
@@ -263,10 +263,10 @@ describe('a look that began before another ended', () => {
       await held.promise;
       return answers;
     };
-    const claim = await findClaim(sql, owner_id, id);
+    const claim = await findDomainIdentity(sql, owner_id, id);
     assert.ok(claim);
     const options = { asked, signal: new AbortController().signal };
-    const checked = checkClaim({ ...parts, lookup: { ...lookup, ask } }, claim, options);
+    const checked = checkDomain({ ...parts, lookup: { ...lookup, ask } }, claim, options);
     await answered.promise;
     return {
       goOn: () => {

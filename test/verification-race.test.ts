@@ -5,12 +5,12 @@ import { after, test } from 'node:test';
 import fc from 'fast-check';
 import { connect, transaction } from '../src/db/client.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkClaim, type VerifyParts } from '../src/identities/verify.ts';
+import { checkDomain, type VerifyParts } from '../src/identities/verify.ts';
 import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { createIdentity } from '../src/store/identities.ts';
-import { type Claim, findClaim, holdDomain } from '../src/store/verification.ts';
+import { type DomainIdentity, findDomainIdentity, holdDomain } from '../src/store/verification.ts';
 import { startTestService, type TestUser } from './harness.ts';
 import { newDomain, startProving, withoutLoop } from './proving.ts';
 
@@ -40,7 +40,7 @@ const processes: VerifyParts[] = Array.from({ length: 3 }, () => {
 });
 
 /** A claim without the wait for a key, and an address beside it. */
-async function claim(domain: string, { userId: ownerId }: TestUser): Promise<Claim> {
+async function claim(domain: string, { userId: ownerId }: TestUser): Promise<DomainIdentity> {
   const common = { domain, incomingDomain: false, providerId: null, smtpAccountId: null, meta: '{}' };
   const id = newId();
   const dkimKey = { selector: 'test', publicKey: 'none', privateKey: Buffer.from('none') };
@@ -63,7 +63,7 @@ async function claim(domain: string, { userId: ownerId }: TestUser): Promise<Cla
     ...common,
     ...{ id: newId(), kind: 'email', value: address, valueKey: address, proof: null },
   });
-  return (await findClaim(sql, ownerId, id)) ?? assert.fail();
+  return (await findDomainIdentity(sql, ownerId, id)) ?? assert.fail();
 }
 
 interface Standing {
@@ -101,7 +101,7 @@ const step = (count: number) =>
     ),
   });
 
-function write(claims: readonly Claim[], tokens: readonly (typeof manners)[number][]): string[] {
+function write(claims: readonly DomainIdentity[], tokens: readonly (typeof manners)[number][]): string[] {
   return claims.flatMap(({ token }, n) => {
     const value = `posthorn-verification=${token}`;
     if (tokens[n] === 'absent') return [];
@@ -111,9 +111,9 @@ function write(claims: readonly Claim[], tokens: readonly (typeof manners)[numbe
 
 const never = new AbortController().signal;
 
-async function checkAlone(one: Claim | undefined): Promise<void> {
+async function checkAlone(one: DomainIdentity | undefined): Promise<void> {
   const [parts] = processes;
-  if (parts && one) await checkClaim(parts, one, { asked: false, signal: never });
+  if (parts && one) await checkDomain(parts, one, { asked: false, signal: never });
 }
 
 for (const count of [2, 5]) {
@@ -129,7 +129,7 @@ for (const count of [2, 5]) {
             Promise.all(
               checks.map(({ owner, process, asked }) => {
                 const [parts, one] = [processes[process], claims[owner]];
-                return parts && one && checkClaim(parts, one, { asked, signal: never });
+                return parts && one && checkDomain(parts, one, { asked, signal: never });
               }),
             );
           // What was seen before belongs to another minute.
@@ -191,7 +191,7 @@ test('DNS and minutes go by while many look: at most one holds it, and no check 
     })();
     const looks = claims.flatMap((one) =>
       processes.map(async (parts) => {
-        for (let n = 0; n < 4; n += 1) await checkClaim(parts, one, { asked: n % 2 === 0, signal: never });
+        for (let n = 0; n < 4; n += 1) await checkDomain(parts, one, { asked: n % 2 === 0, signal: never });
       }),
     );
     await Promise.all(looks).finally(() => {

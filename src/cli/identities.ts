@@ -4,7 +4,7 @@ import type { Config } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import type { DnsRecord } from '../identities/dns-record.ts';
 import { makeLookup } from '../identities/lookup.ts';
-import { checkClaim, prepareProof } from '../identities/verify.ts';
+import { checkDomain, prepareProof } from '../identities/verify.ts';
 import { isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -14,7 +14,7 @@ import { type AddressOrDomain, readAddressOrDomain } from '../net/address-or-dom
 import { createIdentity, findIdentity, type Identity, listIdentities } from '../store/identities.ts';
 import { openSealer } from '../store/sealed-secrets.ts';
 import type { User } from '../store/users.ts';
-import { findClaim } from '../store/verification.ts';
+import { findDomainIdentity } from '../store/verification.ts';
 import { print, readValue, requireUser, withSchema } from './database-tool.ts';
 
 const pageSize = 1000;
@@ -99,12 +99,12 @@ async function addIdentity(
   if (kind === 'email' && given.incoming)
     throw new OperatorError('--incoming is for a domain: an address takes its own mail anyway.');
   const id = newId();
-  const claimed = { id, ownerId: userId, domain, incomingDomain: given.incoming };
+  const proven = { id, ownerId: userId, domain, incomingDomain: given.incoming };
   const sealer = await openSealer(sql, loadSecretKeys(config));
   const made = await createIdentity(sql, userId, {
     ...{ id, kind, value, valueKey: key, domain, incomingDomain: given.incoming },
     ...{ providerId: null, smtpAccountId: null, meta: '{}' },
-    proof: kind === 'domain' ? await prepareProof(config, sealer, claimed) : null,
+    proof: kind === 'domain' ? await prepareProof(config, sealer, proven) : null,
   });
   if (made) return made;
   throw new OperatorError(
@@ -138,14 +138,14 @@ async function verifyIdentity(
   identity: Identity,
 ): Promise<{ identity: Identity; domain: Identity }> {
   const { owner_id: ownerId, id, value } = identity;
-  const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
-  if (!claim) throw new OperatorError(describeDomainNeeded(value));
+  const toCheck = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
+  if (!toCheck) throw new OperatorError(describeDomainNeeded(value));
   const sealer = await openSealer(sql, loadSecretKeys(config));
   const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: makeLookup(config) };
-  await checkClaim(parts, claim, { asked: true, signal: new AbortController().signal });
+  await checkDomain(parts, toCheck, { asked: true, signal: new AbortController().signal });
   const [checked, domain] = await Promise.all([
     findIdentity(sql, ownerId, id),
-    findIdentity(sql, ownerId, claim.id),
+    findIdentity(sql, ownerId, toCheck.id),
   ]);
   if (!checked || !domain) throw new OperatorError(`${value} was deleted meanwhile.`);
   return { identity: checked, domain };

@@ -1,5 +1,5 @@
 /**
- * What becomes of a domain identity after a look at its DNS. Pure: time and chance come in as arguments.
+ * What becomes of a domain identity after a check of its DNS. Pure: time and chance come in as arguments.
  * docs/identity-states.md draws it. Guarantee: what could not be looked up never takes anything away from a verified
  * identity, and never hands one over.
  */
@@ -7,7 +7,7 @@ import type { Standing } from '../store/verification.ts';
 import type { DnsRecord } from './dns-record.ts';
 import type { HolderToken } from './ownership.ts';
 
-export interface Verdict extends Standing {
+export interface Decision extends Standing {
   reason: string;
   graceUntil: Date | null;
   /** Until the next look; null when there is none. */
@@ -50,31 +50,31 @@ export function decideStatus(
   holder: Holder | null,
   now: Date,
   random: () => number,
-): Verdict {
+): Decision {
   const required = records.filter((record) => record.required);
   const stands = required.length > 0 && required.every(({ status }) => status === 'valid');
-  const claim = stands ? decideClaim(standing, holder) : null;
-  if (claim === 'verify' || claim === 'take_over') {
+  const ownership = stands ? decideOwnership(standing, holder) : null;
+  if (ownership === 'verify' || ownership === 'take_over') {
     const reason = standing.graceSince ? 'The required records are back.' : 'The required records stand.';
     const waitSeconds = aroundSixHours(random);
-    return { ...verdict(standing, 'verified', reason, waitSeconds), takesOver: claim === 'take_over' };
+    return { ...decided(standing, 'verified', reason, waitSeconds), takesOver: ownership === 'take_over' };
   }
   if (standing.status === 'verified') return decideVerified(standing, required, now, random);
-  if (holder && claim === 'confirm') return awaitConfirmation(standing, holder, now, random);
+  if (holder && ownership === 'confirm') return awaitConfirmation(standing, holder, now, random);
   if (standing.status === 'failed') return decideFailed(standing, holder, stands, now, random);
   if (stands) {
     // Theirs once the holder's is gone, whenever that is: so there is always a next look.
     const waitSeconds = nextWait(unprovenAges, standing.since, now, random) ?? jitter(day, random);
-    return verdict(standing, 'pending', tellHeld(holder), waitSeconds);
+    return decided(standing, 'pending', describeHolder(holder), waitSeconds);
   }
   return decideUnproven(standing, records, now, random);
 }
 
 /**
- * What one whose required records stand may do. A look that could not tell whether the holder's token is gone changes nothing,
- * and one alone that could takes nothing either: it may have met servers on the point of being replaced.
+ * What an identity may do whose required records are all valid. A check that could not tell whether the holder's token is gone
+ * changes nothing. One check alone that could tell takes nothing either: it may have met servers that are about to be replaced.
  */
-export function decideClaim(
+export function decideOwnership(
   standing: Standing,
   holder: Holder | null,
 ): 'verify' | 'take_over' | 'confirm' | 'wait' {
@@ -89,13 +89,13 @@ function confirmedFrom({ takeoverOf, takeoverSince }: Standing, { id, seenAt }: 
   return addSeconds(since ?? seenAt, confirmSeconds);
 }
 
-function awaitConfirmation(standing: Standing, holder: Holder, now: Date, random: () => number): Verdict {
+function awaitConfirmation(standing: Standing, holder: Holder, now: Date, random: () => number): Decision {
   const from = confirmedFrom(standing, holder);
   const reason = `Another owner holds the domain verified, and that ownership record is gone: the domain is yours when a look after ${from.toISOString()} sees the same on all name servers that answer.`;
   const leftSeconds = Math.max(0, (from.getTime() - now.getTime()) / 1000);
   const status = standing.status === 'failed' ? 'failed' : 'pending';
   return {
-    ...verdict(standing, status, reason, leftSeconds + 1 + 5 * random()),
+    ...decided(standing, status, reason, leftSeconds + 1 + 5 * random()),
     takeoverOf: holder.id,
     takeoverSince: addSeconds(from, -confirmSeconds),
   };
@@ -106,25 +106,25 @@ function decideVerified(
   required: readonly DnsRecord[],
   now: Date,
   random: () => number,
-): Verdict {
+): Decision {
   const gone = required.filter(isGone);
   const graceSince = standing.graceSince ?? (gone.length > 0 ? now : null);
   if (graceSince === null) {
-    const reason = `${tellRecords(required.filter(isUnknown))} could not be looked up for certain, which changes nothing.`;
-    return verdict(standing, 'verified', reason, aroundSixHours(random));
+    const reason = `${nameRecords(required.filter(isUnknown))} could not be looked up for certain, which changes nothing.`;
+    return decided(standing, 'verified', reason, aroundSixHours(random));
   }
   const graceUntil = addSeconds(graceSince, graceSeconds);
   // The end, too, has to be seen: an outage at that moment is not a record that is gone.
   if (gone.length > 0 && now >= graceUntil) {
-    return fail(standing, `${tellRecords(gone)} did not come back within 72 hours.`, now, random);
+    return fail(standing, `${nameRecords(gone)} did not come back within 72 hours.`, now, random);
   }
   const reason =
     gone.length > 0
-      ? `${tellRecords(gone)} went missing: the identity fails at ${graceUntil.toISOString()} unless what is required stands again by then.`
-      : `${tellRecords(required.filter(isUnknown))} could not be looked up for certain; the grace goes on.`;
+      ? `${nameRecords(gone)} went missing: the identity fails at ${graceUntil.toISOString()} unless what is required stands again by then.`
+      : `${nameRecords(required.filter(isUnknown))} could not be looked up for certain; the grace goes on.`;
   const leftSeconds = (graceUntil.getTime() - now.getTime()) / 1000;
   const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, random), leftSeconds) : jitter(hour, random);
-  return { ...verdict(standing, 'verified', reason, waitSeconds), graceSince, graceUntil };
+  return { ...decided(standing, 'verified', reason, waitSeconds), graceSince, graceUntil };
 }
 
 /** Why it failed goes on being told, whatever the later looks say. */
@@ -134,9 +134,9 @@ function decideFailed(
   stands: boolean,
   now: Date,
   random: () => number,
-): Verdict {
-  const reason = stands ? tellHeld(holder) : (standing.reason ?? 'The required records do not stand.');
-  return verdict(standing, 'failed', reason, nextWait(failedAges, standing.since, now, random));
+): Decision {
+  const reason = stands ? describeHolder(holder) : (standing.reason ?? 'The required records do not stand.');
+  return decided(standing, 'failed', reason, nextWait(failedAges, standing.since, now, random));
 }
 
 function decideUnproven(
@@ -144,7 +144,7 @@ function decideUnproven(
   records: readonly DnsRecord[],
   now: Date,
   random: () => number,
-): Verdict {
+): Decision {
   const waitSeconds = nextWait(unprovenAges, standing.since, now, random);
   const ownership = records.find(({ purpose }) => purpose === 'ownership')?.status ?? 'unknown';
   const isLate = now >= addSeconds(standing.since, patienceSeconds);
@@ -158,33 +158,33 @@ function decideUnproven(
   const ours = records.filter(({ purpose }) => purpose !== 'dmarc');
   const found = ours.filter(({ status }) => status === 'valid');
   if (found.length > 0) {
-    return verdict(
+    return decided(
       standing,
       'pending',
-      `${tellRecords(found)} found, not yet all that is required.`,
+      `${nameRecords(found)} found, not yet all that is required.`,
       waitSeconds,
     );
   }
   const unknown = ours.filter(isUnknown);
   if (unknown.length === 0) {
-    return verdict(standing, 'unverified', 'None of the records was found.', waitSeconds);
+    return decided(standing, 'unverified', 'None of the records was found.', waitSeconds);
   }
   const others = unknown.length < ours.length ? ', and no other was found' : '';
   const status = standing.status === 'pending' ? 'pending' : 'unverified';
-  return verdict(standing, status, `${tellRecords(unknown)} could not be looked up${others}.`, waitSeconds);
+  return decided(standing, status, `${nameRecords(unknown)} could not be looked up${others}.`, waitSeconds);
 }
 
-function fail(standing: Standing, reason: string, now: Date, random: () => number): Verdict {
+function fail(standing: Standing, reason: string, now: Date, random: () => number): Decision {
   const waitSeconds = nextWait(failedAges, now, now, random);
-  return { ...verdict(standing, 'failed', reason, waitSeconds), since: now };
+  return { ...decided(standing, 'failed', reason, waitSeconds), since: now };
 }
 
-function verdict(
+function decided(
   standing: Standing,
   status: Standing['status'],
   reason: string,
   waitSeconds: number | null,
-): Verdict {
+): Decision {
   const { since } = standing;
   const steady = {
     graceSince: null,
@@ -197,7 +197,7 @@ function verdict(
 }
 
 /** What becomes of the holder when another takes the value over. */
-export function decideLoss(standing: Standing, now: Date, random: () => number): Verdict {
+export function decideLoss(standing: Standing, now: Date, random: () => number): Decision {
   const reason =
     'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.';
   // Soon: should the look that took it have seen an old copy of the zone, it is theirs again.
@@ -215,8 +215,8 @@ export function beginAgain(standing: Standing, now: Date): Standing {
  * The records as they are kept and shown: the end of a grace at those that do not stand, also while they cannot be looked up,
  * and the reason where a person looks for it.
  */
-export function markRecords(records: readonly DnsRecord[], verdict: Verdict): DnsRecord[] {
-  const { status, graceUntil, reason } = verdict;
+export function markRecords(records: readonly DnsRecord[], decision: Decision): DnsRecord[] {
+  const { status, graceUntil, reason } = decision;
   const told = records.find((record) => record.required && record.status !== 'valid') ?? records[0];
   const tells = status === 'failed' || (status === 'pending' && told?.status === 'valid');
   return records.map((record) => {
@@ -239,19 +239,19 @@ function isUnknown({ status }: DnsRecord): boolean {
   return status === 'unknown';
 }
 
-function tellHeld(holder: Holder | null): string {
+function describeHolder(holder: Holder | null): string {
   const held = 'Another owner holds the domain verified';
   switch (holder?.token) {
     case 'valid':
       return `${held}: remove the other record that stands at the same name, on every name server, and it is yours.`;
-    case 'unsettled':
+    case 'not_everywhere':
       return `${held}, and not all name servers have your record yet: it is yours once all that answer have it.`;
     default:
       return `${held}, and whether that ownership record is gone could not be seen.`;
   }
 }
 
-function tellRecords(records: readonly DnsRecord[]): string {
+function nameRecords(records: readonly DnsRecord[]): string {
   const names = [
     ...new Set(records.map(({ purpose }) => (purpose === 'ownership' ? purpose : purpose.toUpperCase()))),
   ];

@@ -5,7 +5,7 @@
 import { createHash, generateKeyPair } from 'node:crypto';
 import { promisify } from 'node:util';
 import { readTags } from '../mailauth/tag-list.ts';
-import type { Judgement } from './dns-record.ts';
+import type { RecordDecision } from './dns-record.ts';
 
 export interface DkimKey {
   selector: string;
@@ -46,7 +46,7 @@ export function writeDkimRecord(publicKey: string): string {
   return `v=DKIM1; k=rsa; p=${publicKey}`;
 }
 
-export function judgeDkim(values: readonly string[], key: DkimKey): Judgement {
+export function decideDkim(values: readonly string[], key: DkimKey): RecordDecision {
   const [value] = values;
   if (value === undefined) {
     return {
@@ -54,12 +54,12 @@ export function judgeDkim(values: readonly string[], key: DkimKey): Judgement {
       note: `The DKIM key ${key.selector} is not published: publish this record, so that signed mail can be checked.`,
     };
   }
-  const note = values.length > 1 ? tellSeveral(values, key) : findFault(value, key);
+  const note = values.length > 1 ? describeSeveral(values, key) : findFault(value, key);
   return note === null ? { status: 'valid' } : { status: 'mismatch', note };
 }
 
 /** RFC 6376 §3.6.2.2: with several records at one name the outcome is undefined. */
-function tellSeveral(values: readonly string[], key: DkimKey): string {
+function describeSeveral(values: readonly string[], key: DkimKey): string {
   return values.some((value) => findFault(value, key) === null)
     ? `${values.length} records stand here and receivers may read the wrong one: delete all but the one shown.`
     : `${values.length} records stand here and none of them is right: replace them with the one shown.`;

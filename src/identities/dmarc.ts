@@ -1,12 +1,12 @@
 /** Whether a domain has a DMARC record that receivers read (RFC 7489 §6.3, §6.6.3). Any policy will do. Pure. */
 
 import { readTags } from '../mailauth/tag-list.ts';
-import type { Judgement } from './dns-record.ts';
+import type { RecordDecision } from './dns-record.ts';
 
 /** Asks for nothing, so that nobody's mail is turned away by following our advice. */
 export const mildestDmarc = 'v=DMARC1; p=none';
 
-export function judgeDmarc(values: readonly string[]): Judgement {
+export function decideDmarc(values: readonly string[]): RecordDecision {
   const records = values.filter((value) => /^\s*v\s*=\s*DMARC1\s*(?:;|$)/.test(value));
   const [record] = records;
   if (values.length === 0) {

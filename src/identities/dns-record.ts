@@ -21,8 +21,8 @@ export type Answers = ReadonlyMap<string, Answer>;
 export type { DnsRecord };
 export type RecordStatus = DnsRecord['status'];
 
-/** What one look says of one record. */
-export interface Judgement {
+/** What one answer says of one record. */
+export interface RecordDecision {
   status: 'missing' | 'mismatch' | 'valid';
   note?: string;
   /** What should stand, where that depends on what does. */

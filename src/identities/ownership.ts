@@ -2,9 +2,9 @@
  * Who owns a domain, by the tokens that stand at `_posthorn.<domain>`. Pure.
  * Guarantee: a token is gone only where every name server that answers says so.
  */
-import { type Answer, type Answers, type Judgement, type Question, questionKey } from './dns-record.ts';
+import { type Answer, type Answers, type Question, questionKey, type RecordDecision } from './dns-record.ts';
 
-/** Where all claimants' tokens stand. */
+/** Where the tokens of all owners who want the domain stand side by side. */
 export function ownershipQuestion(domain: string): Question {
   return { name: `_posthorn.${domain}`, type: 'TXT' };
 }
@@ -13,7 +13,7 @@ export function ownershipValue(token: string): string {
   return `posthorn-verification=${token}`;
 }
 
-export function judgeOwnership(values: readonly string[], token: string): Judgement {
+export function decideOwnershipRecord(values: readonly string[], token: string): RecordDecision {
   const value = ownershipValue(token);
   if (values.includes(value)) return { status: 'valid' };
   if (values.length === 0) {
@@ -22,10 +22,10 @@ export function judgeOwnership(values: readonly string[], token: string): Judgem
       note: 'No TXT record stands at this name: publish it, entering only "_posthorn" as the name where the DNS panel adds the domain by itself.',
     };
   }
-  return { status: 'mismatch', note: tellWrongToken(values, value, token) };
+  return { status: 'mismatch', note: describeWrongToken(values, value, token) };
 }
 
-function tellWrongToken(values: readonly string[], value: string, token: string): string {
+function describeWrongToken(values: readonly string[], value: string, token: string): string {
   if (values.some((found) => found.replace(/["'\\\s]/g, '') === value)) {
     return 'The record has quotation marks or spaces inside its value: enter the value without them.';
   }
@@ -40,11 +40,8 @@ function tellWrongToken(values: readonly string[], value: string, token: string)
   return 'Something else stands at this name: add this record beside it.';
 }
 
-/**
- * Someone's token in the answer for `_posthorn.<domain>`, where all claimants' tokens stand side by side: one answer says both
- * that the claimant's is there and that the holder's is not. One that is there in a damaged form is not gone.
- */
-function sightToken(answer: Answer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
+/** One answer says both that one owner's token is there and that another's is not. A damaged token is not gone. */
+function findToken(answer: Answer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
   if (answer === undefined || answer.kind === 'unknown') return 'unknown';
   const values = answer.kind === 'records' ? answer.values : [];
   if (values.some((value) => value.trim() === ownershipValue(token))) return 'valid';
@@ -53,14 +50,14 @@ function sightToken(answer: Answer | undefined, token: string): 'valid' | 'gone'
 
 /** Whether a server says that a token stands. */
 export function hasToken(answer: Answer | undefined, token: string): boolean {
-  return sightToken(answer, token) === 'valid';
+  return findToken(answer, token) === 'valid';
 }
 
 /**
- * The answers as they count for who holds the value: the own token is gone only where no server that answers has it, and counts
- * neither way where some have it. One server that is behind, or in other hands, takes nothing away.
+ * For the identity that holds the domain. Its token is gone only if no server that answers has it; if some have it, that is
+ * unknown. So a single server that is behind, or in other hands, takes nothing away.
  */
-export function settleOwnership(
+export function confirmOwnershipGone(
   answers: Answers,
   /** What each server says, as far as they answer. */
   everywhere: readonly Answer[],
@@ -69,30 +66,33 @@ export function settleOwnership(
   const key = questionKey(ownershipQuestion(domain));
   const answer = answers.get(key);
   if (answer === undefined || answer.kind === 'unknown' || hasToken(answer, token)) return answers;
-  const unsettle = (reason: string) => new Map(answers).set(key, { kind: 'unknown', reason });
+  const unknown = (reason: string) => new Map(answers).set(key, { kind: 'unknown', reason });
   if (everywhere.some((one) => hasToken(one, token))) {
-    return unsettle('it is not on all name servers; bring those up to date that lack it');
+    return unknown('it is not on all name servers; bring those up to date that lack it');
   }
   const isWhole = everywhere.length > 0 && everywhere.every(({ kind }) => kind !== 'unknown');
-  return isWhole ? answers : unsettle('not all name servers could be asked');
+  return isWhole ? answers : unknown('not all name servers could be asked');
 }
 
-/** The token of who holds a value verified, as a claimant's look saw it; unsettled where the claimant's own is not everywhere. */
-export type HolderToken = 'valid' | 'gone' | 'unknown' | 'unsettled';
+/**
+ * The token of the identity that holds the domain verified, as the check of another identity saw it. `not_everywhere`: it is
+ * gone, but the token of the identity that was checked is not on all servers yet.
+ */
+export type HolderToken = 'valid' | 'gone' | 'unknown' | 'not_everywhere';
 
 /**
- * Gone only where every server that answers says so and has the claimant's token: one that the holder still stands on, or that
- * has not heard of the claimant, may be the one that is right.
+ * Gone only if every server that answers says so and has the token of the identity that was checked: a server that still has the
+ * holder's, or not yet the other, may be the one that is right.
  */
-export function sightHolder(
+export function findHolderToken(
   answer: Answer | undefined,
   /** What each server says, as far as they answer. */
   everywhere: readonly Answer[],
   tokens: { own: string; holder: string },
 ): HolderToken {
   const all = [answer, ...everywhere];
-  const theirs = all.map((one) => sightToken(one, tokens.holder));
+  const theirs = all.map((one) => findToken(one, tokens.holder));
   if (theirs.includes('valid')) return 'valid';
   if (everywhere.length === 0 || theirs.includes('unknown')) return 'unknown';
-  return all.every((one) => hasToken(one, tokens.own)) ? 'gone' : 'unsettled';
+  return all.every((one) => hasToken(one, tokens.own)) ? 'gone' : 'not_everywhere';
 }

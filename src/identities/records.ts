@@ -3,12 +3,18 @@
  * Guarantees: what could not be looked up is `unknown`, never missing; every record that is not right says in one sentence what
  * is wrong and what to do; what others wrote into DNS comes back printable and bounded.
  */
-import { type DkimKey, judgeDkim, writeDkimRecord } from './dkim.ts';
-import { judgeDmarc, mildestDmarc } from './dmarc.ts';
-import { type Answers, type DnsRecord, type Judgement, type Question, questionKey } from './dns-record.ts';
+import { type DkimKey, decideDkim, writeDkimRecord } from './dkim.ts';
+import { decideDmarc, mildestDmarc } from './dmarc.ts';
+import {
+  type Answers,
+  type DnsRecord,
+  type Question,
+  questionKey,
+  type RecordDecision,
+} from './dns-record.ts';
 import { plainName } from './names.ts';
-import { judgeOwnership, ownershipQuestion, ownershipValue } from './ownership.ts';
-import { judgeSpf } from './spf.ts';
+import { decideOwnershipRecord, ownershipQuestion, ownershipValue } from './ownership.ts';
+import { decideSpf } from './spf.ts';
 
 export interface Wanted {
   domain: string;
@@ -20,7 +26,7 @@ export interface Wanted {
 }
 
 type Expected = Pick<DnsRecord, 'type' | 'name' | 'value' | 'priority' | 'purpose' | 'required'> & {
-  judge(values: readonly string[]): Judgement;
+  decide(values: readonly string[]): RecordDecision;
 };
 
 const ttl = 3600;
@@ -31,14 +37,14 @@ const plainText = /^[\x20-\x7e]{1,2048}$/;
 
 const { compare: inOrder } = new Intl.Collator('en', { numeric: true });
 
-/** What has to be looked up to judge them. */
+/** What has to be looked up to decide on them. */
 export function questionsFor(wanted: Wanted): Question[] {
   return expectedOf(wanted, new Map()).map(({ name, type }) => ({ name, type }));
 }
 
 /** What an answer does not cover has not been looked up, and says nothing more. */
-export function judgeRecords(wanted: Wanted, answers: Answers, checkedAt: Date): DnsRecord[] {
-  return expectedOf(wanted, answers).map(({ judge, ...expected }) => {
+export function decideRecords(wanted: Wanted, answers: Answers, checkedAt: Date): DnsRecord[] {
+  return expectedOf(wanted, answers).map(({ decide, ...expected }) => {
     const answer = answers.get(questionKey(expected));
     if (answer === undefined) return compose(expected, { status: 'unknown' }, [], null);
     if (answer.kind === 'unknown') {
@@ -47,31 +53,30 @@ export function judgeRecords(wanted: Wanted, answers: Answers, checkedAt: Date):
     }
     // In an order of our own: a server's changes from one answer to the next.
     const values = answer.kind === 'records' ? answer.values.map((value) => value.trim()).sort(inOrder) : [];
-    const judgement = judge(values);
-    return compose(expected, judgement, judgement.found ?? values, checkedAt);
+    const decision = decide(values);
+    return compose(expected, decision, decision.found ?? values, checkedAt);
   });
 }
 
 /** Keys in the order of the interface; those without a value are left out. */
 function compose(
-  expected: Omit<Expected, 'judge'>,
-  judgement: Pick<DnsRecord, 'status' | 'note'> & { value?: string },
+  expected: Omit<Expected, 'decide'>,
+  decision: Pick<DnsRecord, 'status' | 'note'> & { value?: string },
   found: readonly string[],
   checkedAt: Date | null,
 ): DnsRecord {
   return {
     type: expected.type,
     name: expected.name,
-    value:
-      judgement.value !== undefined && plainText.test(judgement.value) ? judgement.value : expected.value,
+    value: decision.value !== undefined && plainText.test(decision.value) ? decision.value : expected.value,
     ttl,
     ...(expected.priority === undefined ? {} : { priority: expected.priority }),
     purpose: expected.purpose,
     required: expected.required,
-    status: judgement.status,
+    status: decision.status,
     found: found.slice(0, maxFound).map(toPrintable),
     checkedAt: checkedAt?.toISOString() ?? null,
-    ...(judgement.note === undefined ? {} : { note: judgement.note }),
+    ...(decision.note === undefined ? {} : { note: decision.note }),
   };
 }
 
@@ -85,17 +90,17 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
     priority: 10,
     purpose: 'mx',
     required: true,
-    judge: (values) => judgeMx(values, wanted),
+    decide: (values) => decideMx(values, wanted),
   };
   const mxAnswer = answers.get(questionKey(mx));
-  const isMx = mxAnswer?.kind === 'records' && mx.judge(mxAnswer.values).status === 'valid';
+  const isMx = mxAnswer?.kind === 'records' && mx.decide(mxAnswer.values).status === 'valid';
   return [
     {
       ...ownershipQuestion(domain),
       value: ownershipValue(token),
       purpose: 'ownership',
       required: true,
-      judge: (values) => judgeOwnership(values, token),
+      decide: (values) => decideOwnershipRecord(values, token),
     },
     ...(wanted.incomingDomain ? [mx] : []),
     {
@@ -103,7 +108,7 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
       name: domain,
       value: `v=spf1 a:${mailHost} ~all`,
       purpose: 'spf',
-      judge: (values) => judgeSpf(values, { domain, mailHost, isMx }),
+      decide: (values) => decideSpf(values, { domain, mailHost, isMx }),
     },
     ...dkimKeys.map(
       (key): Expected => ({
@@ -111,7 +116,7 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
         name: `${key.selector}._domainkey.${domain}`,
         value: writeDkimRecord(key.publicKey),
         purpose: 'dkim',
-        judge: (values) => tellRotation(judgeDkim(values, key), key, dkimKeys),
+        decide: (values) => noteRotation(decideDkim(values, key), key, dkimKeys),
       }),
     ),
     {
@@ -119,12 +124,12 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
       name: `_dmarc.${domain}`,
       value: mildestDmarc,
       purpose: 'dmarc',
-      judge: judgeDmarc,
+      decide: decideDmarc,
     },
   ];
 }
 
-function judgeMx(values: readonly string[], { domain, mailHost }: Wanted): Judgement {
+function decideMx(values: readonly string[], { domain, mailHost }: Wanted): RecordDecision {
   const hosts = values.map((value) => {
     const [priority, host = ''] = value.split(' ');
     return { priority: Number(priority), host: plainName(host) };
@@ -158,15 +163,15 @@ function judgeMx(values: readonly string[], { domain, mailHost }: Wanted): Judge
   };
 }
 
-function tellRotation(
-  judgement: Judgement,
+function noteRotation(
+  decision: RecordDecision,
   key: { isNew?: boolean },
   keys: readonly { selector: string; isNew?: boolean }[],
-): Judgement {
+): RecordDecision {
   const next = keys.find(({ isNew }) => isNew);
-  if (next === undefined || key.isNew || judgement.status !== 'valid') return judgement;
+  if (next === undefined || key.isNew || decision.status !== 'valid') return decision;
   return {
-    ...judgement,
+    ...decision,
     note: `Leave this record until ${next.selector}, which replaces it, has been seen.`,
   };
 }

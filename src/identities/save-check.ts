@@ -1,26 +1,26 @@
 /**
- * What comes of a look: decided and written down, for the identity and for who loses the value to it, inside the transaction that
- * holds the value. Guarantee: a takeover is one transaction, and the one who loses goes first.
+ * Decides what comes of a check and saves it, for the identity that was checked and for the one that loses the domain to it,
+ * inside the transaction that locks the domain. Guarantee: a takeover is one transaction, and the one who loses goes first.
  */
 import type { Sql } from '../db/client.ts';
 import { retireDkimKeys } from '../store/dkim-keys.ts';
 import {
-  type Claim,
+  type DomainIdentity,
   dropTakeovers,
   type Followers,
-  findClaim,
+  findDomainIdentity,
   type Held,
   type Stored,
   saveStanding,
   wakeRivals,
 } from '../store/verification.ts';
-import { beginAgain, decideLoss, decideStatus, isGone, markRecords, type Verdict } from './decide.ts';
+import { beginAgain, type Decision, decideLoss, decideStatus, isGone, markRecords } from './decide.ts';
 import { type Answer, type Answers, type DnsRecord, questionKey } from './dns-record.ts';
-import { hasToken, ownershipQuestion, settleOwnership, sightHolder } from './ownership.ts';
-import { judgeRecords, questionsFor, type Wanted } from './records.ts';
+import { confirmOwnershipGone, findHolderToken, hasToken, ownershipQuestion } from './ownership.ts';
+import { decideRecords, questionsFor, type Wanted } from './records.ts';
 
-export function wantedOf(claim: Claim, mailHost: string): Wanted {
-  const { domain, token, incomingDomain, dkimKeys } = claim;
+export function wantedOf(identity: DomainIdentity, mailHost: string): Wanted {
+  const { domain, token, incomingDomain, dkimKeys } = identity;
   const newest = dkimKeys.length - 1;
   return {
     ...{ domain, token, incomingDomain, mailHost },
@@ -28,8 +28,8 @@ export function wantedOf(claim: Claim, mailHost: string): Wanted {
   };
 }
 
-/** What a look saw, and for whom. */
-interface Look {
+/** What a check saw, and whether a person asked for it. */
+interface Check {
   answers: Answers;
   /** What each server says of the ownership record, where that was needed. */
   everywhere: readonly Answer[];
@@ -49,7 +49,7 @@ interface Change {
 }
 
 /** The addresses that changed with their domain, and why. */
-export function tellFollowers(
+export function describeFollowers(
   { count, each }: Followers,
   about: { ownerId: string; domain: string; to: string },
   reason: string,
@@ -64,50 +64,53 @@ export function tellFollowers(
   });
 }
 
-/** Gives what is to be logged. */
-export async function judgeLook(
+/** Returns what is to be logged once it is committed. */
+export async function saveCheck(
   mailHost: string,
   sql: Sql,
-  { now, claim, mine, holder }: Held,
-  { answers: seen, everywhere, asked, lookedAt }: Look,
+  { now, identity, mine, holder }: Held,
+  { answers: seen, everywhere, asked, lookedAt }: Check,
 ): Promise<Change[]> {
-  const answers = mine.status === 'verified' ? settleOwnership(seen, everywhere, claim) : seen;
-  const seenKey = findReplacement(mailHost, claim, answers, now);
-  const wanted = wantedOf(seenKey ? { ...claim, dkimKeys: [seenKey] } : claim, mailHost);
-  const records = judgeRecords(wanted, answers, now);
-  const ownership = answers.get(questionKey(ownershipQuestion(claim.domain)));
-  const sight = (token: string) => sightHolder(ownership, everywhere, { own: claim.token, holder: token });
-  const theirs = holder ? { id: holder.id, seenAt: lookedAt, token: sight(holder.token) } : null;
+  const answers = mine.status === 'verified' ? confirmOwnershipGone(seen, everywhere, identity) : seen;
+  const seenKey = findReplacement(mailHost, identity, answers, now);
+  const wanted = wantedOf(seenKey ? { ...identity, dkimKeys: [seenKey] } : identity, mailHost);
+  const records = decideRecords(wanted, answers, now);
+  const ownership = answers.get(questionKey(ownershipQuestion(identity.domain)));
+  const theirs = holder && {
+    ...{ id: holder.id, seenAt: lookedAt },
+    token: findHolderToken(ownership, everywhere, { own: identity.token, holder: holder.token }),
+  };
   const standing = asked ? beginAgain(mine, now) : mine;
-  const verdict = decideStatus(standing, records, theirs, now, Math.random);
+  const decision = decideStatus(standing, records, theirs ?? null, now, Math.random);
   // The one who loses it goes first: at no moment do two hold it.
-  const lost = holder && verdict.takesOver ? await demote(mailHost, sql, holder, answers, now, lookedAt) : [];
-  // What is wanted has changed since the question was put: another look, at once, asks for that too.
+  const lost =
+    holder && decision.takesOver ? await demote(mailHost, sql, holder, answers, now, lookedAt) : [];
+  // What is wanted has changed since the question was put: another check, at once, asks for that too.
   const isWhole = questionsFor(wanted).every((question) => answers.has(questionKey(question)));
-  const waitSeconds = isWhole ? verdict.waitSeconds : 0;
-  const marked = markRecords(records, verdict);
-  const changes = await save(sql, mine, claim.domain, marked, { ...verdict, waitSeconds }, lookedAt);
+  const waitSeconds = isWhole ? decision.waitSeconds : 0;
+  const marked = markRecords(records, decision);
+  const changes = await save(sql, mine, identity.domain, marked, { ...decision, waitSeconds }, lookedAt);
   if (mine.status === 'verified') {
     const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(mine);
-    if (verdict.status === 'failed' || isGoneNow) await wakeRivals(sql, claim.domain, claim.id);
+    if (decision.status === 'failed' || isGoneNow) await wakeRivals(sql, identity.domain, identity.id);
     // Whoever is about to take it over saw it otherwise, and begins anew.
-    const stands = [ownership, ...everywhere].some((one) => hasToken(one, claim.token));
-    if (stands) await dropTakeovers(sql, claim);
+    const stands = [ownership, ...everywhere].some((one) => hasToken(one, identity.token));
+    if (stands) await dropTakeovers(sql, identity);
   }
-  if (seenKey) await retireDkimKeys(sql, claim, seenKey.selector);
+  if (seenKey) await retireDkimKeys(sql, identity, seenKey.selector);
   return [...lost, ...changes];
 }
 
 /** The key that takes the place of the others, once it is seen in DNS. */
-function findReplacement(mailHost: string, claim: Claim, answers: Answers, now: Date) {
-  const newest = claim.dkimKeys.at(-1);
-  if (!newest || claim.dkimKeys.length === 1) return undefined;
-  const wanted = wantedOf({ ...claim, dkimKeys: [newest] }, mailHost);
-  const record = judgeRecords(wanted, answers, now).find(({ purpose }) => purpose === 'dkim');
+function findReplacement(mailHost: string, identity: DomainIdentity, answers: Answers, now: Date) {
+  const newest = identity.dkimKeys.at(-1);
+  if (!newest || identity.dkimKeys.length === 1) return undefined;
+  const wanted = wantedOf({ ...identity, dkimKeys: [newest] }, mailHost);
+  const record = decideRecords(wanted, answers, now).find(({ purpose }) => purpose === 'dkim');
   return record?.status === 'valid' ? newest : undefined;
 }
 
-/** What the claimant's look saw is told to the holder too: that the ownership record is gone. */
+/** The holder's records show what the other's check saw: that the ownership record is gone. */
 async function demote(
   mailHost: string,
   sql: Sql,
@@ -116,12 +119,12 @@ async function demote(
   now: Date,
   lookedAt: Date,
 ): Promise<Change[]> {
-  const claim = await findClaim(sql, holder.ownerId, holder.id);
-  if (!claim) return [];
-  const verdict = decideLoss(holder, now, Math.random);
+  const identity = await findDomainIdentity(sql, holder.ownerId, holder.id);
+  if (!identity) return [];
+  const decision = decideLoss(holder, now, Math.random);
   const steady = readStored(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
-  const records = keepSeen(judgeRecords(wantedOf(claim, mailHost), answers, now), steady);
-  return save(sql, holder, claim.domain, markRecords(records, verdict), verdict, lookedAt);
+  const records = keepSeen(decideRecords(wantedOf(identity, mailHost), answers, now), steady);
+  return save(sql, holder, identity.domain, markRecords(records, decision), decision, lookedAt);
 }
 
 /** Those that were not looked at are told as they were before, where they were. */
@@ -138,23 +141,23 @@ async function save(
   before: Stored,
   domain: string,
   records: DnsRecord[],
-  verdict: Verdict,
+  decision: Decision,
   lookedAt: Date,
 ): Promise<Change[]> {
   const { id, ownerId } = before;
   const changed =
-    verdict.status !== before.status || tellApart(records) !== tellApart(readStored(before.dnsRecords));
+    decision.status !== before.status || visiblePart(records) !== visiblePart(readStored(before.dnsRecords));
   const dnsRecords = JSON.stringify(records);
-  const followers = await saveStanding(sql, before, { ...verdict, dnsRecords, changed, lookedAt });
-  const about = { ownerId, domain, to: verdict.status };
-  const followed = tellFollowers(followers, about, verdict.reason);
-  if (verdict.status === before.status) return followed;
-  const message = `identity ${domain} is ${verdict.status}: ${verdict.reason}`;
+  const followers = await saveStanding(sql, before, { ...decision, dnsRecords, changed, lookedAt });
+  const about = { ownerId, domain, to: decision.status };
+  const followed = describeFollowers(followers, about, decision.reason);
+  if (decision.status === before.status) return followed;
+  const message = `identity ${domain} is ${decision.status}: ${decision.reason}`;
   return [{ identityId: id, from: before.status, ...about, message }, ...followed];
 }
 
-/** What a reader of the records would notice: all but the time of the look. */
-function tellApart(records: DnsRecord[]): string {
+/** What a reader of the records would notice: all but the time of the check. */
+function visiblePart(records: DnsRecord[]): string {
   return JSON.stringify(records.map(({ checkedAt, ...rest }) => rest));
 }
 

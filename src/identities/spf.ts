@@ -3,7 +3,7 @@
  * Guarantee: what `mergeSpf` answers authorises the host, and merging it again changes nothing.
  */
 
-import type { Judgement } from './dns-record.ts';
+import type { RecordDecision } from './dns-record.ts';
 import { plainName } from './names.ts';
 
 export interface SpfContext {
@@ -30,7 +30,7 @@ interface Term {
   target: string;
 }
 
-export function judgeSpf(values: readonly string[], context: SpfContext): Judgement {
+export function decideSpf(values: readonly string[], context: SpfContext): RecordDecision {
   const found = values.filter((value) => /v=spf1/i.test(value));
   const records = found.filter(isSpf);
   const [record = ''] = records;

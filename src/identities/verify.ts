@@ -1,6 +1,6 @@
 /**
- * Proves domain identities: looks at their DNS, decides, and writes down how they stand. Guarantees: never two owners hold a
- * value verified; what could not be looked up takes nothing away; a takeover is one transaction.
+ * Proves domain identities: asks their DNS, decides, and saves how they stand. Guarantees: never two owners hold a value
+ * verified; what could not be looked up takes nothing away; a takeover is one transaction.
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -12,11 +12,11 @@ import { Slots } from '../lib/slots.ts';
 import { addDkimKey, dropUnseenDkimKeys, findRotationWait, type NewDkimKey } from '../store/dkim-keys.ts';
 import {
   beginLook,
-  type Claim,
   claimDue,
-  findClaim,
+  type DomainIdentity,
+  findDomainIdentity,
   type Held,
-  holdClaim,
+  holdDomainIdentity,
   holdValue,
   makeDue,
   readRecords,
@@ -30,11 +30,11 @@ import { dkimContext, makeDkimKey } from './dkim.ts';
 import { type Answers, questionKey } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
-import { judgeRecords, questionsFor } from './records.ts';
-import { isOwnershipGone, judgeLook, keepSeen, readStored, wantedOf } from './save-check.ts';
+import { decideRecords, questionsFor } from './records.ts';
+import { isOwnershipGone, keepSeen, readStored, saveCheck, wantedOf } from './save-check.ts';
 
-/** Looks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
-const looking = new Slots({ inAll: 100, perKey: 20 });
+/** Checks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
+const checking = new Slots({ inAll: 100, perKey: 20 });
 const keyMaking = new Slots({ inAll: 4, perKey: 2 });
 
 export interface VerifyParts {
@@ -55,60 +55,62 @@ export async function prepareProof(
   const token = randomBytes(24).toString('base64url');
   const dkimKey = await makeSealedDkimKey(sealer, given.ownerId, given.id);
   const wanted = wantedOf({ ...given, token, dkimKeys: [dkimKey] }, mailHost);
-  const dnsRecords = JSON.stringify(judgeRecords(wanted, new Map(), new Date()));
+  const dnsRecords = JSON.stringify(decideRecords(wanted, new Map(), new Date()));
   return { token, dnsRecords, dkimKey, firstCheckSeconds };
 }
 
-/** One look at a claim, and what comes of it; nothing does when `signal` cut it short. */
-export async function checkClaim(
+/** One check of an identity, and what comes of it; nothing does when `signal` cut it short. */
+export async function checkDomain(
   parts: VerifyParts,
-  claim: Claim,
+  identity: DomainIdentity,
   options: { asked: boolean; signal: AbortSignal },
 ): Promise<void> {
-  const outcome = options.asked ? await lookInTurn(parts, claim, options) : await look(parts, claim, options);
-  if (outcome === 'late') await makeDue(parts.sql, claim.ownerId, claim.id);
-  if (outcome !== 'judged') await stopPending(parts.sql, claim);
+  const outcome = await (options.asked ? checkInTurn : check)(parts, identity, options);
+  if (outcome === 'late') await makeDue(parts.sql, identity.ownerId, identity.id);
+  if (outcome !== 'decided') await stopPending(parts.sql, identity);
 }
 
-/** For a look that a person asked for, and waits for: made again at once when it came too late. The loop has a bound of its own. */
-async function lookInTurn(...[parts, claim, options]: Parameters<typeof look>): ReturnType<typeof look> {
-  await showPending(parts.sql, claim);
-  await looking.take(claim.ownerId);
+/** For a check that a person asked for, and waits for: made again at once when it came too late. The loop has a bound of its own. */
+async function checkInTurn(
+  ...[parts, identity, options]: Parameters<typeof check>
+): ReturnType<typeof check> {
+  await showPending(parts.sql, identity);
+  await checking.take(identity.ownerId);
   try {
-    const outcome = await look(parts, claim, options);
-    return outcome === 'late' ? await look(parts, claim, options) : outcome;
+    const outcome = await check(parts, identity, options);
+    return outcome === 'late' ? await check(parts, identity, options) : outcome;
   } finally {
-    looking.release(claim.ownerId);
+    checking.release(identity.ownerId);
   }
 }
 
-/** Late when a later look was judged first: what that saw stands. */
-async function look(
+/** Late when a later check was decided first: what that one saw counts. */
+async function check(
   parts: VerifyParts,
-  claim: Claim,
+  identity: DomainIdentity,
   { asked, signal }: { asked: boolean; signal: AbortSignal },
-): Promise<'judged' | 'late' | 'given_up'> {
-  const { lookedAt, holderId } = await beginLook(parts.sql, claim);
-  const answers = await parts.lookup.ask(questionsFor(wantedOf(claim, parts.mailHost)), signal);
-  const everywhere = isEveryServerNeeded(claim, holderId, answers)
-    ? await parts.lookup.askEveryServer(ownershipQuestion(claim.domain), signal)
+): Promise<'decided' | 'late' | 'given_up'> {
+  const { lookedAt, holderId } = await beginLook(parts.sql, identity);
+  const answers = await parts.lookup.ask(questionsFor(wantedOf(identity, parts.mailHost)), signal);
+  const everywhere = isEveryServerNeeded(identity, holderId, answers)
+    ? await parts.lookup.askEveryServer(ownershipQuestion(identity.domain), signal)
     : [];
   // What was not asked to the end is no outage of DNS.
   if (signal.aborted) return 'given_up';
   const changes = await transaction(parts.sql, async (sql) => {
-    const held = await holdValue(sql, claim);
+    const held = await holdValue(sql, identity);
     if (!held) return 'given_up';
     if (isLate(held, lookedAt)) return 'late';
-    return judgeLook(parts.mailHost, sql, held, { answers, everywhere, asked, lookedAt });
+    return saveCheck(parts.mailHost, sql, held, { answers, everywhere, asked, lookedAt });
   });
   if (typeof changes === 'string') return changes;
   for (const { message, ...about } of changes) parts.log.info(about, message);
-  return 'judged';
+  return 'decided';
 }
 
-/** Before the holder loses it, or a claimant whose token stands may take it over. */
+/** Before the holder loses the domain, or another whose token stands may take it over. */
 function isEveryServerNeeded(
-  { id, domain, token }: Claim,
+  { id, domain, token }: DomainIdentity,
   holderId: string | null,
   answers: Answers,
 ): boolean {
@@ -117,7 +119,7 @@ function isEveryServerNeeded(
   return hasToken(answer, token) === (holderId !== id);
 }
 
-/** A later look of the holder's that saw its token gone says nothing else: who asks often delays nobody by it. */
+/** A later check of the holder's that saw its token gone says nothing else: who asks often delays nobody by it. */
 function isLate({ mine, holder }: Held, lookedAt: Date): boolean {
   const isLater = (one: Stored) => one.lookedAt !== null && one.lookedAt > lookedAt;
   return isLater(mine) || (holder !== undefined && isLater(holder) && !isOwnershipGone(holder));
@@ -147,30 +149,30 @@ export function rotateDkim(
   key: NewDkimKey,
 ): Promise<'rotated' | 'gone' | { waitSeconds: number }> {
   return transaction(sql, async (sql) => {
-    const claim = await holdClaim(sql, ownerId, id);
-    if (!claim) return 'gone';
-    const limited = await findRotationWait(sql, claim);
+    const identity = await holdDomainIdentity(sql, ownerId, id);
+    if (!identity) return 'gone';
+    const limited = await findRotationWait(sql, identity);
     if (limited) return limited;
-    await dropUnseenDkimKeys(sql, claim);
-    await addDkimKey(sql, claim, key);
+    await dropUnseenDkimKeys(sql, identity);
+    await addDkimKey(sql, identity, key);
     await restateRecords(parts, sql, ownerId, id);
     return 'rotated';
   });
 }
 
-/** What is wanted has changed: what was seen of the rest stays, and a look follows soon. */
+/** What is wanted has changed: what was seen of the rest stays, and a check follows soon. */
 async function restateRecords(
   { mailHost }: { mailHost: string },
   sql: Sql,
   ownerId: string,
   id: string,
 ): Promise<void> {
-  const claim = await findClaim(sql, ownerId, id);
+  const identity = await findDomainIdentity(sql, ownerId, id);
   const stored = await readRecords(sql, ownerId, id);
-  if (!claim || !stored) return;
+  if (!identity || !stored) return;
   const before = readStored(stored.dnsRecords);
-  const records = keepSeen(judgeRecords(wantedOf(claim, mailHost), new Map(), new Date()), before);
-  await saveRecords(sql, claim, JSON.stringify(records));
+  const records = keepSeen(decideRecords(wantedOf(identity, mailHost), new Map(), new Date()), before);
+  await saveRecords(sql, identity, JSON.stringify(records));
 }
 
 const pollMs = 1000;
@@ -179,43 +181,43 @@ const pollMs = 1000;
  * and up to 500 more where every server has to be asked.
  */
 const checksPerSecond = 20;
-/** A look may take 8 s, or twice that; those that do must not hold up the others, nor pile up. */
+/** A check may take 8 s, or twice that; those that do must not hold up the others, nor pile up. */
 const maxUnderWay = 80;
 
-/** Looks at what is due, a bounded number a second, the owners in turn. Any number of processes may run it. */
+/** Checks what is due, a bounded number a second, the owners in turn. Any number of processes may run it. */
 export function startVerification(parts: VerifyParts): Loop {
   const { sql, log } = parts;
   const stopping = new AbortController();
   const underWay = new Set<Promise<void>>();
 
-  async function check(claim: Claim): Promise<void> {
+  async function checkDue(identity: DomainIdentity): Promise<void> {
     try {
-      const whole = claim.dkimKeys.length > 0 ? claim : await giveKey(claim);
-      if (whole) await checkClaim(parts, whole, { asked: false, signal: stopping.signal });
+      const whole = identity.dkimKeys.length > 0 ? identity : await giveKey(identity);
+      if (whole) await checkDomain(parts, whole, { asked: false, signal: stopping.signal });
     } catch (err) {
       // It is due again in two minutes.
       const level = isUnavailable(err) || stopping.signal.aborted ? 'warn' : 'error';
-      log[level]({ err, identityId: claim.id }, 'an identity could not be checked');
+      log[level]({ err, identityId: identity.id }, 'an identity could not be checked');
     }
   }
 
   /** One that was made before there were keys. */
-  async function giveKey({ ownerId, id }: Claim): Promise<Claim | undefined> {
+  async function giveKey({ ownerId, id }: DomainIdentity): Promise<DomainIdentity | undefined> {
     await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts.sealer, ownerId, id));
-    return findClaim(sql, ownerId, id);
+    return findDomainIdentity(sql, ownerId, id);
   }
 
-  function begin(claim: Claim): void {
-    const checking = check(claim).finally(() => underWay.delete(checking));
-    underWay.add(checking);
+  function begin(identity: DomainIdentity): void {
+    const started = checkDue(identity).finally(() => underWay.delete(started));
+    underWay.add(started);
   }
 
   async function work(): Promise<boolean> {
     // Room for one of each of many owners: who has many that are slow does not keep the others out.
     while (underWay.size > maxUnderWay - checksPerSecond) await Promise.race(underWay);
     const due = stopping.signal.aborted ? [] : await claimDue(sql, checksPerSecond);
-    for (const claim of due) {
-      begin(claim);
+    for (const identity of due) {
+      begin(identity);
       await pause(1000 / checksPerSecond, stopping.signal);
     }
     return due.length > 0;

@@ -1,14 +1,14 @@
 /**
- * The proof of domain identities: which are due for a look, how they stand, and who holds a value. A value's claims are
- * decided one at a time, so that never two owners hold it; a unique index stands behind that.
+ * The proof of domain identities: which are due for a look, how they stand, and who holds a value. The identities
+ * of one value are decided one at a time, so that never two owners hold it; a unique index stands behind that.
  */
 import { only, type Sql } from '../db/client.ts';
 
 export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
 export type IdentityStatus = (typeof identityStatuses)[number];
 
-/** A domain identity with all that a look at its DNS needs to know. */
-export interface Claim {
+/** A domain identity with all that a check of its DNS needs to know. */
+export interface DomainIdentity {
   id: string;
   ownerId: string;
   domain: string;
@@ -18,7 +18,7 @@ export interface Claim {
   dkimKeys: { selector: string; publicKey: string }[];
 }
 
-function claimColumns(sql: Sql) {
+function domainColumns(sql: Sql) {
   return sql`
     identities.id, identities.owner_id as "ownerId", identities.value_key as domain,
     identities.verification_token as token, identities.incoming_domain as "incomingDomain",
@@ -38,8 +38,8 @@ const maxOwners = 200;
  * Those that are due, theirs to check for two minutes: one of each owner, then a second of each, whoever has many. Of more
  * owners than that chance picks, so that nobody waits behind those who are always first. Not by owner: the loop works for all.
  */
-export async function claimDue(sql: Sql, limit: number): Promise<Claim[]> {
-  return sql<Claim[]>`
+export async function claimDue(sql: Sql, limit: number): Promise<DomainIdentity[]> {
+  return sql<DomainIdentity[]>`
     with owners as (
       select owner_id from identities where next_check_at <= now() group by owner_id order by random() limit ${maxOwners}
     ), candidates as materialized (
@@ -58,34 +58,42 @@ export async function claimDue(sql: Sql, limit: number): Promise<Claim[]> {
       pending_until = case when status = 'unverified' then now() + ${checkSeconds} * interval '1 second'
         else pending_until end
     where id = any (array(select id from picked))
-    returning ${claimColumns(sql)}`;
+    returning ${domainColumns(sql)}`;
 }
 
 /** From now on it shows as pending, unless it is verified: until the look ends that a person asked for, or is lost. */
-export async function showPending(sql: Sql, { ownerId, id }: Claim): Promise<void> {
+export async function showPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
   await sql`
     update identities set pending_until = now() + ${checkSeconds} * interval '1 second'
     where owner_id = ${ownerId} and id = ${id} and status in ('unverified', 'failed')`;
 }
 
 /** The look ended without a word. */
-export async function stopPending(sql: Sql, { ownerId, id }: Claim): Promise<void> {
+export async function stopPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
   await sql`
     update identities set pending_until = null
     where owner_id = ${ownerId} and id = ${id} and pending_until is not null`;
 }
 
-export async function findClaim(sql: Sql, ownerId: string, id: string): Promise<Claim | undefined> {
-  const [row] = await sql<Claim[]>`
-    select ${claimColumns(sql)} from identities
+export async function findDomainIdentity(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<DomainIdentity | undefined> {
+  const [row] = await sql<DomainIdentity[]>`
+    select ${domainColumns(sql)} from identities
     where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
   return row;
 }
 
 /** The same, held until the transaction ends: what a look says of it is decided before or after. */
-export async function holdClaim(sql: Sql, ownerId: string, id: string): Promise<Claim | undefined> {
+export async function holdDomainIdentity(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<DomainIdentity | undefined> {
   await sql`select from identities where owner_id = ${ownerId} and id = ${id} for no key update`;
-  return findClaim(sql, ownerId, id);
+  return findDomainIdentity(sql, ownerId, id);
 }
 
 /** How an identity stands. */
@@ -116,13 +124,13 @@ export interface Stored extends Standing {
 export interface Held {
   now: Date;
   /** As it is now: it may have changed since it was found. */
-  claim: Claim;
+  identity: DomainIdentity;
   mine: Stored;
   /** Who else holds the value verified. */
   holder: Stored | undefined;
 }
 
-/** All that is decided about a domain's claims is decided one after the other. Taken before any row of theirs. */
+/** Decisions about the identities of one domain are made one after the other. Taken before any row of theirs. */
 export async function holdDomain(sql: Sql, domain: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${`identity ${domain}`}, 0))`;
 }
@@ -131,7 +139,10 @@ export async function holdDomain(sql: Sql, domain: string): Promise<void> {
  * Holds a value until the transaction ends, and tells how the identity stands that is to be decided on, and which other one
  * holds the value verified. Undefined when the identity is gone.
  */
-export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promise<Held | undefined> {
+export async function holdValue(
+  sql: Sql,
+  { id, ownerId, domain }: DomainIdentity,
+): Promise<Held | undefined> {
   await holdDomain(sql, domain);
   // After the lock, so that what the one before us did is seen.
   const rows = await sql<Stored[]>`
@@ -143,14 +154,14 @@ export async function holdValue(sql: Sql, { id, ownerId, domain }: Claim): Promi
     order by id for no key update`;
   const mine = rows.find((row) => row.id === id);
   const now = await readClock(sql);
-  const claim = mine && (await findClaim(sql, ownerId, id));
-  return claim && { now, claim, mine, holder: rows.find((row) => row.id !== id) };
+  const identity = mine && (await findDomainIdentity(sql, ownerId, id));
+  return identity && { now, identity, mine, holder: rows.find((row) => row.id !== id) };
 }
 
 /** When a look begins, and who holds the value then; not by owner, since it may be another's. */
 export async function beginLook(
   sql: Sql,
-  { domain }: Claim,
+  { domain }: DomainIdentity,
 ): Promise<{ lookedAt: Date; holderId: string | null }> {
   return only(
     await sql<{ lookedAt: Date; holderId: string | null }[]>`
@@ -232,7 +243,7 @@ export async function saveRecords(
     where owner_id = ${ownerId} and id = ${id}`;
 }
 
-/** Whoever else claims the value may have it now, whoever's they are: also those who had been given up. */
+/** Other identities of the value, of whichever owner, may have it now: also those that had been given up. */
 export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
@@ -240,7 +251,7 @@ export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<
 }
 
 /** The holder's token stands after all: nobody, of whichever owner, is about to take the value over. */
-export async function dropTakeovers(sql: Sql, { id, domain }: Claim): Promise<void> {
+export async function dropTakeovers(sql: Sql, { id, domain }: DomainIdentity): Promise<void> {
   await sql`
     update identities set takeover_of = null, takeover_since = null
     where kind = 'domain' and value_key = ${domain} and takeover_of = ${id}`;

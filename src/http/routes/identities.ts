@@ -2,7 +2,7 @@
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
-import { tellFollowers } from '../../identities/save-check.ts';
+import { describeFollowers } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { readAddressOrDomain } from '../../net/address-or-domain.ts';
@@ -158,7 +158,11 @@ export function identityRoutes(
       if (!deleted) throw new Problem('not_found');
       const { domain, followers } = deleted;
       const lost = { ownerId, domain, to: 'unverified' };
-      for (const { message, ...about } of tellFollowers(followers, lost, 'The domain identity was deleted.'))
+      for (const { message, ...about } of describeFollowers(
+        followers,
+        lost,
+        'The domain identity was deleted.',
+      ))
         log.info(about, message);
       reply.code(204).send(null);
     },

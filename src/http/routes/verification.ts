@@ -4,12 +4,12 @@ import { Type } from 'typebox';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
-import { checkClaim, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
+import { checkDomain, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
 import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
-import { findClaim, readRecords, takeCheck } from '../../store/verification.ts';
+import { findDomainIdentity, readRecords, takeCheck } from '../../store/verification.ts';
 import type { App } from '../fastify.ts';
 import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
@@ -35,11 +35,11 @@ export function verificationRoutes(app: App, parts: AnswerParts & { verification
       const check = async () => {
         const identity = await findIdentity(sql, ownerId, id);
         if (!identity) throw new Problem('not_found');
-        const claim = await findClaim(sql, ownerId, identity.domain_identity_id ?? id);
-        if (!claim) throw new Problem('domain_needed');
-        const limited = await takeCheck(sql, ownerId, claim.id);
+        const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
+        if (!domain) throw new Problem('domain_needed');
+        const limited = await takeCheck(sql, ownerId, domain.id);
         if (limited) throw tooManyChecks(limited.waitSeconds);
-        await checkClaim(verification, claim, { asked: true, signal: abortedWith(reply) });
+        await checkDomain(verification, domain, { asked: true, signal: abortedWith(reply) });
       };
       await actAndAnswerOnce(parts, request, reply, check, async (sql) => {
         const checked = await findIdentity(sql, ownerId, id);
