@@ -1,8 +1,8 @@
 /** Look-ups where the operator's servers answer everything (POSTHORN_DNS_SERVERS), down to the judged records. */
 import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import { makeDkimKey } from '../src/identities/dkim.ts';
-import type { DnsRecord } from '../src/identities/dns-record.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
 import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 import { type Answer, startDns } from './dns.ts';

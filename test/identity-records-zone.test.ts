@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import type { DnsRecord } from '../src/identities/dns-record.ts';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import { decideRecords } from '../src/identities/records.ts';
 import { writeZone } from '../src/identities/zone.ts';
 

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
-import type { DnsRecord } from '../src/identities/dns-record.ts';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import type { Identity } from '../src/store/identities.ts';
 import { type DnsServer, startDns } from './dns.ts';
 import { type Answer, startTestService, type TestService, type TestUser, waitFor } from './harness.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createPublicKey, randomBytes, randomUUID } from 'node:crypto';
 import { describe, test } from 'node:test';
-import type { DnsRecord } from '../src/identities/dns-record.ts';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import type { Identity } from '../src/store/identities.ts';
 import { assertProblem, startTestService } from './harness.ts';
 import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';

@@ -1,8 +1,8 @@
 /** `posthorn identities`: adds, lists and verifies identities, beside a running service: the same rows, the same checks. */
 import type { Command } from 'commander';
 import type { Config } from '../config.ts';
+import type { DnsRecord } from '../contract/identity.ts';
 import type { Pool } from '../db/client.ts';
-import type { DnsRecord } from '../identities/dns-record.ts';
 import { makeLookup } from '../identities/lookup.ts';
 import { checkDomain, prepareProof } from '../identities/verify.ts';
 import { isUuid, newId } from '../lib/ids.ts';

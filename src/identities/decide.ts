@@ -3,8 +3,9 @@
  * docs/identity-states.md draws it. Guarantee: what could not be looked up never takes anything away from a verified
  * identity, and never hands one over.
  */
+
+import type { DnsRecord } from '../contract/identity.ts';
 import type { Standing } from '../store/verification.ts';
-import type { DnsRecord } from './dns-record.ts';
 import type { HolderToken } from './ownership.ts';
 
 export interface Decision extends Standing {

@@ -1,6 +1,5 @@
 /** A DNS record of a domain identity: the question for it, the answer, and what comes of that. */
 import type { DnsRecord } from '../contract/identity.ts';
-
 import type { DnsAnswer } from '../net/dns.ts';
 
 export interface Question {
@@ -18,7 +17,6 @@ export function questionKey({ type, name }: Question): string {
 /** By `questionKey`. */
 export type Answers = ReadonlyMap<string, Answer>;
 
-export type { DnsRecord };
 export type RecordStatus = DnsRecord['status'];
 
 /** What one answer says of one record. */

@@ -3,15 +3,11 @@
  * Guarantees: what could not be looked up is `unknown`, never missing; every record that is not right says in one sentence what
  * is wrong and what to do; what others wrote into DNS comes back printable and bounded.
  */
+
+import type { DnsRecord } from '../contract/identity.ts';
 import { type DkimKey, decideDkim, writeDkimRecord } from './dkim.ts';
 import { decideDmarc, mildestDmarc } from './dmarc.ts';
-import {
-  type Answers,
-  type DnsRecord,
-  type Question,
-  questionKey,
-  type RecordDecision,
-} from './dns-record.ts';
+import { type Answers, type Question, questionKey, type RecordDecision } from './dns-record.ts';
 import { plainName } from './names.ts';
 import { decideOwnershipRecord, ownershipQuestion, ownershipValue } from './ownership.ts';
 import { decideSpf } from './spf.ts';

@@ -2,6 +2,8 @@
  * Decides what comes of a check and saves it, for the identity that was checked and for the one that loses the domain to it,
  * inside the transaction that locks the domain. Guarantee: a takeover is one transaction, and the one who loses goes first.
  */
+
+import type { DnsRecord } from '../contract/identity.ts';
 import type { Sql } from '../db/client.ts';
 import { retireDkimKeys } from '../store/dkim-keys.ts';
 import {
@@ -15,7 +17,7 @@ import {
   wakeRivals,
 } from '../store/verification.ts';
 import { beginAgain, type Decision, decideLoss, decideStatus, isGone, markRecords } from './decide.ts';
-import { type Answer, type Answers, type DnsRecord, questionKey } from './dns-record.ts';
+import { type Answer, type Answers, questionKey } from './dns-record.ts';
 import { confirmOwnershipGone, findHolderToken, hasToken, ownershipQuestion } from './ownership.ts';
 import { decideRecords, questionsFor, type Wanted } from './records.ts';
 

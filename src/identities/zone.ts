@@ -2,7 +2,7 @@
  * DNS records as a zone file has them (RFC 1035 §5.1), to be pasted into one. Pure.
  * Guarantee: printable ASCII and line ends only, absolute names, no string over 255 bytes; parsing it gives the records back.
  */
-import type { DnsRecord } from './dns-record.ts';
+import type { DnsRecord } from '../contract/identity.ts';
 
 const titles: Record<DnsRecord['purpose'], string> = {
   ownership: 'Ownership: proves that the domain is yours',
