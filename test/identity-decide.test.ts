@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import {
   beginAgain,
   type Decision,
@@ -11,7 +12,7 @@ import {
   type Holder,
   markRecords,
 } from '../src/identities/decide.ts';
-import type { DnsRecord, RecordStatus } from '../src/identities/dns-record.ts';
+import type { RecordStatus } from '../src/identities/dns-record.ts';
 import type { HolderToken } from '../src/identities/ownership.ts';
 import type { Standing } from '../src/store/verification.ts';
 

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { createPublicKey } from 'node:crypto';
 import { describe, test } from 'node:test';
+import type { DnsRecord } from '../src/contract/identity.ts';
 import { makeDkimKey } from '../src/identities/dkim.ts';
-import type { Answer, Answers, DnsRecord } from '../src/identities/dns-record.ts';
+import type { Answer, Answers } from '../src/identities/dns-record.ts';
 import { confirmOwnershipGone, findHolderToken, type HolderToken } from '../src/identities/ownership.ts';
 import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
 

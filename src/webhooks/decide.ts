@@ -1,17 +1,16 @@
-/**
- * What becomes of a delivery after a try. Pure: time and chance come in as arguments. docs/delivery-states.md draws it.
- */
+/** What happens to a delivery after a try. Pure: time and chance are arguments. docs/delivery-states.md draws it. */
 import type { PostErrorCode, PostOutcome } from './post.ts';
+import { nextWaitSeconds } from './schedule.ts';
 
 /** Why a try failed, as the delivery log shows it; null for a success. */
 export type TryError = PostErrorCode | 'redirect' | 'gone' | 'rate_limited' | 'http_error';
 
-export interface Verdict {
+export interface Decision {
   status: 'pending' | 'delivered' | 'failed';
   /** Until the next try; null when there is none. */
   waitSeconds: number | null;
   error: TryError | null;
-  /** The receiver said that it is gone for good (410): the webhook is to be disabled. */
+  /** The receiver answered 410: the webhook is to be disabled. */
   gone: boolean;
 }
 
@@ -24,20 +23,18 @@ export function decide(
   scheduleSeconds: readonly number[],
   now: Date,
   random: () => number,
-): Verdict {
+): Decision {
   const error = outcome.kind === 'failure' ? outcome.error : errorOf(outcome.status);
   if (error === null) return { status: 'delivered', waitSeconds: null, error, gone: false };
   if (error === 'gone') return { status: 'failed', waitSeconds: null, error, gone: true };
 
-  const scheduled = scheduleSeconds[delivery.tries];
-  if (scheduled === undefined) return { status: 'failed', waitSeconds: null, error, gone: false };
-  // ±10 %, so that what failed together does not come back together.
-  const jittered = scheduled * (0.9 + 0.2 * random());
+  const scheduled = nextWaitSeconds(scheduleSeconds, delivery.tries, random);
+  if (scheduled === null) return { status: 'failed', waitSeconds: null, error, gone: false };
   const asked =
     outcome.kind === 'answer' && [429, 503].includes(outcome.status)
       ? readRetryAfter(outcome.retryAfter, readDate(outcome.headers.date) ?? now)
       : 0;
-  return { status: 'pending', waitSeconds: Math.max(jittered, asked), error, gone: false };
+  return { status: 'pending', waitSeconds: Math.max(scheduled, asked), error, gone: false };
 }
 
 function errorOf(status: number): TryError | null {
@@ -48,8 +45,8 @@ function errorOf(status: number): TryError | null {
 }
 
 /**
- * Seconds or a date (RFC 9110 §10.2.3), up to a day; 0 when it says nothing of use. A date is one of the receiver's clock, so
- * it is held against what that clock showed when it answered, where it says: ours may be off.
+ * `Retry-After` is seconds or a date (RFC 9110 §10.2.3). Returns seconds, a day at most; 0 when the field is missing or
+ * unusable. The date is by the receiver's clock, so it is compared with the answer's `Date` where there is one.
  */
 function readRetryAfter(text: string | null, now: Date): number {
   if (text === null) return 0;
@@ -59,7 +56,7 @@ function readRetryAfter(text: string | null, now: Date): number {
   return Math.min(Math.max(seconds, 0), maxRetryAfterSeconds);
 }
 
-/** A date has the name of its month; what Date.parse makes of other things is nobody's meaning. */
+/** Only text with a month's name: Date.parse also accepts text that nobody means as a date. */
 function readDate(text: string | undefined): Date | null {
   const time = text !== undefined && /[a-z]{3}/i.test(text) ? Date.parse(text) : Number.NaN;
   return Number.isNaN(time) ? null : new Date(time);

@@ -19,7 +19,7 @@ import {
   renewLeases,
 } from '../store/deliveries.ts';
 import { Bodies, type LentBody, type TellData } from './bodies.ts';
-import { decide, type Verdict } from './decide.ts';
+import { type Decision, decide } from './decide.ts';
 import { KnownTargets } from './known-targets.ts';
 import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
 import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
@@ -193,34 +193,39 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     const outcome = await postSigned(parts, target, { id: delivery.eventId, body }, trace?.headers);
     // Cut by our own end: it says nothing about the receiver, and the delivery is given back.
     if (cut) return;
-    const verdict = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
-    trace?.end(delivery, target, outcome, verdict);
-    settle(delivery, target, outcome, verdict, startedAt);
+    const decision = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
+    trace?.end(delivery, target, outcome, decision);
+    settle(delivery, target, outcome, decision, startedAt);
   }
 
   function settle(
     delivery: ClaimedDelivery,
     target: SigningTarget,
     outcome: PostOutcome,
-    verdict: Verdict,
+    decision: Decision,
     startedAt: number,
   ): void {
     const { id, token, tries, webhookId } = delivery;
-    metrics.tries.inc({ outcome: verdict.error ?? 'delivered' });
+    metrics.tries.inc({ outcome: decision.error ?? 'delivered' });
     metrics.trySeconds.observe(outcome.durationMs / 1000);
-    if (verdict.error) tell(delivery, outcome, verdict);
-    recorder.add({ record: { id, token, tries, startedAt, ...toResult(outcome, verdict) }, target, verdict });
-    giveBack(lanes.settle(webhookId, verdict.error === null, performance.now()));
+    if (decision.error) tell(delivery, outcome, decision);
+    recorder.add({
+      record: { id, token, tries, startedAt, ...toResult(outcome, decision) },
+      target,
+      decision,
+    });
+    giveBack(lanes.settle(webhookId, decision.error === null, performance.now()));
     tryNext();
     const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(webhookId, performance.now());
     if (more) claiming.wake();
   }
 
-  function tell({ webhookId, eventId, id }: ClaimedDelivery, outcome: PostOutcome, verdict: Verdict): void {
+  function tell({ webhookId, eventId, id }: ClaimedDelivery, outcome: PostOutcome, decision: Decision): void {
     const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
-    const next = verdict.waitSeconds === null ? 'given up' : `again in ${Math.round(verdict.waitSeconds)} s`;
+    const next =
+      decision.waitSeconds === null ? 'given up' : `again in ${Math.round(decision.waitSeconds)} s`;
     log.warn(
-      { webhookId, eventId, deliveryId: id, error: verdict.error },
+      { webhookId, eventId, deliveryId: id, error: decision.error },
       `delivery failed: ${why}; ${next}`,
     );
   }

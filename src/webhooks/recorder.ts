@@ -12,7 +12,7 @@ import {
   type TriedDelivery,
 } from '../store/deliveries.ts';
 import { disableGone, noteFailures, noteRecoveries } from '../store/targets.ts';
-import type { Verdict } from './decide.ts';
+import type { Decision } from './decide.ts';
 import type { SigningTarget } from './try.ts';
 
 /** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
@@ -24,7 +24,7 @@ const maxFailing = 10_000;
 export interface Tried {
   record: TriedDelivery;
   target: SigningTarget;
-  verdict: Verdict;
+  decision: Decision;
 }
 
 interface RecorderParts {
@@ -105,19 +105,19 @@ export class Recorder {
     const { sql } = this.#parts;
     // First: of a batch with both, a success is what "nothing but failure" must not overlook.
     const recovered = batch
-      .filter(({ verdict, target }) => verdict.error === null && this.#isFailing(target))
+      .filter(({ decision, target }) => decision.error === null && this.#isFailing(target))
       .map(({ target }) => target.id);
     if (recovered.length > 0) {
       await this.#untilDone('noting recoveries', () => noteRecoveries(sql, recovered));
       for (const id of recovered) this.#failing.delete(id);
     }
-    const failed = batch.filter(({ verdict }) => verdict.error !== null).map(({ target }) => target.id);
+    const failed = batch.filter(({ decision }) => decision.error !== null).map(({ target }) => target.id);
     if (failed.length > 0) {
       await this.#untilDone('noting failures', () => noteFailures(sql, failed));
       if (this.#failing.size > maxFailing) this.#failing.clear();
       for (const id of failed) this.#failing.add(id);
     }
-    const gone = batch.filter(({ verdict }) => verdict.gone).map(({ target }) => target);
+    const gone = batch.filter(({ decision }) => decision.gone).map(({ target }) => target);
     if (gone.length > 0) await this.#untilDone('disabling webhooks', () => disableGone(sql, gone));
   }
 

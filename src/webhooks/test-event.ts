@@ -37,9 +37,9 @@ export async function tryWebhook(
   const trace = parts.tracer && traceTry(parts.tracer, event.id, asking);
   const signing = openTarget(target, parts.sealer);
   const outcome = await postSigned(parts, signing, { id: event.id, body }, trace?.headers);
-  const verdict = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
-  trace?.end({ eventId: event.id, tries: 0 }, signing, outcome, verdict);
-  return { webhook, event, result: toResult(outcome, verdict) };
+  const decision = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
+  trace?.end({ eventId: event.id, tries: 0 }, signing, outcome, decision);
+  return { webhook, event, result: toResult(outcome, decision) };
 }
 
 /** Writes the event, its delivery and its attempt, all over by then. */

@@ -1,7 +1,7 @@
 /** The span of one try, in the trace of its event, and the headers with which the receiver can continue the trace. */
 import type { Span } from '@opentelemetry/api';
 import type { Tracer } from '../lib/tracing.ts';
-import type { Verdict } from './decide.ts';
+import type { Decision } from './decide.ts';
 import type { PostOutcome } from './post.ts';
 import type { SigningTarget } from './try.ts';
 
@@ -17,7 +17,7 @@ export function traceTry(tracer: Tracer, eventId: string, asking?: Span) {
       tried: { id?: string; eventId: string; tries: number },
       target: SigningTarget,
       outcome: PostOutcome,
-      { error }: Verdict,
+      { error }: Decision,
     ): void {
       if (!span.isRecording()) return;
       const attributes = {

@@ -3,7 +3,7 @@ import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/secrets.ts';
 import type { TryResult } from '../store/deliveries.ts';
 import type { Target } from '../store/targets.ts';
-import type { Verdict } from './decide.ts';
+import type { Decision } from './decide.ts';
 import type { Poster, PostOutcome } from './post.ts';
 import { secretContext } from './secret.ts';
 import { signatureHeaders, signingKey } from './sign.ts';
@@ -36,14 +36,14 @@ export function postSigned(
   });
 }
 
-export function toResult(outcome: PostOutcome, verdict: Verdict): TryResult {
+export function toResult(outcome: PostOutcome, decision: Decision): TryResult {
   return {
-    status: verdict.status,
-    waitSeconds: verdict.waitSeconds,
+    status: decision.status,
+    waitSeconds: decision.waitSeconds,
     durationMs: Math.round(outcome.durationMs),
     responseStatus: outcome.status ?? null,
     responseHeaders: outcome.headers ? JSON.stringify(outcome.headers) : null,
     responseBody: outcome.body ?? null,
-    error: verdict.error,
+    error: decision.error,
   };
 }

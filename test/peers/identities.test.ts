@@ -1,7 +1,7 @@
 /** Proof by records in a real name server, changed while it runs: a zone with signatures and one without. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { DnsRecord } from '../../src/identities/dns-record.ts';
+import type { DnsRecord } from '../../src/contract/identity.ts';
 import { makeLookup } from '../../src/identities/lookup.ts';
 import type { Identity } from '../../src/store/identities.ts';
 import { startTestService } from '../harness.ts';
