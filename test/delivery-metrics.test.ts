@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { countBacklog, readOldestPending } from '../src/store/backlog.ts';
-import { defaultLimits } from '../src/webhooks/lanes.ts';
+import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { deliveryKey, startTestDelivery, startTestService, waitFor } from './harness.ts';
 import { answer, hang, type ReceivedRequest, reset, startReceiver } from './receiver.ts';
 
@@ -133,8 +133,8 @@ describe('a process', () => {
     const webhook = await idle.makeWebhook(receiver.url('/parked'));
     for (let index = 0; index < 30; index++) await idle.makeEvent();
     const limits = {
-      ...defaultLimits,
-      perWebhook: 2,
+      ...deliveryLimits,
+      perLane: 2,
       breakerFailures: 4,
       breakerPauseMs: 200,
       maxBreakerPauseMs: 400,

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import net from 'node:net';
 import { after, describe, test } from 'node:test';
-import { defaultLimits } from '../src/webhooks/lanes.ts';
+import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { deliveryKey, startTestDelivery, startTestService, type TestUser, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
 
@@ -111,7 +111,7 @@ describe('an orderly stop', () => {
   test('finishes what is under way and gives back at once what was not tried', async () => {
     const gate = makeGate('/drain');
     const { owner, webhook } = await prepare('/drain', 6);
-    const limits = { ...defaultLimits, perWebhook: 2, maxWindow: 2 };
+    const limits = { ...deliveryLimits, perLane: 2, maxWindow: 2 };
     const loop = startTestDelivery(service.databaseUrl, { limits: { ...limits, perProcess: 1 } });
     await receiver.received(1, at('/drain'));
     const stopping = loop.stop();

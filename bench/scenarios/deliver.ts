@@ -1,5 +1,5 @@
 /** 20,000 events of 4 KB to one webhook: claimed, signed, posted, recorded; against the same POSTs and no database. */
-import { defaultLimits } from '../../src/webhooks/lanes.ts';
+import { deliveryLimits } from '../../src/webhooks/deliver.ts';
 import { startDeliveryBench } from '../deliveries.ts';
 import { startChild } from '../processes.ts';
 import { alternate, type Bench, type Round } from '../scenario.ts';
@@ -11,7 +11,7 @@ const count = 20_000;
 
 export async function run(bench: Bench): Promise<Round[]> {
   const deliveries = await startDeliveryBench(bench);
-  const args = [deliveries.origin, String(defaultLimits.perWebhook)];
+  const args = [deliveries.origin, String(deliveryLimits.perLane)];
   const control = startChild(bench, new URL('./deliver.control.ts', import.meta.url), args);
   const webhooks = await deliveries.makeWebhooks(1);
   await deliveries.queue(webhooks, count);

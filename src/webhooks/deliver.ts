@@ -21,7 +21,7 @@ import {
 import { Bodies, type LentBody, type TellData } from './bodies.ts';
 import { type Decision, decide } from './decide.ts';
 import { KnownTargets } from './known-targets.ts';
-import { defaultLimits, type LaneLimits, Lanes } from './lanes.ts';
+import { type LaneLimits, Lanes } from './lanes.ts';
 import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
 import { Recorder } from './recorder.ts';
 import { traceTry } from './trace.ts';
@@ -39,6 +39,16 @@ export interface DeliveryParts {
   tracer?: Tracer | null;
   limits?: LaneLimits;
 }
+
+export const deliveryLimits: LaneLimits = {
+  perLane: 16,
+  perProcess: 1024,
+  maxWindow: 512,
+  maxAhead: 2048,
+  breakerFailures: 10,
+  breakerPauseMs: 1000,
+  maxBreakerPauseMs: 60_000,
+};
 
 export interface DeliveryLoop {
   /** Something may be ready: look now. */
@@ -60,8 +70,8 @@ const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const { sql, poster, log, metrics, tracer = null } = parts;
-  const limits = parts.limits ?? defaultLimits;
-  const lanes = new Lanes(limits);
+  const limits = parts.limits ?? deliveryLimits;
+  const lanes = new Lanes<ClaimedDelivery>(limits, ({ webhookId }) => webhookId);
   const bodies = new Bodies(parts);
   const targets = new KnownTargets(parts);
   /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
@@ -74,7 +84,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   let cut = false;
 
   async function claim(): Promise<boolean> {
-    metrics.parkedWebhooks.set(lanes.parked);
+    metrics.parkedWebhooks.set(lanes.parkedCount);
     if (stopping || recorder.waiting > maxUnrecorded) return false;
     unfinished = !lanes.hasRoom();
     if (unfinished) return false;
@@ -85,7 +95,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       token: randomUUID(),
       after,
       allowances,
-      allowance: limits.perWebhook,
+      allowance: limits.perLane,
       maxWebhooks: maxWebhooksPerClaim,
     });
     // Our own lease ran out while its try is still under way: it goes on.
@@ -153,7 +163,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       if (!lent) return 'gone';
       // Again: a large body may have been waited for.
       const target = await readTarget(webhookId);
-      if (target && !lanes.isParked(webhookId, performance.now())) return { target, ...lent };
+      if (target && !lanes.isPaused(webhookId, performance.now())) return { target, ...lent };
     } catch (err) {
       log.warn({ err, deliveryId: delivery.id }, 'what a try needs could not be read; it is given back');
     }
@@ -168,13 +178,13 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
 
   /** Its webhook was turned off or deleted, or cannot be read: what was claimed for it goes back untried. */
   function letWait(delivery: ClaimedDelivery): void {
-    lanes.skip(delivery.webhookId);
-    giveBack([delivery, ...lanes.empty(delivery.webhookId)]);
+    lanes.finishUntried(delivery.webhookId);
+    giveBack([delivery, ...lanes.removeWaiting(delivery.webhookId)]);
   }
 
   function cancel(delivery: ClaimedDelivery): void {
     log.warn({ deliveryId: delivery.id, eventId: delivery.eventId }, 'delivery cancelled: its event is gone');
-    lanes.skip(delivery.webhookId);
+    lanes.finishUntried(delivery.webhookId);
     leases.delete(delivery.id);
     void recorder.cancel(delivery);
   }
@@ -184,7 +194,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     const leasedAt = leases.get(delivery.id)?.leasedAt ?? Number.NEGATIVE_INFINITY;
     if (leasedAt < startedAt - safeLeaseMs) {
       // Not renewed for too long: the database was away, or we were, and another process may have it by now.
-      lanes.skip(delivery.webhookId);
+      lanes.finishUntried(delivery.webhookId);
       return giveBack([delivery]);
     }
     if (delivery.isNew)
@@ -214,7 +224,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
       target,
       decision,
     });
-    giveBack(lanes.settle(webhookId, decision.error === null, performance.now()));
+    giveBack(lanes.finish(webhookId, decision.error === null, performance.now()));
     tryNext();
     const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(webhookId, performance.now());
     if (more) claiming.wake();
@@ -279,7 +289,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     const end = performance.now() + drainMs;
     recorder.finishBy(end);
     await Promise.all([claiming.stop(), promoting.stop()]);
-    await giveBack(lanes.emptyAll());
+    await giveBack(lanes.removeAllWaiting());
     while (lanes.running > 0 && performance.now() < end)
       await new Promise((resolve) => setTimeout(resolve, 20));
     // Cuts what is still under way, so that it is not tried twice at once when another process claims it.

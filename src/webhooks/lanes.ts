@@ -1,253 +1,216 @@
 /**
- * Fairness. Every webhook with work in this process has a lane of its own: a cap on tries under way, a window of what may
- * be claimed ahead, and a breaker. One slow or dead webhook fills its own lane and no other. No input or output here; time
- * comes in as an argument.
+ * Keeps a slow or dead receiver apart from the others. Jobs for one receiver have one lane key (a webhook's id, say) and so
+ * share a lane. What a receiver does wrong costs only its own lane:
+ * - it holds at most `perLane` of the `perProcess` tries, and lanes take turns, however long their queues are;
+ * - a lane that empties slowly may claim little ahead, and nothing until half of that is tried;
+ * - a lane that only fails is parked by its breaker: its jobs go back to the database, and one at a time probes.
+ * Pure: no input or output, and time is an argument.
  */
-import type { ClaimedDelivery } from '../store/deliveries.ts';
+import { Breaker, type BreakerLimits } from './breaker.ts';
 
-export interface LaneLimits {
-  /** Tries under way at once, for one webhook and in all. */
-  perWebhook: number;
+export interface LaneLimits extends BreakerLimits {
+  /** Tries under way at once: in one lane, and in this process. */
+  perLane: number;
   perProcess: number;
-  /** Most that is claimed ahead for one webhook that keeps up, and about how much for all of them. */
+  /** Jobs claimed ahead: at most for one lane, and about so many for all lanes. */
   maxWindow: number;
   maxAhead: number;
-  /** Failures in a row that open the breaker; it is then tried again after a pause that doubles each time. */
-  breakerFailures: number;
-  breakerPauseMs: number;
-  maxBreakerPauseMs: number;
 }
 
-export const defaultLimits: LaneLimits = {
-  perWebhook: 16,
-  perProcess: 1024,
-  maxWindow: 512,
-  maxAhead: 2048,
-  breakerFailures: 10,
-  breakerPauseMs: 1000,
-  maxBreakerPauseMs: 60_000,
-};
-
-interface Lane {
-  webhookId: string;
-  queue: ClaimedDelivery[];
+interface Lane<Job> {
+  key: string;
+  /** Claimed and not tried yet, in order. */
+  waiting: Job[];
   running: number;
+  /** How many jobs the lane may have claimed. */
   window: number;
   filledAt: number;
-  /** The last claim took all it might, so there may be more to claim. */
-  more: boolean;
-  /** Failures in a row, and when the last one was. */
-  failures: number;
-  failedAt: number;
-  /** How often it was parked since the last success, and until when it is. */
-  parks: number;
-  parkedUntil: number;
+  /** The last claim took all that it was allowed, so the database may have more. */
+  mayHaveMore: boolean;
+  breaker: Breaker;
 }
 
-/** A lane that takes this long or less to empty its window may claim further ahead. */
+/** A lane that empties its window within this time may claim further ahead. */
 const quickMs = 500;
 
-/** Claimed and not yet tried to its end. */
-function here(lane: Lane): number {
-  return lane.queue.length + lane.running;
+function claimedCount(lane: Lane<unknown>): number {
+  return lane.waiting.length + lane.running;
 }
 
-export class Lanes {
+export class Lanes<Job> {
   readonly #limits: LaneLimits;
-  readonly #lanes = new Map<string, Lane>();
-  /** Lanes with something to try and room to try it, in turn. */
-  readonly #runnable = new Set<Lane>();
+  readonly #laneOf: (job: Job) => string;
+  readonly #lanes = new Map<string, Lane<Job>>();
+  /** Lanes with a job to try and room to try it, in the order of their turns. */
+  readonly #runnable = new Set<Lane<Job>>();
   #running = 0;
 
-  constructor(limits: LaneLimits) {
+  constructor(limits: LaneLimits, laneOf: (job: Job) => string) {
     this.#limits = limits;
+    this.#laneOf = laneOf;
   }
 
   get running(): number {
     return this.#running;
   }
 
-  get parked(): number {
-    return [...this.#lanes.values()].filter((lane) => lane.parks > 0).length;
+  get parkedCount(): number {
+    return [...this.#lanes.values()].filter(({ breaker }) => breaker.isOpen).length;
   }
 
-  /** Whether to claim more: not while as many lanes as there are places have something to try at once. */
+  /** Whether to claim more: not while every place for a try has a lane that waits for it. */
   hasRoom(): boolean {
     return this.#runnable.size < this.#limits.perProcess;
   }
 
-  /** How many each webhook may claim now; one that has no lane may claim `perWebhook`. */
+  /** How many jobs each lane may claim now. A key that is missing here has no lane, and may claim `perLane`. */
   allowances(nowMs: number): Map<string, number> {
     for (const lane of this.#lanes.values())
-      if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.webhookId);
+      if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.key);
     const bound = this.#windowBound();
-    return new Map(
-      [...this.#lanes.values()].map((lane) => [lane.webhookId, this.#allowance(lane, bound, nowMs)]),
-    );
+    return new Map([...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, bound, nowMs)]));
   }
 
-  /** What is claimed ahead in all is shared out among the lanes that have work, or had a moment ago; parked ones take no part. */
+  /** The lanes that have work, or had a moment ago, share `maxAhead`; parked lanes take no part. */
   #windowBound(): number {
-    const { perWebhook, maxWindow, maxAhead } = this.#limits;
+    const { perLane, maxWindow, maxAhead } = this.#limits;
     let busy = 0;
-    for (const lane of this.#lanes.values()) if (lane.parks === 0 && (lane.more || here(lane) > 0)) busy += 1;
-    return Math.max(perWebhook, Math.min(maxWindow, Math.floor(maxAhead / Math.max(1, busy))));
+    for (const lane of this.#lanes.values())
+      if (!lane.breaker.isOpen && (lane.mayHaveMore || claimedCount(lane) > 0)) busy += 1;
+    return Math.max(perLane, Math.min(maxWindow, Math.floor(maxAhead / Math.max(1, busy))));
   }
 
-  /** An idle lane needs no memory, but of how quick it was a moment ago or how badly it did a while ago. */
-  #isForgettable(lane: Lane, nowMs: number): boolean {
-    if (here(lane) > 0) return false;
-    const keptUntil =
-      lane.failures > 0
-        ? Math.max(lane.parkedUntil, lane.failedAt) + this.#limits.maxBreakerPauseMs
-        : lane.filledAt + quickMs;
-    return keptUntil < nowMs;
+  /** An idle lane is kept while it matters how quick it was, or how it failed. */
+  #isForgettable(lane: Lane<Job>, nowMs: number): boolean {
+    return claimedCount(lane) === 0 && Math.max(lane.filledAt + quickMs, lane.breaker.rememberUntil) < nowMs;
   }
 
-  #allowance(lane: Lane, bound: number, nowMs: number): number {
+  #allowance(lane: Lane<Job>, bound: number, nowMs: number): number {
     if (!this.#mayClaim(lane, nowMs)) return 0;
-    return lane.parks > 0 ? 1 : Math.max(0, this.#nextWindow(lane, bound, nowMs) - here(lane));
+    return lane.breaker.isOpen ? 1 : Math.max(0, this.#nextWindow(lane, bound, nowMs) - claimedCount(lane));
   }
 
-  /** In halves of a window at least: many small claims cost more than few large ones. A parked lane gets one, to probe with. */
-  #mayClaim(lane: Lane, nowMs: number): boolean {
-    if (lane.parks > 0) return lane.parkedUntil <= nowMs && here(lane) === 0;
-    return here(lane) * 2 <= lane.window;
+  /** Half a window at least: many small claims cost more than few large ones. A parked lane claims one job, as a probe. */
+  #mayClaim(lane: Lane<Job>, nowMs: number): boolean {
+    if (lane.breaker.isOpen) return !lane.breaker.isPaused(nowMs) && claimedCount(lane) === 0;
+    return claimedCount(lane) * 2 <= lane.window;
   }
 
-  /** A lane that was quick to empty what it was given may claim further ahead, and a slow one less far. */
-  #nextWindow(lane: Lane, bound: number, nowMs: number): number {
+  /** Twice as far ahead for a lane that was quick to empty its window, half as far for a slow one. */
+  #nextWindow(lane: Lane<Job>, bound: number, nowMs: number): number {
     const isQuick = nowMs - lane.filledAt < quickMs;
-    const wanted = !lane.more ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
-    return Math.max(this.#limits.perWebhook, Math.min(wanted, bound));
+    const wanted = !lane.mayHaveMore ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
+    return Math.max(this.#limits.perLane, Math.min(wanted, bound));
   }
 
-  /** Takes in what a claim gave, which asked for these allowances at that moment. Returns what is to be given back. */
+  /** Takes in the jobs of a claim, which asked for these allowances at `askedAt`. Returns the jobs to release. */
   fill(
-    claimed: readonly ClaimedDelivery[],
+    claimed: readonly Job[],
     asked: ReadonlyMap<string, number>,
     askedAt: number,
     nowMs: number,
-  ): ClaimedDelivery[] {
-    const got = new Map<string, number>();
-    const back: ClaimedDelivery[] = [];
+  ): readonly Job[] {
+    const counts = new Map<Lane<Job>, number>();
+    const toRelease: Job[] = [];
     const bound = this.#windowBound();
-    for (const delivery of claimed) {
-      const lane = this.#lanes.get(delivery.webhookId) ?? this.#open(delivery.webhookId);
-      got.set(lane.webhookId, (got.get(lane.webhookId) ?? 0) + 1);
-      // Parked while the claim was under way.
-      if (this.isParked(lane.webhookId, nowMs)) back.push(delivery);
-      else lane.queue.push(delivery);
+    for (const job of claimed) {
+      const key = this.#laneOf(job);
+      const lane = this.#lanes.get(key) ?? this.#open(key);
+      counts.set(lane, (counts.get(lane) ?? 0) + 1);
+      // The lane may have been parked while the claim was under way.
+      if (lane.breaker.isPaused(nowMs)) toRelease.push(job);
+      else lane.waiting.push(job);
       this.#enlist(lane);
     }
     for (const lane of this.#lanes.values()) {
-      const allowance = asked.get(lane.webhookId) ?? this.#limits.perWebhook;
+      const allowance = asked.get(lane.key) ?? this.#limits.perLane;
       if (allowance === 0) continue;
-      const count = got.get(lane.webhookId) ?? 0;
-      if (count > 0 && lane.parks === 0) lane.window = this.#nextWindow(lane, bound, askedAt);
+      const count = counts.get(lane) ?? 0;
+      if (count > 0 && !lane.breaker.isOpen) lane.window = this.#nextWindow(lane, bound, askedAt);
       if (count > 0) lane.filledAt = nowMs;
-      lane.more = count >= allowance;
+      lane.mayHaveMore = count >= allowance;
     }
-    return back;
+    return toRelease;
   }
 
-  /** Whether a claim for this webhook is worth its while now. */
-  wantsMore(webhookId: string, nowMs: number): boolean {
-    const lane = this.#lanes.get(webhookId);
-    return lane?.more === true && this.hasRoom() && this.#mayClaim(lane, nowMs);
+  /** Whether a claim now is worth its cost to this lane. */
+  wantsMore(key: string, nowMs: number): boolean {
+    const lane = this.#lanes.get(key);
+    return lane?.mayHaveMore === true && this.hasRoom() && this.#mayClaim(lane, nowMs);
   }
 
-  #open(webhookId: string): Lane {
-    const lane = {
-      webhookId,
-      queue: [],
+  #open(key: string): Lane<Job> {
+    const lane: Lane<Job> = {
+      key,
+      waiting: [],
       running: 0,
-      window: this.#limits.perWebhook,
+      window: this.#limits.perLane,
       filledAt: Number.NEGATIVE_INFINITY,
-      more: false,
-      failures: 0,
-      failedAt: 0,
-      parks: 0,
-      parkedUntil: 0,
+      mayHaveMore: false,
+      breaker: new Breaker(this.#limits),
     };
-    this.#lanes.set(webhookId, lane);
+    this.#lanes.set(key, lane);
     return lane;
   }
 
-  #enlist(lane: Lane): void {
-    if (lane.queue.length > 0 && lane.running < this.#limits.perWebhook) this.#runnable.add(lane);
+  #enlist(lane: Lane<Job>): void {
+    if (lane.waiting.length > 0 && lane.running < this.#limits.perLane) this.#runnable.add(lane);
   }
 
-  /** The next delivery to try, lanes taking turns; undefined when there is none or no room. */
-  take(): ClaimedDelivery | undefined {
+  /** The next job to try; undefined when none waits or there is no room. */
+  take(): Job | undefined {
     if (this.#running >= this.#limits.perProcess) return undefined;
     const [lane] = this.#runnable;
-    const delivery = lane?.queue.shift();
-    if (!lane || !delivery) return undefined;
+    const job = lane?.waiting.shift();
+    if (!lane || !job) return undefined;
     this.#runnable.delete(lane);
     lane.running += 1;
     this.#running += 1;
     this.#enlist(lane);
-    return delivery;
+    return job;
   }
 
-  /** A try has ended. Returns what was claimed ahead and is to be given back, when that parks the lane. */
-  settle(webhookId: string, ok: boolean, nowMs: number): ClaimedDelivery[] {
-    const lane = this.#lanes.get(webhookId);
+  /** A try in this lane has ended. Returns the jobs to release: all that wait, when this failure parks the lane. */
+  finish(key: string, isHealthy: boolean, nowMs: number): readonly Job[] {
+    const lane = this.#lanes.get(key);
     if (!lane) return [];
+    if (isHealthy) lane.breaker.succeed();
+    else lane.window = this.#limits.perLane;
+    const toRelease = !isHealthy && lane.breaker.fail(nowMs) ? this.#removeWaiting(lane) : [];
+    this.#leave(lane);
+    return toRelease;
+  }
+
+  /** A job that was taken is not tried after all: that is neither a success nor a failure. */
+  finishUntried(key: string): void {
+    const lane = this.#lanes.get(key);
+    if (lane) this.#leave(lane);
+  }
+
+  #leave(lane: Lane<Job>): void {
     lane.running -= 1;
     this.#running -= 1;
-    if (ok) {
-      lane.failures = 0;
-      lane.parks = 0;
-    }
-    const back = ok ? [] : this.#fail(lane, nowMs);
-    this.#enlist(lane);
-    return back;
-  }
-
-  /** What was taken is not tried after all. */
-  skip(webhookId: string): void {
-    const lane = this.#lanes.get(webhookId);
-    if (!lane) return;
-    lane.running -= 1;
-    this.#running -= 1;
     this.#enlist(lane);
   }
 
-  #fail(lane: Lane, nowMs: number): ClaimedDelivery[] {
-    lane.failures += 1;
-    lane.failedAt = nowMs;
-    lane.window = this.#limits.perWebhook;
-    const probeFailed = lane.parks > 0 && lane.parkedUntil <= nowMs;
-    if (!probeFailed && (lane.parks > 0 || lane.failures < this.#limits.breakerFailures)) return [];
-    lane.parkedUntil =
-      nowMs + Math.min(this.#limits.breakerPauseMs * 2 ** lane.parks, this.#limits.maxBreakerPauseMs);
-    lane.parks += 1;
-    return this.#empty(lane);
+  isPaused(key: string, nowMs: number): boolean {
+    return this.#lanes.get(key)?.breaker.isPaused(nowMs) === true;
   }
 
-  /** Whether its breaker is open: nothing is to be tried but the probe. */
-  isParked(webhookId: string, nowMs: number): boolean {
-    const lane = this.#lanes.get(webhookId);
-    return lane !== undefined && lane.parks > 0 && lane.parkedUntil > nowMs;
+  /** Removes and returns the jobs of this lane that were not tried. */
+  removeWaiting(key: string): Job[] {
+    const lane = this.#lanes.get(key);
+    return lane ? this.#removeWaiting(lane) : [];
   }
 
-  /** What was claimed for this webhook and not tried, to be given back. */
-  empty(webhookId: string): ClaimedDelivery[] {
-    const lane = this.#lanes.get(webhookId);
-    return lane ? this.#empty(lane) : [];
-  }
-
-  #empty(lane: Lane): ClaimedDelivery[] {
-    const back = lane.queue;
-    lane.queue = [];
+  #removeWaiting(lane: Lane<Job>): Job[] {
+    const { waiting } = lane;
+    lane.waiting = [];
     this.#runnable.delete(lane);
-    return back;
+    return waiting;
   }
 
-  /** Everything that was claimed and not tried, to be given back at the end. */
-  emptyAll(): ClaimedDelivery[] {
-    return [...this.#lanes.values()].flatMap((lane) => this.#empty(lane));
+  removeAllWaiting(): Job[] {
+    return [...this.#lanes.values()].flatMap((lane) => this.#removeWaiting(lane));
   }
 }
