@@ -161,7 +161,7 @@ describe('a database that goes away', () => {
     wire.cut();
     gate.open();
     await waitFor('a word in the log', () =>
-      loop.logged.some(({ msg }) => /recording tries/.test(String(msg))),
+      loop.logged.some(({ msg }) => /recording deliveries/.test(String(msg))),
     );
     assert.deepEqual(await list(owner, webhook, '?status=delivered'), []);
     wire.mend();
@@ -182,7 +182,7 @@ describe('a database that goes away', () => {
     wire.cut();
     gate.open();
     await waitFor('a word in the log', () =>
-      loop.logged.some(({ msg }) => /recording tries/.test(String(msg))),
+      loop.logged.some(({ msg }) => /recording deliveries/.test(String(msg))),
     );
     await loop.stop();
     assert.ok(loop.logged.some(({ msg }) => /leases will run out instead/.test(String(msg))));

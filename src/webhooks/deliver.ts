@@ -12,14 +12,19 @@ import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import {
   type ClaimedDelivery,
+  cancelDeliveries,
   claimDeliveries,
   type Lease,
   leaseSeconds,
   promoteDue,
+  recordTries,
+  releaseLeases,
   renewLeases,
+  type TriedDelivery,
 } from '../store/deliveries.ts';
 import { Bodies, type LentBody, type TellData } from './bodies.ts';
 import { type Decision, decide } from './decide.ts';
+import { type TriedWebhook, WebhookHealth } from './health.ts';
 import { KnownTargets } from './known-targets.ts';
 import { type LaneLimits, Lanes } from './lanes.ts';
 import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
@@ -76,7 +81,15 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const targets = new KnownTargets(parts);
   /** Everything claimed here and not yet recorded, and when its lease was last renewed. */
   const leases = new Map<string, Lease & { leasedAt: number }>();
-  const recorder = new Recorder({ sql, log, onRecorded: forget });
+  const health = new WebhookHealth(sql);
+  const recorder = new Recorder<TriedDelivery & TriedWebhook>({
+    name: 'deliveries',
+    record: (tried) => recordTries(sql, tried),
+    afterRecord: (tried, persist) => health.note(tried, persist),
+    onRecorded: forget,
+    isUnavailable,
+    log,
+  });
   let after = firstUuid;
   /** The last walk over the webhooks ended for want of room. */
   let unfinished = false;
@@ -186,7 +199,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     log.warn({ deliveryId: delivery.id, eventId: delivery.eventId }, 'delivery cancelled: its event is gone');
     lanes.finishUntried(delivery.webhookId);
     leases.delete(delivery.id);
-    void recorder.cancel(delivery);
+    void recorder.persist('cancelling deliveries', () => cancelDeliveries(sql, [delivery]));
   }
 
   async function send(delivery: ClaimedDelivery, target: SigningTarget, body: Buffer): Promise<void> {
@@ -219,11 +232,8 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     metrics.tries.inc({ outcome: decision.error ?? 'delivered' });
     metrics.trySeconds.observe(outcome.durationMs / 1000);
     if (decision.error) tell(delivery, outcome, decision);
-    recorder.add({
-      record: { id, token, tries, startedAt, ...toResult(outcome, decision) },
-      target,
-      decision,
-    });
+    const { gone } = decision;
+    recorder.add({ id, token, tries, startedAt, ...toResult(outcome, decision), target, gone });
     giveBack(lanes.finish(webhookId, decision.error === null, performance.now()));
     tryNext();
     const more = unfinished ? lanes.hasRoom() : lanes.wantsMore(webhookId, performance.now());
@@ -240,13 +250,14 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     );
   }
 
-  function forget(ids: readonly string[]): void {
-    for (const id of ids) leases.delete(id);
+  function forget(held: readonly { id: string }[]): void {
+    for (const { id } of held) leases.delete(id);
   }
 
-  function giveBack(deliveries: readonly ClaimedDelivery[]): Promise<void> {
-    forget(deliveries.map(({ id }) => id));
-    return recorder.release(deliveries);
+  async function giveBack(deliveries: readonly Lease[]): Promise<void> {
+    forget(deliveries);
+    if (deliveries.length > 0)
+      await recorder.persist('releasing deliveries', () => releaseLeases(sql, deliveries));
   }
 
   async function renew(): Promise<boolean> {
@@ -297,7 +308,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     await poster.close();
     await recorder.drained();
     await renewing.stop();
-    await recorder.release([...leases.values()]);
+    await giveBack([...leases.values()]);
   }
 
   return { wake: () => claiming.wake(), stop };

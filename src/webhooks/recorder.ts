@@ -1,64 +1,53 @@
 /**
- * What the loop writes back: tries and what they say about their webhooks, in batches, and deliveries given back untried.
- * A database that is away comes back, and nothing is forgotten meanwhile; but an end is an end.
+ * Writes outcomes to the database, in batches. While the database is away a write is tried again, and no outcome is
+ * forgotten. A process that stops gives up at a set time; then the leases run out, and those jobs are tried again.
  */
-import { isUnavailable, type Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import {
-  cancelDeliveries,
-  type Lease,
-  recordTries,
-  releaseLeases,
-  type TriedDelivery,
-} from '../store/deliveries.ts';
-import { disableGone, noteFailures, noteRecoveries } from '../store/targets.ts';
-import type { Decision } from './decide.ts';
-import type { SigningTarget } from './try.ts';
 
-/** A statement costs much the same for one try as for many, so a few milliseconds are waited for company. */
+/** A statement costs much the same for one outcome as for many, so it waits a few milliseconds for more of them. */
 const gatherMs = 25;
 const fullBatch = 512;
-const againMs = 500;
-const maxFailing = 10_000;
+const retryMs = 500;
 
-export interface Tried {
-  record: TriedDelivery;
-  target: SigningTarget;
-  decision: Decision;
-}
+/** Runs a write until it succeeds; false when it was given up because the process stops. */
+export type Persist = (what: string, write: () => Promise<unknown>) => Promise<boolean>;
 
-interface RecorderParts {
-  sql: Sql;
+export interface RecorderOptions<Outcome> {
+  /** What the jobs are called in the log. */
+  name: string;
+  /** Records the outcomes of jobs whose lease is still ours, and returns the ids of those jobs. */
+  record(outcomes: readonly Outcome[]): Promise<readonly string[]>;
+  /** What recorded outcomes lead to. Each write goes through `persist`. */
+  afterRecord(outcomes: readonly Outcome[], persist: Persist): Promise<void>;
+  /** The database knows, or will not be told: their leases are no longer renewed. */
+  onRecorded(outcomes: readonly Outcome[]): void;
+  isUnavailable(error: unknown): boolean;
   log: Log;
-  /** These are no longer ours to care for. */
-  onRecorded(ids: readonly string[]): void;
 }
 
-export class Recorder {
-  readonly #parts: RecorderParts;
-  readonly #tried: Tried[] = [];
-  /** Webhooks that failed here since they last did well: what was read of them may be a moment older than that. */
-  readonly #failing = new Set<string>();
+export class Recorder<Outcome extends { id: string }> {
+  readonly #options: RecorderOptions<Outcome>;
+  readonly #waiting: Outcome[] = [];
   #recording: Promise<void> | undefined;
   #giveUpAt = Number.POSITIVE_INFINITY;
 
-  constructor(parts: RecorderParts) {
-    this.#parts = parts;
+  constructor(options: RecorderOptions<Outcome>) {
+    this.#options = options;
   }
 
-  /** Tries that are not written yet. */
+  /** Outcomes that are not recorded yet. */
   get waiting(): number {
-    return this.#tried.length;
+    return this.#waiting.length;
   }
 
-  add(tried: Tried): void {
-    this.#tried.push(tried);
+  add(outcome: Outcome): void {
+    this.#waiting.push(outcome);
     this.#recording ??= this.#record().finally(() => {
       this.#recording = undefined;
     });
   }
 
-  /** From now on nothing waits for company, and after that moment nothing is tried again. */
+  /** From now on no batch waits for more outcomes, and after that time no write is tried again. */
   finishBy(giveUpAt: number): void {
     this.#giveUpAt = giveUpAt;
   }
@@ -67,78 +56,44 @@ export class Recorder {
     await this.#recording;
   }
 
-  async release(leases: readonly Lease[]): Promise<void> {
-    if (leases.length === 0) return;
-    await this.#untilDone('giving back deliveries', () => releaseLeases(this.#parts.sql, leases));
-  }
-
-  async cancel(lease: Lease): Promise<void> {
-    await this.#untilDone('ending a delivery', () => cancelDeliveries(this.#parts.sql, [lease]));
-  }
-
-  /** All there is at a time: while one batch is written, the next one gathers. */
+  /** While one batch is written, the next one gathers. */
   async #record(): Promise<void> {
-    const isEnding = () => this.#giveUpAt < Number.POSITIVE_INFINITY;
-    while (this.#tried.length > 0) {
-      if (this.#tried.length < fullBatch && !isEnding()) await pause(gatherMs);
-      const batch = this.#tried.splice(0);
-      const records = batch.map(({ record }) => record);
+    const { name, log } = this.#options;
+    while (this.#waiting.length > 0) {
+      const isStopping = this.#giveUpAt < Number.POSITIVE_INFINITY;
+      if (this.#waiting.length < fullBatch && !isStopping) await pause(gatherMs);
+      const batch = this.#waiting.splice(0);
       const recorded = new Set<string>();
-      const done = await this.#untilDone('recording tries', async () => {
-        for (const id of await recordTries(this.#parts.sql, records)) recorded.add(id);
+      const isDone = await this.persist(`recording ${name}`, async () => {
+        for (const id of await this.#options.record(batch)) recorded.add(id);
       });
-      this.#parts.onRecorded(records.map(({ id }) => id));
-      if (!done) continue;
-      const ours = batch.filter(({ record }) => recorded.has(record.id));
+      this.#options.onRecorded(batch);
+      if (!isDone) continue;
+      const ours = batch.filter(({ id }) => recorded.has(id));
       const lost = batch.length - ours.length;
-      if (lost > 0) {
-        this.#parts.log.warn(
-          `${lost} tries ended after another process had taken over; they are not recorded`,
-        );
-      }
-      await this.#noteHealth(ours);
+      if (lost > 0)
+        log.warn(`${name}: ${lost} outcomes are not recorded, because another process has claimed the jobs`);
+      await this.#options.afterRecord(ours, this.persist);
     }
   }
 
-  /** Keeps count of webhooks that only fail. One that does well costs no write. */
-  async #noteHealth(batch: Tried[]): Promise<void> {
-    const { sql } = this.#parts;
-    // First: of a batch with both, a success is what "nothing but failure" must not overlook.
-    const recovered = batch
-      .filter(({ decision, target }) => decision.error === null && this.#isFailing(target))
-      .map(({ target }) => target.id);
-    if (recovered.length > 0) {
-      await this.#untilDone('noting recoveries', () => noteRecoveries(sql, recovered));
-      for (const id of recovered) this.#failing.delete(id);
-    }
-    const failed = batch.filter(({ decision }) => decision.error !== null).map(({ target }) => target.id);
-    if (failed.length > 0) {
-      await this.#untilDone('noting failures', () => noteFailures(sql, failed));
-      if (this.#failing.size > maxFailing) this.#failing.clear();
-      for (const id of failed) this.#failing.add(id);
-    }
-    const gone = batch.filter(({ decision }) => decision.gone).map(({ target }) => target);
-    if (gone.length > 0) await this.#untilDone('disabling webhooks', () => disableGone(sql, gone));
-  }
-
-  #isFailing(target: SigningTarget): boolean {
-    return target.failing || this.#failing.has(target.id);
-  }
-
-  async #untilDone(what: string, work: () => Promise<unknown>): Promise<boolean> {
+  readonly persist: Persist = async (what, write) => {
     for (;;) {
       try {
-        await work();
+        await write();
         return true;
       } catch (err) {
-        const ended = performance.now() > this.#giveUpAt;
-        const next = ended ? 'leases will run out instead' : 'trying again';
-        this.#parts.log[isUnavailable(err) ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
-        if (ended) return false;
-        await pause(againMs);
+        const isOver = performance.now() > this.#giveUpAt;
+        const level = this.#options.isUnavailable(err) ? 'warn' : 'error';
+        this.#options.log[level](
+          { err },
+          `${what} failed; ${isOver ? 'leases will run out instead' : 'trying again'}`,
+        );
+        if (isOver) return false;
+        await pause(retryMs);
       }
     }
-  }
+  };
 }
 
 function pause(ms: number): Promise<void> {
