@@ -153,7 +153,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
     sql: database.openAnother(deliveryPoolSize),
     // Another than the API's: when delivery stops, it closes its poster.
     poster: makePoster({ egress: parts.egress }),
-    tellData: (stored) => completeData(stored, links, Date.now()),
+    completeData: (stored) => completeData(stored, links, Date.now()),
     scheduleSeconds: config.retrySchedule,
   });
   stopLater(stops, delivery);

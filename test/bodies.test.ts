@@ -10,7 +10,7 @@ test('bodies are each whole, wherever they lie', async () => {
   const texts = Array.from({ length: 40 }, (_, n) => JSON.stringify({ n, text: 'é'.repeat(n * 100) }));
   const ids: string[] = [];
   for (const data of texts) ids.push(await service.makeEvent({ data }));
-  const bodies = new Bodies({ sql: service.sql, tellData: ({ data }) => data });
+  const bodies = new Bodies({ sql: service.sql, completeData: ({ data }) => data });
   await bodies.prefetch(ids);
   const told = ids.map((id) => String(bodies.get(id)));
   const expected = texts.map((text) => `{"event":"message.received","data":${text}}`);
@@ -19,7 +19,7 @@ test('bodies are each whole, wherever they lie', async () => {
 
 test('small bodies share memory, and a large one between them neither takes part nor parts them', async () => {
   const event = (bytes: number) => service.makeEvent({ data: JSON.stringify({ text: 'x'.repeat(bytes) }) });
-  const bodies = new Bodies({ sql: service.sql, tellData: ({ data }) => data });
+  const bodies = new Bodies({ sql: service.sql, completeData: ({ data }) => data });
   const ids = [await event(100), await event(40_000), await event(100)];
   // One by one, since a query for several gives them in no order.
   for (const id of ids) await bodies.prefetch([id]);
@@ -35,7 +35,7 @@ test('one that cannot be told fails the fetch, after the others, and nothing els
   let calls = 0;
   const bodies = new Bodies({
     sql: service.sql,
-    tellData: ({ data }) => {
+    completeData: ({ data }) => {
       calls += 1;
       if (calls === 1) throw new Error('It cannot be told');
       return data;

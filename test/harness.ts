@@ -157,7 +157,7 @@ export function startTestDelivery(
     sql,
     sealer: makeSealer([Buffer.from(deliveryKey, 'base64')]),
     poster: makePoster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
-    tellData: ({ data }) => data,
+    completeData: ({ data }) => data,
     scheduleSeconds: [],
     userAgent: 'Posthorn/test',
     log: makeLog({ level: 'info', json: true, stream: collectLines(logged) }),
@@ -170,7 +170,7 @@ export function startTestDelivery(
     return stopped;
   };
   after(stop);
-  return { wake: loop.wake, stop, logged, metrics };
+  return { wake: () => loop.wake(), stop, logged, metrics };
 }
 
 export async function callUrl(

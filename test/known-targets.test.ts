@@ -19,7 +19,7 @@ test('a kept secret holds no memory but its own', async () => {
     log: makeLog({ level: 'fatal', json: true }),
   });
 
-  const target = await targets.read(id);
+  const target = await targets.find(id);
 
   const secrets = target?.sealedSecrets ?? [];
   assert.equal(secrets.length, 2, 'the current one and the one before');

@@ -52,8 +52,8 @@ const maxPrefetchBytes = generationBytes;
 /** Of those that are being sent and not kept: in all, and for one webhook. */
 const largeBytes = { inAll: 64 * 1024 * 1024, perKey: 8 * 1024 * 1024 };
 
-/** What is told of an event, from what is stored of it. */
-export type TellData = (stored: StoredData) => string;
+/** Makes the `data` of a body from what is stored of the event. */
+export type CompleteData = (stored: StoredData) => string;
 
 export interface LentBody {
   body: Buffer;
@@ -67,7 +67,7 @@ export interface LentBody {
  */
 export class Bodies {
   readonly #sql: Sql;
-  readonly #tell: TellData;
+  readonly #completeData: CompleteData;
   readonly #large = new Slots(largeBytes);
   readonly #pieces = new Pieces();
   #young = new Map<string, Buffer>();
@@ -75,9 +75,9 @@ export class Bodies {
   #youngBytes = 0;
   #day = 0;
 
-  constructor(parts: { sql: Sql; tellData: TellData }) {
+  constructor(parts: { sql: Sql; completeData: CompleteData }) {
     this.#sql = parts.sql;
-    this.#tell = parts.tellData;
+    this.#completeData = parts.completeData;
   }
 
   get(eventId: string): Buffer | undefined {
@@ -94,15 +94,17 @@ export class Bodies {
     for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchAtOnce) {
       const some = missing.slice(at, at + prefetchAtOnce);
       await eachSmallEvent(this.#sql, some, maxSmallBytes, (stored) => {
-        const body = this.#pieces.write(writeBody(stored.event, this.#tell(stored)));
+        const body = this.#pieces.write(writeBody(stored.event, this.#completeData(stored)));
         this.#keep(stored.id, body);
         bytes += body.length;
       });
     }
   }
 
-  /** A body that is not in memory; undefined when its event is gone. */
+  /** A body, whatever its size; undefined when its event is gone. */
   async load(eventId: string, webhookId: string): Promise<LentBody | undefined> {
+    const kept = this.get(eventId);
+    if (kept) return { body: kept, done() {} };
     const bytes = await readEventSize(this.#sql, eventId);
     if (bytes === undefined) return undefined;
     await this.#large.take(webhookId, bytes);
@@ -113,7 +115,7 @@ export class Bodies {
     };
     try {
       const found = await readEventData(this.#sql, eventId);
-      const body = found && this.#pieces.write(writeBody(found.event, this.#tell(found)));
+      const body = found && this.#pieces.write(writeBody(found.event, this.#completeData(found)));
       if (body && bytes <= maxSmallBytes) this.#keep(eventId, body);
       if (!body || bytes <= maxSmallBytes) done();
       return body && { body, done };

@@ -1,12 +1,11 @@
 /** Notes in the database which webhooks only fail, and disables the ones that are gone. One that does well costs no write. */
 import type { Sql } from '../db/client.ts';
-import type { TriedDelivery } from '../store/deliveries.ts';
 import { disableGone, noteFailures, noteRecoveries, type Target } from '../store/targets.ts';
 import type { Persist } from './recorder.ts';
 
 export interface TriedWebhook {
   target: Target;
-  error: TriedDelivery['error'];
+  error: string | null;
   gone: boolean;
 }
 

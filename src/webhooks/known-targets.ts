@@ -1,6 +1,6 @@
 /**
- * The webhooks that the loop has to do with, as they were a moment ago: a delivery that waited in line goes to where its
- * webhook points when it is tried, and not at all once that is off or deleted.
+ * The webhooks that are being called, each at most a second old: a delivery goes to the URL that its webhook has when it is
+ * tried, however long it waited, and to none once the webhook is disabled or deleted.
  */
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -9,14 +9,20 @@ import { readTargets, type Target } from '../store/targets.ts';
 import { openTarget, type SigningTarget } from './try.ts';
 
 const recentMs = 1000;
-const unopenedPauseMs = 60_000;
+const keptMs = 60_000;
+
+interface KnownTarget {
+  /** Undefined: the webhook is not to be called. */
+  target: SigningTarget | undefined;
+  /** The reason is that its secret cannot be opened. */
+  isUnopened: boolean;
+  readAt: number;
+}
 
 export class KnownTargets {
   readonly #parts: { sql: Sql; sealer: Sealer; log: Log };
-  readonly #known = new Map<string, { target: SigningTarget | undefined; readAt: number }>();
-  /** Webhooks whose secret does not open, and until when they are passed over. */
-  readonly #unopened = new Map<string, number>();
-  /** Those to be read next, together, and the reading of them. */
+  readonly #known = new Map<string, KnownTarget>();
+  /** The webhooks that are read together next, and that read. */
   #wanted = new Set<string>();
   #reading: Promise<void> | undefined;
 
@@ -24,14 +30,20 @@ export class KnownTargets {
     this.#parts = parts;
   }
 
-  /** As it was less than a second ago; null when that is not known. Undefined: it is not to be called. */
-  recent(id: string, nowMs: number): SigningTarget | undefined | null {
-    const known = this.#known.get(id);
-    return known && known.readAt > nowMs - recentMs ? known.target : null;
+  /** A webhook as it was less than a second ago; undefined when it was not read since, or is not to be called. */
+  recent(id: string, nowMs: number): SigningTarget | undefined {
+    return this.#recent(id, nowMs)?.target;
   }
 
-  /** Asked one by one, read together. */
-  async read(id: string): Promise<SigningTarget | undefined> {
+  #recent(id: string, nowMs: number) {
+    const known = this.#known.get(id);
+    return known && known.readAt > nowMs - recentMs ? known : undefined;
+  }
+
+  /** The same, read now if need be; undefined when it is not to be called. Webhooks asked for one by one are read together. */
+  async find(id: string): Promise<SigningTarget | undefined> {
+    const recent = this.#recent(id, performance.now());
+    if (recent) return recent.target;
     this.#wanted.add(id);
     this.#reading ??= new Promise((resolve) => setImmediate(resolve)).then(() => {
       const ids = [...this.#wanted];
@@ -45,41 +57,42 @@ export class KnownTargets {
 
   async readAll(ids: readonly string[], nowMs: number): Promise<void> {
     const targets = await readTargets(this.#parts.sql, ids);
-    const open = new Map(targets.filter(({ enabled }) => enabled).map((target) => [target.id, target]));
+    const enabled = new Map(targets.filter((target) => target.enabled).map((target) => [target.id, target]));
     for (const id of ids) {
-      const target = open.get(id);
-      this.#known.set(id, { target: target && this.#open(target, nowMs), readAt: nowMs });
+      const found = enabled.get(id);
+      const target = found && this.#open(found);
+      this.#known.set(id, { target, isUnopened: found !== undefined && target === undefined, readAt: nowMs });
     }
   }
 
-  /** Those that a claim is to pass over. */
-  passedOver(nowMs: number): string[] {
-    for (const [id, until] of this.#unopened) if (until <= nowMs) this.#unopened.delete(id);
-    for (const [id, { readAt }] of this.#known) if (readAt < nowMs - unopenedPauseMs) this.#known.delete(id);
-    return [...this.#unopened.keys()];
+  /** Webhooks whose deliveries are not to be claimed now. */
+  skipped(nowMs: number): string[] {
+    const skipped: string[] = [];
+    for (const [id, { isUnopened, readAt }] of this.#known) {
+      if (readAt < nowMs - keptMs) this.#known.delete(id);
+      else if (isUnopened) skipped.push(id);
+    }
+    return skipped;
   }
 
-  /** A secret under a key that the operator no longer gives keeps its own webhook waiting, and no other. */
-  #open(target: Target, nowMs: number): SigningTarget | undefined {
+  /** A secret under a key that the operator no longer gives holds up its own webhook, and no other. */
+  #open(target: Target): SigningTarget | undefined {
     const known = this.#known.get(target.id)?.target;
     if (known && isSame(known, target)) return { ...known, failing: target.failing };
+    const { log, sealer } = this.#parts;
     try {
-      return openTarget(
-        { ...target, sealedSecrets: target.sealedSecrets.map(copyAlone) },
-        this.#parts.sealer,
-      );
+      return openTarget({ ...target, sealedSecrets: target.sealedSecrets.map(copyAlone) }, sealer);
     } catch (err) {
-      this.#parts.log.error(
+      log.error(
         { err, webhookId: target.id },
         'the secret of a webhook cannot be opened; its deliveries wait',
       );
-      this.#unopened.set(target.id, nowMs + unopenedPauseMs);
       return undefined;
     }
   }
 }
 
-/** A slice of Node's pool, which is what the driver gives, would keep all of its 64 KiB for as long as the secret is kept. */
+/** The driver gives slices of Node's pool; a slice that is kept keeps all 64 KiB of it. */
 function copyAlone(bytes: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.length);
   bytes.copy(copy);

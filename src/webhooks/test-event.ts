@@ -36,7 +36,7 @@ export async function tryWebhook(
   const body = buildBody(event.event, event.data);
   const trace = parts.tracer && traceTry(parts.tracer, event.id, asking);
   const signing = openTarget(target, parts.sealer);
-  const outcome = await postSigned(parts, signing, { id: event.id, body }, trace?.headers);
+  const outcome = await postSigned(parts, { target: signing, eventId: event.id, body }, trace?.headers);
   const decision = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
   trace?.end({ eventId: event.id, tries: 0 }, signing, outcome, decision);
   return { webhook, event, result: toResult(outcome, decision) };

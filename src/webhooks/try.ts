@@ -17,20 +17,25 @@ export function openTarget(target: Target, sealer: Sealer): SigningTarget {
   return { ...target, keys: target.sealedSecrets.map(open) };
 }
 
+export interface SignedPost {
+  target: SigningTarget;
+  eventId: string;
+  body: Buffer;
+}
+
 export function postSigned(
   parts: { poster: Poster; userAgent: string },
-  target: SigningTarget,
-  event: { id: string; body: Buffer },
+  { target, eventId, body }: SignedPost,
   /** Where the try is traced. They are not part of what is signed. */
   traceHeaders?: Record<string, string>,
 ): Promise<PostOutcome> {
   return parts.poster.post({
     url: target.url,
-    body: event.body,
+    body,
     headers: {
       'content-type': 'application/json',
       'user-agent': parts.userAgent,
-      ...signatureHeaders(event.id, Math.floor(Date.now() / 1000), event.body, target.keys),
+      ...signatureHeaders(eventId, Math.floor(Date.now() / 1000), body, target.keys),
       ...traceHeaders,
     },
   });
