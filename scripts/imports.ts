@@ -13,6 +13,7 @@ const layers: readonly (readonly string[])[] = [
   ['identities', 'receiving', 'webhooks'],
   ['contract'],
   ['store'],
+  ['queue'],
   ['mailauth'],
   ['mime'],
   ['net'],

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { Lanes } from '../src/webhooks/lanes.ts';
+import { Lanes } from '../src/queue/lanes.ts';
 
 const limits = {
   perLane: 4,

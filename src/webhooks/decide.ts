@@ -1,6 +1,7 @@
 /** What happens to a delivery after a try. Pure: time and chance are arguments. docs/delivery-states.md draws it. */
+
+import { nextWaitSeconds } from '../queue/schedule.ts';
 import type { PostErrorCode, PostOutcome } from './post.ts';
-import { nextWaitSeconds } from './schedule.ts';
 
 /** Why a try failed, as the delivery log shows it; null for a success. */
 export type TryError = PostErrorCode | 'redirect' | 'gone' | 'rate_limited' | 'http_error';

@@ -8,6 +8,8 @@ import type { Loop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import type { LaneLimits } from '../queue/lanes.ts';
+import { type JobOutcome, type Preparation, QueueWorker } from '../queue/worker.ts';
 import {
   type ClaimedDelivery,
   cancelDeliveries,
@@ -23,11 +25,9 @@ import { Bodies, type CompleteData } from './bodies.ts';
 import { type Decision, decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';
 import { KnownTargets } from './known-targets.ts';
-import type { LaneLimits } from './lanes.ts';
 import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
 import { traceTry } from './trace.ts';
 import { postSigned, type SignedPost, toResult } from './try.ts';
-import { type JobOutcome, type Preparation, QueueWorker } from './worker.ts';
 
 export interface DeliveryParts {
   sql: Pool;

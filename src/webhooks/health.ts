@@ -1,7 +1,7 @@
 /** Notes in the database which webhooks only fail, and disables the ones that are gone. One that does well costs no write. */
 import type { Sql } from '../db/client.ts';
+import type { Persist } from '../queue/recorder.ts';
 import { disableGone, noteFailures, noteRecoveries, type Target } from '../store/targets.ts';
-import type { Persist } from './recorder.ts';
 
 export interface TriedWebhook {
   target: Target;
