@@ -59,72 +59,10 @@ type PreparedPost = SignedPost & Preparation;
 type Outcome = TriedDelivery & TriedWebhook & JobOutcome;
 
 export function startDelivery(parts: DeliveryParts): Loop {
-  const { sql, poster, log, metrics, tracer = null, limits = deliveryLimits } = parts;
-  const bodies = new Bodies(parts);
+  const { sql, poster, log, metrics, limits = deliveryLimits } = parts;
   const targets = new KnownTargets(parts);
+  const bodies = new Bodies(parts);
   const health = new WebhookHealth(sql);
-  let isAborted = false;
-
-  function prepare(delivery: ClaimedDelivery): PreparedPost | Promise<PreparedPost | 'release' | 'cancel'> {
-    const { webhookId, eventId } = delivery;
-    const target = targets.recent(webhookId, performance.now());
-    const body = bodies.get(eventId);
-    return target && body ? { target, eventId, body } : read(delivery);
-  }
-
-  async function read(delivery: ClaimedDelivery): Promise<PreparedPost | 'release' | 'cancel'> {
-    const { webhookId, eventId, id } = delivery;
-    if (!(await targets.find(webhookId))) return 'release';
-    const lent = await bodies.load(eventId, webhookId);
-    if (!lent) {
-      log.warn({ deliveryId: id, eventId }, 'delivery cancelled: its event is gone');
-      return 'cancel';
-    }
-    let target: SignedPost['target'] | undefined;
-    try {
-      // Again: a large body may have waited for memory, and the webhook may have changed.
-      target = await targets.find(webhookId);
-    } finally {
-      if (!target) lent.done();
-    }
-    return target ? { target, eventId, ...lent } : 'release';
-  }
-
-  async function attempt(
-    delivery: ClaimedDelivery,
-    post: PreparedPost,
-    claimedAt: number,
-  ): Promise<Outcome | null> {
-    const { id, token, tries, eventId } = delivery;
-    const { target } = post;
-    const startedAt = performance.now();
-    if (delivery.isNew)
-      metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - claimedAt) / 1000);
-    const trace = tracer && traceTry(tracer, eventId);
-    const outcome = await postSigned(parts, post, trace?.headers);
-    // Cut off by our own stop: that says nothing about the receiver.
-    if (isAborted) return null;
-    const decision = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
-    trace?.end(delivery, target, outcome, decision);
-    report(delivery, outcome, decision);
-    const { gone, error } = decision;
-    const isHealthy = error === null;
-    return { id, token, tries, startedAt, ...toResult(outcome, decision), target, gone, isHealthy };
-  }
-
-  function report(
-    { webhookId, eventId, id }: ClaimedDelivery,
-    outcome: PostOutcome,
-    { error, waitSeconds }: Decision,
-  ): void {
-    metrics.tries.inc({ outcome: error ?? 'delivered' });
-    metrics.trySeconds.observe(outcome.durationMs / 1000);
-    if (error === null) return;
-    const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
-    const next = waitSeconds === null ? 'given up' : `again in ${Math.round(waitSeconds)} s`;
-    log.warn({ webhookId, eventId, deliveryId: id, error }, `delivery failed: ${why}; ${next}`);
-  }
-
   return new QueueWorker<ClaimedDelivery, PreparedPost, Outcome>({
     name: 'deliveries',
     limits,
@@ -143,16 +81,79 @@ export function startDelivery(parts: DeliveryParts): Loop {
         targets.readAll(webhookIds, performance.now()),
         bodies.prefetch(deliveries.map(({ eventId }) => eventId)),
       ]),
-    prepare,
-    attempt,
-    abort() {
-      isAborted = true;
-      return poster.close();
+    prepare(delivery) {
+      const target = targets.recent(delivery.webhookId, performance.now());
+      const body = bodies.get(delivery.eventId);
+      if (target && body) return { target, eventId: delivery.eventId, body };
+      return readPost(delivery, targets, bodies, log);
     },
+    attempt: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
+    abort: () => poster.close(),
     record: (tried) => recordTries(sql, tried),
     afterRecord: (tried, persist) => health.note(tried, persist),
     gauges: { running: metrics.underWay, parkedLanes: metrics.parkedWebhooks },
     isUnavailable,
     log,
   });
+}
+
+/** For a webhook that was not read for a second, or a body that is large or was not kept. */
+async function readPost(
+  { id, webhookId, eventId }: ClaimedDelivery,
+  targets: KnownTargets,
+  bodies: Bodies,
+  log: Log,
+): Promise<PreparedPost | 'release' | 'cancel'> {
+  if (!(await targets.find(webhookId))) return 'release';
+  const lent = await bodies.load(eventId, webhookId);
+  if (!lent) {
+    log.warn({ deliveryId: id, eventId }, 'delivery cancelled: its event is gone');
+    return 'cancel';
+  }
+  let target: SignedPost['target'] | undefined;
+  try {
+    // Again: a large body may have waited for memory, and the webhook may have changed.
+    target = await targets.find(webhookId);
+  } finally {
+    if (!target) lent.done();
+  }
+  return target ? { target, eventId, ...lent } : 'release';
+}
+
+async function signAndPost(
+  parts: DeliveryParts,
+  delivery: ClaimedDelivery,
+  post: PreparedPost,
+  claimedAt: number,
+): Promise<Outcome | null> {
+  const { poster, metrics, tracer } = parts;
+  const { id, token, tries } = delivery;
+  const { target } = post;
+  const startedAt = performance.now();
+  if (delivery.isNew)
+    metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - claimedAt) / 1000);
+  const trace = tracer && traceTry(tracer, delivery.eventId);
+  const outcome = await postSigned(parts, post, trace?.headers);
+  // Our own stop ended it: that says nothing about the receiver.
+  if (poster.isClosed) return null;
+  const decision = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
+  trace?.end(delivery, target, outcome, decision);
+  report(parts, delivery, outcome, decision);
+  const { gone, error } = decision;
+  const isHealthy = error === null;
+  return { id, token, tries, startedAt, ...toResult(outcome, decision), target, gone, isHealthy };
+}
+
+function report(
+  { metrics, log }: DeliveryParts,
+  { webhookId, eventId, id }: ClaimedDelivery,
+  outcome: PostOutcome,
+  { error, waitSeconds }: Decision,
+): void {
+  metrics.tries.inc({ outcome: error ?? 'delivered' });
+  metrics.trySeconds.observe(outcome.durationMs / 1000);
+  if (error === null) return;
+  const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
+  const next = waitSeconds === null ? 'given up' : `again in ${Math.round(waitSeconds)} s`;
+  log.warn({ webhookId, eventId, deliveryId: id, error }, `delivery failed: ${why}; ${next}`);
 }

@@ -47,6 +47,7 @@ export interface Poster {
   post(request: PostRequest): Promise<PostOutcome>;
   /** Ends all connections. What is under way fails with `connection_lost`: wait for it first. */
   close(): Promise<void>;
+  readonly isClosed: boolean;
 }
 
 /** From connect to the end of the answer. */
@@ -145,6 +146,9 @@ export function makePoster(options: {
     async close() {
       closed = true;
       await Promise.all([...open].map((connection) => connection.end()));
+    },
+    get isClosed() {
+      return closed;
     },
   };
 }
