@@ -1,7 +1,7 @@
 /**
- * The leases that this process holds. A claim writes a token and an end time into the job's row; while the token is there,
- * no other process claims the job and only its holder records an outcome. The holder renews its leases again and again.
- * When a process dies nobody renews them: they run out, and any other process claims the jobs.
+ * The leases that this process holds. A claim writes a token and an end time into the row of a job. Until that time no other
+ * process claims the job, and only who has the token records an outcome. The process that holds a lease renews it every
+ * 1.5 s. When a process dies nobody renews its leases: they run out, and any other process claims the jobs.
  */
 export interface Lease {
   /** The job's. */
@@ -48,8 +48,10 @@ export class Leases {
   }
 
   /** `renew` returns the ids of those that are still ours. */
-  async renew(renew: (due: readonly Lease[]) => Promise<ReadonlySet<string>>): Promise<void> {
-    const nowMs = performance.now();
+  async renew(
+    renew: (due: readonly Lease[]) => Promise<ReadonlySet<string>>,
+    nowMs = performance.now(),
+  ): Promise<void> {
     const due = [...this.#held.values()].filter(({ renewedAt }) => nowMs - renewedAt >= renewMs);
     if (due.length === 0) return;
     const ours = await renew(due);

@@ -36,7 +36,10 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   promote: () => Promise<number>;
   /** Reads, for a whole claim at once, what most of its tries need. */
   prefetch: (jobs: readonly Job[], laneKeys: readonly string[]) => Promise<unknown>;
-  /** What a try needs; at once when it is in memory. Never throws; a promise may reject, which is a `release`. */
+  /**
+   * What a try needs; at once when it is in memory. Never throws; a promise may reject, which is a `release`: the lane's
+   * jobs are not tried now. The next claim is to leave them out, or they are claimed and released again and again.
+   */
   prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'cancel'>;
   /** One try. An expected failure is an outcome; null when `abort` ended the try. */
   attempt: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;

@@ -1,0 +1,401 @@
+/** The loop of a queue, on jobs that are nothing but an id and a lane, kept in memory. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { makeLog } from '../src/lib/log.ts';
+import type { Lease } from '../src/queue/leases.ts';
+import { type JobOutcome, type Preparation, type Queue, QueueWorker } from '../src/queue/worker.ts';
+import { waitFor } from './harness.ts';
+
+interface Job extends Lease {
+  lane: string;
+}
+
+interface Outcome extends JobOutcome {
+  token: string;
+}
+
+type TestQueue = Queue<Job, Preparation, Outcome>;
+
+interface Row {
+  id: string;
+  lane: string;
+  status: 'ready' | 'done' | 'cancelled';
+  lease: { token: string; until: number } | null;
+}
+
+const leaseMs = 20_000;
+const limits = {
+  perLane: 2,
+  perProcess: 100,
+  maxWindow: 8,
+  maxAhead: 100,
+  breakerFailures: 3,
+  breakerPauseMs: 3_600_000,
+  maxBreakerPauseMs: 3_600_000,
+};
+
+/** The rows, with a clock that stands still unless a test moves it. */
+function makeTable(lanes: Record<string, number>) {
+  const rows: Row[] = Object.entries(lanes).flatMap(([lane, count]) =>
+    Array.from({ length: count }, (_, n) => ({
+      id: `${lane}${n}`,
+      lane,
+      status: 'ready' as const,
+      lease: null,
+    })),
+  );
+  let now = 0;
+  /** Changes the rows whose lease is still the given one, and returns their ids. */
+  const update = (leases: readonly Lease[], change: (row: Row, lease: Lease) => void): string[] =>
+    leases.flatMap((lease) => {
+      const row = rows.find(({ id }) => id === lease.id);
+      if (row?.lease?.token !== lease.token) return [];
+      change(row, lease);
+      return [row.id];
+    });
+
+  const claim: TestQueue['claim'] = async ({ token, after, allowances, allowance }) => {
+    // As a database does, it lets other work go first.
+    await new Promise((resolve) => setImmediate(resolve));
+    const taken: Row[] = [];
+    for (const lane of Object.keys(lanes).sort()) {
+      if (after !== null && lane <= after) continue;
+      const isFree = (row: Row) =>
+        row.lane === lane && row.status === 'ready' && !(row.lease && row.lease.until > now);
+      taken.push(...rows.filter(isFree).slice(0, allowances.get(lane) ?? allowance));
+    }
+    for (const row of taken) row.lease = { token, until: now + leaseMs };
+    return taken.map(({ id, lane }) => ({ id, lane, token }));
+  };
+
+  return {
+    rows,
+    count: (status: Row['status']) => rows.filter((row) => row.status === status).length,
+    leased: (lane: string) => rows.filter((row) => row.lane === lane && row.lease).map(({ id }) => id),
+    expireLeases() {
+      now += leaseMs;
+    },
+    claim,
+    async renew(leases: readonly Lease[]) {
+      const until = now + leaseMs;
+      return new Set(update(leases, (row, { token }) => Object.assign(row, { lease: { token, until } })));
+    },
+    release: async (leases: readonly Lease[]) => update(leases, (row) => Object.assign(row, { lease: null })),
+    cancel: async (leases: readonly Lease[]) =>
+      update(leases, (row) => Object.assign(row, { status: 'cancelled', lease: null })),
+    record: async (outcomes: readonly Outcome[]) =>
+      update(outcomes, (row) => Object.assign(row, { status: 'done', lease: null })),
+  };
+}
+
+/** A worker on that table. Unless told otherwise every try succeeds at once. */
+function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQueue> = {}) {
+  const tried: string[] = [];
+  const recorded: string[] = [];
+  const lines: { msg: string }[] = [];
+  const stream = {
+    write: (line: string) => lines.push(JSON.parse(line)),
+  } as unknown as NodeJS.WritableStream;
+  const gauges = { running: 0, parkedLanes: 0 };
+  const { attempt = async (job) => succeed(job), ...others } = changed;
+  const worker = new QueueWorker<Job, Preparation, Outcome>({
+    name: 'errands',
+    limits,
+    leaseMs,
+    maxTryMs: 15_000,
+    laneOf: ({ lane }) => lane,
+    skippedLanes: () => [],
+    claim: table.claim,
+    renew: table.renew,
+    release: table.release,
+    cancel: table.cancel,
+    promote: async () => 0,
+    prefetch: async () => {},
+    prepare: () => ({}),
+    attempt(job, prepared, claimedAt) {
+      tried.push(job.id);
+      return attempt(job, prepared, claimedAt);
+    },
+    abort: async () => {},
+    record: table.record,
+    afterRecord: async (outcomes) => {
+      recorded.push(...outcomes.map(({ id }) => id));
+    },
+    isUnavailable: () => false,
+    gauges: {
+      running: { set: (value) => (gauges.running = value) },
+      parkedLanes: { set: (value) => (gauges.parkedLanes = value) },
+    },
+    log: makeLog({ level: 'info', json: true, stream }),
+    ...others,
+  });
+  let stopped: Promise<void> | undefined;
+  const stop = () => {
+    stopped ??= worker.stop();
+    return stopped;
+  };
+  after(stop);
+  const logged = (what: RegExp) => lines.some(({ msg }) => what.test(msg));
+  return { wake: () => worker.wake(), stop, tried, recorded, gauges, logged };
+}
+
+function succeed({ id, token }: Job): Outcome {
+  return { id, token, isHealthy: true };
+}
+
+function fail({ id, token }: Job): Outcome {
+  return { id, token, isHealthy: false };
+}
+
+/** Tries that wait until the gate is opened. */
+function makeGate() {
+  let open = () => {};
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { open, opened };
+}
+
+test('every job is tried once and its outcome recorded, whatever lane it is in', async () => {
+  const table = makeTable({ a: 30, b: 1, c: 7 });
+  const worker = startWorker(table);
+  await waitFor('the end', () => table.count('done') === 38);
+  assert.deepEqual(worker.tried.toSorted(), table.rows.map(({ id }) => id).toSorted());
+  await waitFor('what follows', () => worker.recorded.length === 38);
+});
+
+test('two workers share the jobs, and each job has one try', async () => {
+  const table = makeTable({ a: 60, b: 60 });
+  const workers = [startWorker(table), startWorker(table)];
+  await waitFor('the end', () => table.count('done') === 120);
+  const tried = workers.flatMap((worker) => worker.tried);
+  assert.equal(new Set(tried).size, 120);
+  assert.equal(tried.length, 120);
+});
+
+describe('a lane', () => {
+  test('whose tries do not end holds up no other', async () => {
+    const table = makeTable({ slow: 20, well: 20 });
+    const gate = makeGate();
+    const worker = startWorker(table, {
+      attempt: async (job) => {
+        if (job.lane === 'slow') await gate.opened;
+        return succeed(job);
+      },
+    });
+    await waitFor('the other lane', () => table.count('done') === 20);
+    assert.deepEqual(
+      worker.tried.filter((id) => id.startsWith('slow')),
+      ['slow0', 'slow1'],
+    );
+    assert.equal(worker.gauges.running, 2);
+    gate.open();
+    await waitFor('the slow lane', () => table.count('done') === 40);
+  });
+
+  test('that only fails is parked: what it has claimed is released, and others go on', async () => {
+    const table = makeTable({ dead: 20, well: 20 });
+    const worker = startWorker(table, {
+      attempt: async (job) => (job.lane === 'dead' ? fail(job) : succeed(job)),
+    });
+    await waitFor('the other lane', () =>
+      table.rows.every(({ lane, status }) => lane === 'dead' || status === 'done'),
+    );
+    worker.wake();
+    await waitFor('the breaker', () => worker.gauges.parkedLanes === 1);
+    await waitFor('the release', () => table.leased('dead').length === 0);
+    const tried = worker.tried.filter((id) => id.startsWith('dead'));
+    assert.ok(tried.length >= 3 && tried.length <= 4, `${tried.length} were tried`);
+  });
+
+  test('that is to be skipped is not claimed', async () => {
+    const table = makeTable({ a: 3, b: 3 });
+    const worker = startWorker(table, { skippedLanes: () => ['a'] });
+    await waitFor('the other lane', () => table.count('done') === 3);
+    await worker.stop();
+    assert.deepEqual(worker.tried.toSorted(), ['b0', 'b1', 'b2']);
+  });
+});
+
+describe('a lease', () => {
+  test('of a process that died runs out, another process does the job, and a late outcome is not recorded', async () => {
+    const table = makeTable({ a: 1 });
+    const gate = makeGate();
+    const dead = startWorker(table, {
+      renew: async () => {
+        await gate.opened;
+        return new Set();
+      },
+      attempt: async (job) => {
+        await gate.opened;
+        return succeed(job);
+      },
+    });
+    await waitFor('the first try', () => dead.tried.length === 1);
+    let claims = 0;
+    const other = startWorker(table, {
+      claim: (request) => {
+        claims += 1;
+        return table.claim(request);
+      },
+    });
+    await waitFor('two claims', () => {
+      other.wake();
+      return claims >= 2;
+    });
+    assert.deepEqual(other.tried, [], 'the lease is not over');
+
+    table.expireLeases();
+    other.wake();
+    await waitFor('the other process', () => other.recorded.length === 1);
+    gate.open();
+    await waitFor('a word in the log', () => dead.logged(/another process has claimed/));
+    assert.deepEqual(dead.recorded, []);
+  });
+
+  test('that might end before the try does is given up instead', async () => {
+    const table = makeTable({ a: 1 });
+    let released = 0;
+    const worker = startWorker(table, {
+      maxTryMs: leaseMs + 1,
+      release: (leases) => {
+        released += 1;
+        return table.release(leases);
+      },
+    });
+    await waitFor('the release', () => released > 0);
+    await worker.stop();
+    assert.deepEqual(worker.tried, []);
+    assert.deepEqual(table.leased('a'), []);
+  });
+
+  test('of a try that broke off runs out, and the lane goes on', async () => {
+    const table = makeTable({ a: 3 });
+    let isBroken = true;
+    const worker = startWorker(table, {
+      limits: { ...limits, perLane: 1 },
+      attempt: async (job) => {
+        if (job.id === 'a0' && isBroken) throw new Error('a bug');
+        return succeed(job);
+      },
+    });
+    await waitFor('the others', () => table.count('done') === 2);
+    assert.ok(worker.logged(/broke off/));
+    assert.deepEqual(table.leased('a'), ['a0']);
+    isBroken = false;
+    table.expireLeases();
+    worker.wake();
+    await waitFor('the first', () => table.count('done') === 3);
+  });
+});
+
+describe('what a try needs', () => {
+  test('may come later, and is done with when the try has ended', async () => {
+    const table = makeTable({ a: 1 });
+    const steps: string[] = [];
+    startWorker(table, {
+      prepare: async () => ({ done: () => steps.push('done') }),
+      attempt: async (job) => {
+        steps.push('tried');
+        return succeed(job);
+      },
+    });
+    await waitFor('the end', () => table.count('done') === 1);
+    assert.deepEqual(steps, ['tried', 'done']);
+  });
+
+  test('may be missing for good: the job is cancelled, and the next one tried', async () => {
+    const table = makeTable({ a: 2 });
+    const worker = startWorker(table, {
+      limits: { ...limits, perLane: 1 },
+      prepare: async ({ id }) => (id === 'a0' ? 'cancel' : {}),
+    });
+    await waitFor('the end', () => table.count('done') === 1 && table.count('cancelled') === 1);
+    assert.deepEqual(worker.tried, ['a1']);
+  });
+
+  for (const [name, prepare] of [
+    ['is not there now', async () => 'release' as const],
+    ['cannot be read', async () => Promise.reject(new Error('the database is away'))],
+  ] as const) {
+    test(`${name}: all that the lane has claimed is released, and tried once it is there`, async () => {
+      const table = makeTable({ a: 2 });
+      let isThere = false;
+      const released: string[] = [];
+      const worker = startWorker(table, {
+        limits: { ...limits, perProcess: 1 },
+        prepare: () => (isThere ? {} : prepare()),
+        release: async (leases) => {
+          released.push(...leases.map(({ id }) => id));
+          return table.release(leases);
+        },
+      });
+      await waitFor('the release', () => released.length > 0);
+      assert.deepEqual(released.slice(0, 2), ['a0', 'a1']);
+      assert.deepEqual(worker.tried, []);
+      isThere = true;
+      worker.wake();
+      await waitFor('the end', () => table.count('done') === 2);
+    });
+  }
+
+  test('is fetched ahead for a whole claim; a failure releases all of it', async () => {
+    const table = makeTable({ a: 2, b: 2 });
+    const asked: [string[], readonly string[]][] = [];
+    const worker = startWorker(table, {
+      prefetch: async (jobs, laneKeys) => {
+        asked.push([jobs.map(({ id }) => id), laneKeys]);
+        if (asked.length === 1) throw new Error('the database is away');
+      },
+    });
+    await waitFor('the failure', () => worker.logged(/claiming errands failed/));
+    assert.deepEqual([...table.leased('a'), ...table.leased('b')], []);
+    worker.wake();
+    await waitFor('the end', () => table.count('done') === 4);
+    assert.deepEqual(asked[0], [
+      ['a0', 'a1', 'b0', 'b1'],
+      ['a', 'b'],
+    ]);
+    assert.deepEqual(asked[1], asked[0]);
+  });
+});
+
+describe('a stop', () => {
+  test('lets tries end, records them and releases the rest', async () => {
+    const table = makeTable({ a: 6 });
+    const gate = makeGate();
+    const worker = startWorker(table, {
+      limits: { ...limits, perProcess: 1 },
+      attempt: async (job) => {
+        await gate.opened;
+        return succeed(job);
+      },
+    });
+    await waitFor('a try', () => worker.tried.length === 1);
+    const stopped = worker.stop();
+    await waitFor('the release', () => table.leased('a').length === 1);
+    gate.open();
+    await stopped;
+    assert.deepEqual(worker.tried, ['a0']);
+    assert.deepEqual(worker.recorded, ['a0']);
+    assert.deepEqual(table.leased('a'), []);
+  });
+});
+
+test('retries are claimed when they come due', async () => {
+  const table = makeTable({ a: 1 });
+  const [row] = table.rows;
+  assert.ok(row);
+  row.status = 'done';
+  let isDue = false;
+  startWorker(table, {
+    promote: async () => {
+      if (!isDue) return 0;
+      isDue = false;
+      row.status = 'ready';
+      return 1;
+    },
+  });
+  isDue = true;
+  await waitFor('the retry', () => row.status === 'done' && !isDue);
+});
