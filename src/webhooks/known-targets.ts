@@ -11,17 +11,13 @@ import { openTarget, type SigningTarget } from './try.ts';
 const recentMs = 1000;
 const keptMs = 60_000;
 
-interface KnownTarget {
-  /** Undefined: the webhook is not to be called. */
-  target: SigningTarget | undefined;
-  /** The reason is that its secret cannot be opened. */
-  isUnopened: boolean;
-  readAt: number;
-}
-
 export class KnownTargets {
   readonly #parts: { sql: Sql; sealer: Sealer; log: Log };
-  readonly #known = new Map<string, KnownTarget>();
+  /** A webhook without a target is not to be called; `isUnopened`: because its secret cannot be opened. */
+  readonly #known = new Map<
+    string,
+    { target: SigningTarget | undefined; isUnopened: boolean; readAt: number }
+  >();
   /** The webhooks that are read together next, and that read. */
   #wanted = new Set<string>();
   #reading: Promise<void> | undefined;
