@@ -27,6 +27,7 @@ describe('wrong directions', () => {
     ['receiving/accept.ts', '../smtp/session.ts', 'receiving may not import smtp'],
     ['http/routes/me.ts', '../../smtp/session.ts', 'http may not import smtp'],
     ['smtp/session.ts', '../http/app.ts', 'smtp may not import http'],
+    ['queue/worker.ts', '../store/deliveries.ts', 'queue may not import store'],
     ['http/app.ts', '../main.ts', 'http may not import main'],
     ['main.ts', './cli/posthorn.ts', 'main may not import cli'],
   ];
@@ -47,6 +48,7 @@ describe('right directions', () => {
     ['http/routes/me.ts', './admin.ts'],
     ['store/users.ts', '../db/client.ts'],
     ['webhooks/deliver.ts', '../store/webhooks.ts'],
+    ['webhooks/deliver.ts', '../queue/worker.ts'],
     ['main.ts', './http/app.ts'],
     ['cli/posthorn.ts', '../main.ts'],
     ['lib/loop.ts', './log.ts'],

@@ -339,6 +339,24 @@ describe('what a try needs', () => {
     });
   }
 
+  test('comes too late when the lane was parked meanwhile: the job is released', async () => {
+    const table = makeTable({ a: 4 });
+    const gate = makeGate();
+    let isDone = false;
+    const setDone = () => {
+      isDone = true;
+    };
+    const worker = startWorker(table, {
+      limits: { ...limits, perLane: 4 },
+      prepare: ({ id }) => (id === 'a0' ? gate.opened.then(() => ({ done: setDone })) : {}),
+      attempt: async (job) => fail(job),
+    });
+    await waitFor('three failures', () => table.count('done') === 3);
+    gate.open();
+    await waitFor('the release', () => isDone && table.leased('a').length === 0);
+    assert.deepEqual(worker.tried, ['a1', 'a2', 'a3']);
+  });
+
   test('is fetched ahead for a whole claim; a failure releases all of it', async () => {
     const table = makeTable({ a: 2, b: 2 });
     const asked: [string[], readonly string[]][] = [];
