@@ -1,4 +1,4 @@
-/** The README's tour, run by a shell line by line as a person would paste it, against a real service. */
+/** The README's tour, run by a shell block by block as a person would paste it, against a real service. */
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -8,7 +8,8 @@ import { makeFolder, root, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
 const readme = readFileSync(path.join(root, 'README.md'), 'utf8');
-const [, tour = ''] = /<!-- tour:[^\n]*-->\n```sh\n(.*?)```/s.exec(readme) ?? [];
+const [tourText = ''] = /<!-- tour:.*?<!-- end of the tour -->/s.exec(readme) ?? [];
+const tour = [...tourText.matchAll(/```sh\n(.*?)```/gs)].map(([, block]) => block).join('');
 const pages = globSync('{*.md,{docs,bench}/**/*.md}', { cwd: root });
 const manifest = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'));
 
