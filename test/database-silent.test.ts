@@ -68,7 +68,7 @@ for (const hosts of [1, 2]) {
     });
   }
 
-  test(`cut at the first question, ${hosts} hosts`, { timeout: 20_000 }, async (t) => {
+  test(`cut at the first question, ${hosts} hosts`, { timeout: 120_000 }, async (t) => {
     const network = await startNetwork(t);
     const sql = open(t, network.url(hosts));
     network.cutAt({ question: 'the first' });
@@ -77,7 +77,7 @@ for (const hosts of [1, 2]) {
   });
 
   test(`cut in the middle of an answer, ${hosts} hosts: nothing of it is in the next`, {
-    timeout: 20_000,
+    timeout: 120_000,
   }, async (t) => {
     const network = await startNetwork(t);
     const sql = open(t, network.url(hosts));

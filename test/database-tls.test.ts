@@ -1,28 +1,17 @@
 /** The TLS options of DATABASE_URL mean what libpq's do, against a PostgreSQL that speaks TLS. */
 import assert from 'node:assert/strict';
-import { randomInt } from 'node:crypto';
-import { chmod, chown, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { chown, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { connect, type Pool, waitForDatabase } from '../src/db/client.ts';
-import { openCluster } from '../src/db/embedded/cluster.ts';
-import { findPostmaster, launchServer, stopServer } from '../src/db/embedded/server.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
-import { waitFor } from './harness.ts';
+import { makeOwnPostgres } from './own-postgres.ts';
 
 const log = makeLog({ level: 'silent', json: true });
 const fixture = (name: string) => path.join(import.meta.dirname, 'fixtures/tls', name);
-const dataDir = await mkdtemp(path.join(tmpdir(), 'posthorn-tls-'));
-// hba_file is looked up by its whole path, as the server's user.
-await chmod(dataDir, 0o755);
-const cluster = await openCluster(dataDir, log);
-const port = randomInt(20_000, 32_000);
-after(async () => {
-  await stopServer(cluster.pgdata, 30_000);
-  await rm(dataDir, { recursive: true, force: true });
-});
+const { cluster, port, start, stop, remove } = await makeOwnPostgres();
+after(remove);
 
 /** PostgreSQL takes a key only from a file that is its own and nobody else's. */
 async function giveToServer(name: string, content: string | Buffer): Promise<void> {
@@ -38,7 +27,7 @@ host all all all scram-sha-256
 
 /** Restarts the server with that certificate, or without TLS. */
 async function serveWith(certificate: string | null): Promise<void> {
-  await stopServer(cluster.pgdata, 30_000);
+  await stop();
   await giveToServer('access.conf', access);
   const settings: Record<string, string> = { hba_file: 'access.conf' };
   if (certificate !== null) {
@@ -50,11 +39,7 @@ async function serveWith(certificate: string | null): Promise<void> {
   } else {
     settings.hba_file = 'pg_hba.conf';
   }
-  const { end } = await launchServer(cluster, port, settings);
-  await waitFor('PostgreSQL to be ready', async () => {
-    assert.equal(await end(), undefined);
-    return (await findPostmaster(cluster.pgdata))?.status === 'ready';
-  });
+  await start(settings);
 }
 
 function open(t: TestContext, options: string, host = 'localhost', database = 'postgres') {

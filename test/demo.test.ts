@@ -1,12 +1,19 @@
 /** `npm run demo` as a person runs it: by itself, beside a running service, and when things go wrong. */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { after, test } from 'node:test';
 import { verify } from '../scripts/demo/verify.ts';
 import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
 import { callUrl, startTestService, waitFor } from './harness.ts';
-import { makeFolder, type Program, postgresPid, readyUrl, run, startNpm } from './programs.ts';
+import {
+  makeDataFolder,
+  makeFolder,
+  type Program,
+  postgresPid,
+  readyUrl,
+  run,
+  startNpm,
+} from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
 const told = [
@@ -20,8 +27,12 @@ const told = [
   /curl -s \$BASE\/webhooks/,
 ];
 
+/** Where the demo puts what it makes: it must be empty afterwards. */
+const temporary = makeFolder();
+after(() => temporary.remove());
+
 function demo(settings: Record<string, string>): Program {
-  return run('npm', ['run', 'demo'], settings);
+  return run('npm', ['run', 'demo'], { ...settings, TMPDIR: temporary.path });
 }
 
 function assertTold(program: Program, ...lines: RegExp[]): void {
@@ -30,31 +41,28 @@ function assertTold(program: Program, ...lines: RegExp[]): void {
 }
 
 function listOwnFolders(): string[] {
-  return readdirSync(tmpdir()).filter((name) => name.startsWith('posthorn-demo-'));
+  return readdirSync(temporary.path).filter((name) => name.startsWith('posthorn-demo-'));
 }
 
 test('by itself it starts a service, and leaves nothing behind', async () => {
-  const before = listOwnFolders();
   const program = demo({ PORT: '0' });
   assert.equal(await program.ended, 0, program.output());
   assertTold(program, /Started a Posthorn/);
-  assert.deepEqual(listOwnFolders(), before);
+  assert.deepEqual(listOwnFolders(), []);
 });
 
 test('when nobody reads on, it leaves nothing behind either', async () => {
-  const before = listOwnFolders();
-  const program = run('sh', ['-c', 'npm run -s demo | head -n 1'], { PORT: '0' });
+  const program = run('sh', ['-c', 'npm run -s demo | head -n 1'], { PORT: '0', TMPDIR: temporary.path });
   assert.equal(await program.ended, 0, program.output());
   assert.match(program.output(), /Started a Posthorn/);
   assert.doesNotMatch(program.output(), /EPIPE|Unhandled/);
-  assert.deepEqual(listOwnFolders(), before);
+  assert.deepEqual(listOwnFolders(), []);
 });
 
 test('Ctrl-C in the middle leaves nothing behind', async () => {
-  const before = listOwnFolders();
   const program = demo({ PORT: '0' });
-  const own = await waitFor('its folder', () => listOwnFolders().find((name) => !before.includes(name)));
-  const pid = await waitFor('its database', () => postgresPid(`${tmpdir()}/${own}`));
+  const own = await waitFor('its folder', () => listOwnFolders()[0]);
+  const pid = await waitFor('its database', () => postgresPid(`${temporary.path}/${own}`));
   process.kill(-program.pid, 'SIGINT');
   await program.ended;
   await waitFor('its folder to go', () => !listOwnFolders().includes(own));
@@ -62,7 +70,7 @@ test('Ctrl-C in the middle leaves nothing behind', async () => {
 });
 
 test('beside `npm start` it uses that one, and the lines it prints work there', async () => {
-  const folder = makeFolder();
+  const folder = makeDataFolder();
   const smtpPort = String(await freePort());
   const settings = { POSTHORN_DATA_DIR: folder.path, POSTHORN_SMTP_PORT: smtpPort };
   const service = startNpm(settings);

@@ -100,7 +100,7 @@ describe('a fresh data folder', { concurrency: 2 }, () => {
 
 describe('who may come and who stops the server', { concurrency: 2 }, () => {
   test('one serve, any number of tools; the last one out stops it', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     const serve = await scene.openInChild('serve');
     await assert.rejects(scene.open('serve'), (error) => {
       assert.ok(error instanceof OperatorError);
@@ -116,7 +116,7 @@ describe('who may come and who stops the server', { concurrency: 2 }, () => {
   });
 
   test('a serve waits for one that has announced its stop', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     const first = await scene.open('serve');
     await first.announceStop();
     const second = scene.open('serve');
@@ -127,7 +127,7 @@ describe('who may come and who stops the server', { concurrency: 2 }, () => {
   });
 
   test('coming and going at once never leaves anyone without a server', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     await (await scene.open('tool')).stop();
     const visit = async () => {
       for (let round = 0; round < 5; round++) {
@@ -143,7 +143,7 @@ describe('who may come and who stops the server', { concurrency: 2 }, () => {
 
 describe('after a crash', { concurrency: 2 }, () => {
   test('parent killed, ten times in a row: the server lives on and is adopted', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     for (let round = 0; round < 10; round++) {
       const holder = await scene.openInChild('serve');
       assert.equal(holder.adopted, round > 0);
@@ -156,7 +156,7 @@ describe('after a crash', { concurrency: 2 }, () => {
   });
 
   test('server killed while nobody was there: recovered, with its data', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     const holder = await scene.openInChild('serve');
     await addRow(holder.url);
     await holder.end('SIGKILL');
@@ -167,7 +167,7 @@ describe('after a crash', { concurrency: 2 }, () => {
   });
 
   test('server killed while we hold it: it comes back on the same port by itself', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     const embedded = await scene.open('serve');
     const before = embedded.url;
     await addRow(before);
@@ -191,7 +191,7 @@ describe('after a crash', { concurrency: 2 }, () => {
   });
 
   test('its port taken meanwhile: it starts on another', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     const holder = await scene.openInChild('serve');
     await addRow(holder.url);
     await holder.end('SIGKILL');
@@ -209,7 +209,7 @@ describe('after a crash', { concurrency: 2 }, () => {
     ['a server on another folder', 'postgres'],
   ] as const) {
     test(`a postmaster.pid that names ${what} is not believed`, async (t) => {
-      const scene = await Scene.make(t);
+      const scene = await Scene.makeWithCluster(t);
       await (await scene.open('serve')).stop();
       const pid = program === 'sleep' ? await startStranger(t, scene.pgdata) : await startElsewhere(t);
       const lines = [pid, scene.pgdata, 1, 20_001, '', '127.0.0.1', '1 2', 'ready'];
@@ -229,13 +229,13 @@ describe('after a crash', { concurrency: 2 }, () => {
   }
 
   async function startElsewhere(t: TestContext): Promise<number> {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     await scene.open('serve');
     return (await scene.postmaster())?.pid ?? assert.fail();
   }
 
   test('an empty postmaster.pid of a crash long ago is no obstacle', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     await (await scene.open('serve')).stop();
     const path = join(scene.pgdata, 'postmaster.pid');
     await writeFile(path, '');
@@ -246,7 +246,7 @@ describe('after a crash', { concurrency: 2 }, () => {
 
 describe('what a person has to mend', { concurrency: 2 }, () => {
   test('a cluster of another major version: both named, nothing touched', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     await (await scene.open('serve')).stop();
     await writeFile(join(scene.pgdata, 'PG_VERSION'), '17\n');
     const before = await listFolder(scene.dataDir);
@@ -267,7 +267,7 @@ describe('what a person has to mend', { concurrency: 2 }, () => {
   });
 
   test('a start that fails shows what PostgreSQL said', async (t) => {
-    const scene = await Scene.make(t);
+    const scene = await Scene.makeWithCluster(t);
     await assert.rejects(scene.open('serve', { shared_buffers: 'lots' }), (error) => {
       assert.ok(error instanceof OperatorError);
       assert.match(error.message, /invalid value for parameter "shared_buffers": "lots"/);

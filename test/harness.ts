@@ -216,7 +216,7 @@ export function assertProblem(answer: Answer, status: number, code: string) {
 export async function waitFor<T>(
   what: string,
   look: () => T | Promise<T>,
-  deadlineMs = 15_000,
+  deadlineMs = 120_000,
 ): Promise<NonNullable<T>> {
   const end = performance.now() + deadlineMs;
   for (;;) {

@@ -4,6 +4,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { waitFor } from './harness.ts';
+import { copyCluster } from './own-postgres.ts';
 
 export const root = path.dirname(import.meta.dirname);
 
@@ -67,7 +68,7 @@ export function run(
           if (!found && over) throw new Error(`Ended without printing ${pattern}:\n${text}`);
           return found;
         },
-        60_000,
+        120_000,
       ),
   };
 }
@@ -95,6 +96,13 @@ export async function readyUrl(program: Program): Promise<string> {
 export function makeFolder(): { path: string; remove(): void } {
   const folder = mkdtempSync(path.join(tmpdir(), 'posthorn with space '));
   return { path: folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
+}
+
+/** A data folder whose cluster is there already and has never been started. */
+export function makeDataFolder(): ReturnType<typeof makeFolder> {
+  const folder = makeFolder();
+  copyCluster(folder.path);
+  return folder;
 }
 
 /** The pid of the PostgreSQL that runs on a data folder, if one does. */

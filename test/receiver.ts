@@ -45,7 +45,7 @@ export interface Receiver {
 export async function startReceiver(
   options: { tls?: { key: string; cert: string }; host?: string; deadlineMs?: number } = {},
 ): Promise<Receiver> {
-  const { host = '127.0.0.1', deadlineMs = 30_000 } = options;
+  const { host = '127.0.0.1', deadlineMs = 120_000 } = options;
   const requests: ReceivedRequest[] = [];
   const sockets = new Set<Socket>();
   const numbers = new WeakMap<Socket, number>();

@@ -1,39 +1,53 @@
 /**
  * `npm test [-- <files or node --test options>]`: one real PostgreSQL for the whole run (embedded, or TEST_DATABASE_URL),
- * a migrated template in it that every test file clones, then node's own test runner.
+ * a migrated template in it that every test file clones, an unused cluster for tests that need a server of their own, then
+ * node's own test runner, several files at a time.
  */
 import { spawn } from 'node:child_process';
 import { globSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { connect } from '../src/db/client.ts';
+import { openCluster } from '../src/db/embedded/cluster.ts';
 import { openEmbedded } from '../src/db/embedded/open.ts';
 import { migrate } from '../src/db/migrate.ts';
 import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
+import { copyCluster } from './own-postgres.ts';
 
 const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
 const root = path.dirname(import.meta.dirname);
 
+/** Tests mostly wait: for answers, for timers, for the disk. */
+const filesAtOnce = Math.max(4, availableParallelism());
+/** Nothing has to survive a crash of this server. Tests of durability start a server of their own. */
+const forgetful = { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' };
+
+const folder = mkdtempSync(path.join(tmpdir(), 'posthorn test '));
+const place = (name: string) => path.join(folder, name);
+process.env.TEST_CLUSTER = place('cluster');
+await openCluster(place('cluster'), log);
 const given = process.env.TEST_DATABASE_URL;
-const server = given ? { url: given, stop: async () => {} } : await startServer();
+const server = given ? { url: given, stop: async () => {} } : await startServer(place('server'));
 try {
   const template = await makeTemplate(server.url);
-  process.exitCode = await runTests({ TEST_DATABASE_URL: server.url, TEST_TEMPLATE: template });
+  process.exitCode = await runTests({
+    TEST_DATABASE_URL: server.url,
+    TEST_TEMPLATE: template,
+    // Halves the start of every test file, command and service, which is much of the run.
+    NODE_COMPILE_CACHE: place('compiled'),
+  });
   await dropTemplate(server.url, template);
 } finally {
   await server.stop();
+  rmSync(folder, { recursive: true, force: true });
 }
 
-async function startServer() {
-  const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn test '));
-  const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
-  const stop = async () => {
-    await embedded.stop();
-    rmSync(dataDir, { recursive: true, force: true });
-  };
-  return { url: embedded.url, stop };
+function startServer(dataDir: string) {
+  copyCluster(dataDir);
+  const settings = { ...forgetful, max_connections: '500' };
+  return openEmbedded({ dataDir, log, purpose: 'tool', settings });
 }
 
 async function makeTemplate(url: string): Promise<string> {
@@ -56,7 +70,8 @@ async function dropTemplate(url: string, name: string): Promise<void> {
 function runTests(environment: Record<string, string>): Promise<number> {
   const { options, files } = splitArguments(process.argv.slice(2));
   const all = globSync('test/**/*.test.ts', { cwd: root, exclude: ['test/peers/**'] }).sort();
-  const args = ['--test', '--test-timeout=180000', ...options, ...(files.length > 0 ? files : all)];
+  const standard = ['--test', '--test-timeout=600000', `--test-concurrency=${filesAtOnce}`];
+  const args = [...standard, ...options, ...(files.length > 0 ? files : all)];
   const child = spawn(process.execPath, args, {
     cwd: root,
     stdio: 'inherit',

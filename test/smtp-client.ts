@@ -21,7 +21,7 @@ export interface SmtpReply {
   full: string;
 }
 
-const deadlineMs = 20_000;
+const deadlineMs = 120_000;
 const wholeReply = /^(?:\d{3}-[^\r\n]*\r\n)*\d{3} [^\r\n]*\r\n/;
 
 export class SmtpClient {

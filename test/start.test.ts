@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { after, test } from 'node:test';
 import { callUrl, waitFor } from './harness.ts';
-import { makeFolder, type Program, postgresPid, readyUrl, startNpm } from './programs.ts';
+import { makeDataFolder, makeFolder, type Program, postgresPid, readyUrl, startNpm } from './programs.ts';
 
 const folder = makeFolder();
 const settings = { POSTHORN_DATA_DIR: folder.path };
@@ -94,7 +94,7 @@ test('development mode refuses to listen beyond loopback, and says the two ways 
 });
 
 test('a first start that fails for its port does not use up the key', async () => {
-  const fresh = makeFolder();
+  const fresh = makeDataFolder();
   const other = createServer();
   await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
   const address = other.address();

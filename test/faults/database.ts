@@ -4,8 +4,9 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { waitFor } from '../harness.ts';
+import type { Postgres } from '../own-postgres.ts';
 import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
-import { type Postgres, preparePostgres } from './postgres.ts';
+import { preparePostgres } from './postgres.ts';
 import { Probe } from './probe.ts';
 import { prepareServer } from './server.ts';
 import { conclude, keepSending, prepareTrial, type Trial } from './trial.ts';

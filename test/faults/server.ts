@@ -3,15 +3,14 @@
  * its embedded PostgreSQL unless another is named; and its database, looked into from outside.
  */
 import { readFileSync } from 'node:fs';
-import net from 'node:net';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 // @ts-expect-error Plain JavaScript for any Node: it has no types.
 import { nodeFlags } from '../../bin/launch.js';
 import { connect, type Pool } from '../../src/db/client.ts';
-import { waitFor } from '../harness.ts';
+import { freePort } from '../own-postgres.ts';
 import { makeFolder, type Program, postgresPid, run } from '../programs.ts';
-import { type FaultRun, pick } from './fault.ts';
+import type { FaultRun } from './fault.ts';
 
 export interface Server {
   url: string;
@@ -154,17 +153,4 @@ function killPostmaster(dataDir: string): void {
   } catch {
     // It has ended, and its pid file is what is left of it.
   }
-}
-
-/** Below the range of outgoing connections: there a client that tries a server that is down may reach itself. */
-export function freePort(random: () => number): Promise<number> {
-  return waitFor('a free port', async () => {
-    const port = pick(random, 20_000, 32_000);
-    const server = net.createServer();
-    const isFree = await new Promise<boolean>((resolve) => {
-      server.on('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true));
-    });
-    server.close();
-    return isFree ? port : 0;
-  });
 }
