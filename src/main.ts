@@ -10,7 +10,7 @@ import { isUnavailable, type Pool } from './db/client.ts';
 import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
-import { buildApp } from './http/app.ts';
+import { type ApiParts, buildApp } from './http/app.ts';
 import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
@@ -66,9 +66,9 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
   const service: Service = { url: null, smtpPort: null, firstUser: null, stop };
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
-    const wakeDelivery = await startLoops(parts, database, started.loops);
-    const mail = { ...parts.mail, wakeDelivery };
-    await openListeners({ ...parts, mail, wakeDelivery }, service, started.listeners);
+    const wakes = await startLoops(parts, database, started.loops);
+    const mail = { ...parts.mail, ...wakes };
+    await openListeners({ ...parts, ...wakes, mail }, service, started.listeners);
     // Last: its key is shown once, so nothing may fail between making and showing it.
     service.firstUser = await makeFirstUser(database.sql);
     return service;
@@ -122,13 +122,16 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-/** Returns how to wake delivery, in this process and the others. */
-async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<() => void> {
+/** How to wake the loops: delivery in this process and the others, the purge in this one. */
+type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge'>;
+
+async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<Wakes> {
   const { sql, log, verification, config } = parts;
-  stopLater(stops, startPurging(parts));
+  const purging = stopLater(stops, startPurging(parts));
   if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
   const wakeHere = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
-  return stopLater(stops, await startWaker(sql, log, wakeHere)).wake;
+  const waker = stopLater(stops, await startWaker(sql, log, wakeHere));
+  return { wakeDelivery: waker.wake, wakePurge: purging.wake };
 }
 
 function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
@@ -173,7 +176,7 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isPassing: isUnavailable, work });
 }
 
-type ListenerParts = Parts & { mail: AcceptParts; wakeDelivery(): void };
+type ListenerParts = Parts & Wakes & { mail: AcceptParts };
 
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;

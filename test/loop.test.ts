@@ -146,12 +146,18 @@ test('stop ends the sleep, and can be called again', async (t) => {
   assert.equal(rounds, 1);
 });
 
-test('work that can wait rests before the next piece, and a wake ends the rest', async (t) => {
+test('work that can wait rests before the next piece: a wake does not end the rest, a stop does', async (t) => {
   const gate = makeGate();
   const { loop } = start(t, neverMs, gate.work, 1e12);
   await gate.finish(true);
+  loop.wake();
   for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
   assert.equal(gate.waiting.length, 0, 'it rests although there is more');
-  loop.wake();
-  await gate.finish(false);
+  await loop.stop();
+});
+
+test('work that rested goes on by itself', async (t) => {
+  let rounds = 0;
+  start(t, neverMs, async () => ++rounds < 3, 1);
+  await waitFor('three rounds', () => rounds === 3);
 });

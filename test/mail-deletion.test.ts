@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { connect, type Pool } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
+import { deleteIdentity } from '../src/store/identities.ts';
 import { purgeDeletedIdentities, purgeOld } from '../src/store/purge.ts';
 import { startDns } from './dns.ts';
 import {
@@ -145,15 +146,11 @@ describe('an identity that is deleted', async () => {
     await call('DELETE', `/webhooks/${webhook.id}`);
   });
 
-  test('its rows go by themselves, in the background', { timeout: 60_000 }, async () => {
+  test('its rows go by themselves, in the background', async () => {
     const identity = await makeIdentity(service);
     const [id = ''] = await arrive(service, [identity]);
     await call('DELETE', `/identities/${identity.id}`);
-    await waitFor(
-      'the purge',
-      async () => (await sql`select from messages where id = ${id}`).count === 0,
-      40_000,
-    );
+    await waitFor('the purge', async () => (await sql`select from messages where id = ${id}`).count === 0);
     assert.equal((await sql`select from raw_chunks where raw_id = ${id}`).count, 0);
     assert.equal((await sql`select from events where message_id = ${id}`).count, 0);
   });
@@ -173,8 +170,9 @@ async function leave(work: (service: TestService) => Promise<void>): Promise<Poo
   return sql;
 }
 
+/** As the API does, but without waking the purge of the service. */
 const remove = async (at: TestService, { id }: Identity) =>
-  assert.equal((await at.call('DELETE', `/identities/${id}`)).status, 204);
+  assert.ok(await deleteIdentity(at.sql, at.user.userId, id));
 
 describe('the purge of deleted identities', () => {
   test('takes messages, events, deliveries, attempts and bytes, in batches, and nothing of others', async () => {

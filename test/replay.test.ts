@@ -4,6 +4,7 @@ import { after, before, describe, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { purgeDeletedWebhooks } from '../src/store/purge.ts';
 import { createReplay, replaySelections, workReplay } from '../src/store/replays.ts';
+import { deleteWebhook } from '../src/store/webhooks.ts';
 import { assertProblem, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 import { answer, startReceiver } from './receiver.ts';
 
@@ -322,7 +323,7 @@ describe('side by side', () => {
 
   test('one whose webhook is deleted ends and queues nothing more', async () => {
     const { owner, webhooks, ids } = await prepare(1);
-    await idle.call('DELETE', `/webhooks/${webhooks[0]?.id}`, { as: owner });
+    await deleteWebhook(idle.sql, owner.userId, webhooks[0]?.id ?? '');
     while (await workReplay(idle.sql, 2));
     const [row] = await idle.sql`select completed_at, queued from replays where id = ${ids[0] ?? null}`;
     assert.ok(row?.completed_at);

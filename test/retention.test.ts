@@ -1,12 +1,20 @@
 /** What is removed when its time is over, in small batches, and what never is. */
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { after, describe, test } from 'node:test';
+import { connect } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
+import { recordEvent } from '../src/store/events.ts';
 import { purgeDeletedWebhooks, purgeOld, purgeSpent } from '../src/store/purge.ts';
-import { startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
+import { ensureUser } from '../src/store/users.ts';
+import { deleteWebhook } from '../src/store/webhooks.ts';
+import { makeDatabase, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 
-const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_RETENTION_DAYS: '36500' });
-const { sql, call, makeWebhook, makeUser, makeEvent } = service;
+const database = await makeDatabase();
+const sql = connect(database.url, { max: 4, applicationName: 'retention test' });
+after(async () => {
+  await sql.end();
+  await database.drop();
+});
 const days = 30;
 
 interface Made {
@@ -14,9 +22,21 @@ interface Made {
   webhook: TestWebhook;
 }
 
-async function prepare(): Promise<Made> {
-  const owner = await makeUser();
-  return { owner, webhook: await makeWebhook('https://example.com/', {}, owner) };
+/** Made by a service that has ended by now, so that its own purge does not meddle: an owner each, with a webhook. */
+const prepared: Made[] = [];
+const service = await startTestService({ POSTHORN_ROLES: 'api', DATABASE_URL: database.url });
+for (let n = 0; n < 20; n += 1) {
+  const owner = await service.makeUser();
+  prepared.push({ owner, webhook: await service.makeWebhook('https://example.com/', {}, owner) });
+}
+await service.stop();
+
+function prepare(): Made {
+  return prepared.pop() ?? assert.fail('prepare more');
+}
+
+async function makeEvent(given: { ownerId: string; id?: string }): Promise<string> {
+  return (await recordEvent(sql, { event: 'message.received', identityId: null, data: '{}', ...given })).id;
 }
 
 /** An id as one of that age has it: it begins with the time. */
@@ -63,7 +83,7 @@ async function purgeAll(batch?: number): Promise<number> {
 
 describe('what is past its retention', () => {
   test('goes: events, deliveries of every outcome, attempts; what is younger stays', async () => {
-    const made = await prepare();
+    const made = prepare();
     for (const status of ['delivered', 'failed', 'cancelled']) await addOld(made, 30.01, status);
     const young = [];
     for (const status of ['delivered', 'failed', 'cancelled']) young.push(await addOld(made, 29.99, status));
@@ -73,7 +93,7 @@ describe('what is past its retention', () => {
   });
 
   test('what a program made whose clock was behind is as old as PostgreSQL says', async () => {
-    const made = await prepare();
+    const made = prepare();
     const id = await makeEvent({ id: await agedId(31), ownerId: made.owner.userId });
     await sql`update deliveries set status = 'failed', ready = false where event_id = ${id}`;
     await purgeAll();
@@ -85,7 +105,7 @@ describe('what is past its retention', () => {
   });
 
   test('secrets that sign no more and replays that ended long ago go, and no others', async () => {
-    const { owner, webhook } = await prepare();
+    const { owner, webhook } = prepare();
     for (const age of ['23 hours', '25 hours']) {
       await sql`
         insert into retired_webhook_secrets (webhook_id, owner_id, secret, retired_at)
@@ -105,7 +125,7 @@ describe('what is past its retention', () => {
   });
 
   test('an event that nobody listened to goes as well', async () => {
-    const owner = await makeUser();
+    const { user: owner } = await ensureUser(sql, 'nobody@users.example');
     await makeAged(31, owner.userId);
     const kept = await makeAged(29, owner.userId);
     await purgeAll();
@@ -117,7 +137,7 @@ describe('what is past its retention', () => {
   });
 
   test('what is pending stays with its event, however old', async () => {
-    const made = await prepare();
+    const made = prepare();
     const pending = await addOld(made, 40, 'pending');
     await addOld(made, 45);
     await purgeAll();
@@ -131,10 +151,10 @@ describe('what is past its retention', () => {
   });
 
   test('a delivery that a replay made of an old event keeps that event, and no other', async () => {
-    const made = await prepare();
+    const made = prepare();
     const replayed = await addOld(made, 40);
     await sql`update deliveries set created_at = now() where event_id = ${replayed}`;
-    const other = await prepare();
+    const other = prepare();
     await addOld(other, 33);
     await purgeAll();
     assert.deepEqual((await left(made)).events, [replayed]);
@@ -147,7 +167,7 @@ describe('what is past its retention', () => {
   ];
   for (const [name, end] of endings) {
     test(`what is pending for a webhook that is ${name} is cancelled, then removed`, async () => {
-      const made = await prepare();
+      const made = prepare();
       await addOld(made, 31, 'pending');
       const young = await addOld(made, 29, 'pending');
       await end(made);
@@ -159,7 +179,7 @@ describe('what is past its retention', () => {
   }
 
   test('goes in small batches', async () => {
-    const made = await prepare();
+    const made = prepare();
     for (let index = 0; index < 7; index++) await addOld(made, 31 + index);
     assert.equal(await purgeOld(sql, days, 3), true);
     assert.equal((await left(made)).deliveries.length, 4);
@@ -175,7 +195,7 @@ describe('a deleted webhook', () => {
     sql`update webhooks set deleted_at = now(), enabled = false where id = ${webhook.id}`;
 
   test('loses its deliveries and attempts in batches, then goes itself; its events stay', async () => {
-    const made = await prepare();
+    const made = prepare();
     const events = [];
     for (const status of ['pending', 'delivered', 'failed', 'cancelled', 'pending']) {
       events.push(await addOld(made, 1, status));
@@ -189,7 +209,7 @@ describe('a deleted webhook', () => {
   });
 
   test('in the middle of a purge does not go before its deliveries', async () => {
-    const [first, second] = [await prepare(), await prepare()];
+    const [first, second] = [prepare(), prepare()];
     await addOld(first, 1);
     await addOld(second, 1);
     await remove(first);
@@ -205,8 +225,7 @@ describe('a deleted webhook', () => {
           select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
         return waiting.count > 0;
       });
-      const { status } = await call('DELETE', `/webhooks/${second.webhook.id}`, { as: second.owner });
-      assert.equal(status, 204);
+      assert.ok(await deleteWebhook(sql, second.owner.userId, second.webhook.id));
     });
     assert.equal(await purging, false);
     assert.equal((await sql`select from webhooks where id = ${first.webhook.id}`).count, 0);
@@ -217,7 +236,7 @@ describe('a deleted webhook', () => {
   });
 
   test('takes nothing of any other along', async () => {
-    const [gone, stays] = [await prepare(), await prepare()];
+    const [gone, stays] = [prepare(), prepare()];
     await addOld(gone, 1);
     const kept = await addOld(stays, 1);
     await remove(gone);
@@ -227,7 +246,7 @@ describe('a deleted webhook', () => {
 });
 
 test('the id of a delivery begins with the time of its event, and is the same for the same pair', async () => {
-  const made = await prepare();
+  const made = prepare();
   const eventId = await addOld(made, 12);
   const [row] = await sql`
     select id, delivery_id(${eventId}, ${made.webhook.id}) as again, id < first_id_at(now() - interval '11 days') as old,

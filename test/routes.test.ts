@@ -195,7 +195,7 @@ async function collectRoutes(): Promise<string[]> {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
     verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: makeLookup(config) },
   };
-  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test' });
+  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakePurge: () => {} });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();
   return found;

@@ -64,6 +64,8 @@ export interface ApiParts {
   userAgent: string;
   /** Deliveries may be ready: call it after the commit that made them so. */
   wakeDelivery(): void;
+  /** Deleted rows can be purged: call it after the commit. */
+  wakePurge(): void;
 }
 
 export async function buildApp(parts: ApiParts): Promise<App> {

@@ -5,7 +5,7 @@
 import type { Log } from './log.ts';
 
 export interface Loop {
-  /** Look now instead of at the next poll. */
+  /** Look now instead of at the next poll. It does not end a rest, after which the loop works anyway. */
   wake(): void;
   /** Ends after the piece of work that is under way. */
   stop(): Promise<void>;
@@ -24,6 +24,7 @@ export function startLoop(options: {
 }): Loop {
   let stopped = false;
   let woken = false;
+  let isResting = false;
   let rouse = () => {};
 
   async function run(): Promise<void> {
@@ -35,7 +36,9 @@ export function startLoop(options: {
       const workedMs = performance.now() - startedAt;
       const restMs = more ? Math.min(workedMs * (options.rest ?? 0), options.pollMs) : options.pollMs;
       const rests = outcome === 'done' ? !woken : restMs > 0;
+      isResting = more;
       if (!stopped && rests) await sleep(restMs);
+      isResting = false;
     }
   }
 
@@ -64,7 +67,7 @@ export function startLoop(options: {
   return {
     wake() {
       woken = true;
-      rouse();
+      if (!isResting) rouse();
     },
     stop() {
       stopped = true;

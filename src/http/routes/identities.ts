@@ -62,7 +62,7 @@ const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' 
 
 export function identityRoutes(
   app: App,
-  parts: AnswerParts & PageParts & { verification: VerifyParts },
+  parts: AnswerParts & PageParts & { verification: VerifyParts; wakePurge(): void },
 ): void {
   const { sql, verification, log } = parts;
 
@@ -156,6 +156,7 @@ export function identityRoutes(
       const { ownerId } = request;
       const deleted = await deleteIdentity(sql, ownerId, request.params.id);
       if (!deleted) throw new Problem('not_found');
+      parts.wakePurge();
       const { domain, followers } = deleted;
       const lost = { ownerId, domain, to: 'unverified' };
       for (const { message, ...about } of describeFollowers(

@@ -61,7 +61,10 @@ const WebhookPatch = body(
 const tags = ['Webhooks'];
 const references = { identityId: 'identities' } as const;
 
-export function webhookRoutes(app: App, parts: AnswerParts & PageParts & { egress: Egress }): void {
+export function webhookRoutes(
+  app: App,
+  parts: AnswerParts & PageParts & { egress: Egress; wakePurge(): void },
+): void {
   const { sql, sealer, egress } = parts;
 
   /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
@@ -150,6 +153,7 @@ export function webhookRoutes(app: App, parts: AnswerParts & PageParts & { egres
     },
     async (request, reply) => {
       if (!(await deleteWebhook(sql, request.ownerId, request.params.id))) throw new Problem('not_found');
+      parts.wakePurge();
       reply.code(204).send(null);
     },
   );
