@@ -75,7 +75,7 @@ describe('one event to a receiver that', async () => {
     webhooks.set(name, await makeWebhook(receiver.url(path)));
   }
   const eventId = await makeEvent();
-  const { stop, logged } = startTestDelivery(service.databaseUrl, { timeoutMs: 500 });
+  const { stop, logged } = startTestDelivery(service.databaseUrl);
   after(async () => {
     await stop();
     for (const { id } of webhooks.values()) await call('DELETE', `/webhooks/${id}`);

@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { countBacklog, readOldestPending } from '../src/store/backlog.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { deliveryKey, startTestDelivery, startTestService, waitFor } from './harness.ts';
-import { answer, hang, type ReceivedRequest, reset, startReceiver } from './receiver.ts';
+import { answer, type ReceivedRequest, reset, startReceiver } from './receiver.ts';
 
 const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '3600' });
 const idle = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
@@ -117,12 +117,14 @@ describe('a process', () => {
   }
 
   test('shows its tries under way', async () => {
-    receiver.behaveAt('/hangs', hang());
-    const webhook = await idle.makeWebhook(receiver.url('/hangs'));
+    const held: (() => void)[] = [];
+    receiver.behaveAt('/held', (_request, response) => held.push(() => response.writeHead(204).end()));
+    const webhook = await idle.makeWebhook(receiver.url('/held'));
     for (let index = 0; index < 3; index++) await idle.makeEvent();
-    const loop = startTestDelivery(idle.databaseUrl, { timeoutMs: 1000 });
-    await receiver.received(3, at('/hangs'));
+    const loop = startTestDelivery(idle.databaseUrl);
+    await receiver.received(3, at('/held'));
     assert.equal(await value(loop, 'underWay'), 3);
+    for (const answer of held) answer();
     await waitFor('their end', async () => (await value(loop, 'underWay')) === 0);
     await loop.stop();
     await idle.call('DELETE', `/webhooks/${webhook.id}`);

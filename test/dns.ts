@@ -41,8 +41,6 @@ export interface DnsServer {
 interface Asked {
   name: string;
   type: RecordType | undefined;
-  /** As `performance.now()` has it. */
-  atMs: number;
 }
 
 interface Question {
@@ -62,7 +60,7 @@ export async function startDns({ ttl = 0 } = {}): Promise<DnsServer> {
   function reply(message: Buffer, limit: number): Buffer | null {
     const question = readQuestion(message);
     const { name, type } = question;
-    asked.push({ name, type, atMs: performance.now() });
+    asked.push({ name, type });
     if (always !== null) return always === 'DROP' ? null : writeAnswer(question, always, { limit, ttl });
     const answers = table.get(`${name} ${type}`) ?? table.get(name) ?? [unknown];
     const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? unknown;

@@ -86,6 +86,8 @@ export async function startTestService(settings: Record<string, string> = {}): P
     POSTHORN_RATE_LIMIT: '0',
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
+    // Nobody listens there, which is known at once: no test waits for the DNS of its machine.
+    POSTHORN_DNS_SERVERS: '127.0.0.1:9',
     ...settings,
   });
   const service = await startService(config, log);

@@ -357,7 +357,6 @@ describe('aliases', () => {
 test('servers that never answer cost no more than the deadline', async () => {
   for (const server of [first, second]) server.answer(name, 'DROP');
   const hasty = makeLookup({ dnsServers: null, resolvers: [system.address], serverAt, deadlineMs: 500 });
-  const startedAt = performance.now();
   assert.match(reasonOf(await look(name, hasty)), /in time/);
-  assert.ok(performance.now() - startedAt < 2000);
+  assert.equal(first.count(name, 'TXT') + second.count(name, 'TXT'), 1, 'no second question is asked');
 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 import { leaveUnverified } from '../src/mailauth/signatures.ts';
 import type { Answer } from './dns.ts';
-import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
+import { check, dns, none, plain, publish, rsa, sign, smtp } from './signing.ts';
 
 describe('DMARC', () => {
   const record = (tags: string): Answer => ({ TXT: [`v=DMARC1; ${tags}`] });
@@ -117,7 +117,7 @@ describe('DMARC', () => {
   for (const answer of ['SERVFAIL', 'REFUSED', 'DROP'] as const) {
     test(`${answer} for the record: temperror`, async () => {
       dns.answer('_dmarc.example.com', answer);
-      assert.deepEqual((await check(plain, overHttp, 400)).dmarc, { ...none, result: 'temperror' });
+      assert.deepEqual((await check(plain)).dmarc, { ...none, result: 'temperror' });
     });
   }
 
@@ -170,9 +170,7 @@ describe('DMARC', () => {
       const signature = signed.slice(0, -plain.length);
       const ten = Array.from({ length: 10 }, (_, i) => signature.replace(' s=', ` l=${999_999 + i}; s=`));
       const body = `${'x'.repeat(70)}\r\n`.repeat(160_000);
-      const startedAt = performance.now();
-      const { dkim, dmarc } = await check(`${ten.join('')}${plain}${body}`, smtp, 1000);
-      assert.ok(performance.now() - startedAt < 5000);
+      const { dkim, dmarc } = await check(`${ten.join('')}${plain}${body}`, smtp);
       assert.deepEqual(
         dkim.map(({ result }) => result),
         [...Array(4).fill('fail'), ...Array(6).fill('policy')],

@@ -68,13 +68,11 @@ describe('SPF', () => {
     });
   }
 
-  test('no answer: temperror by the deadline', async () => {
+  test('no answer: temperror', async () => {
     dns.answer('example.com', 'DROP');
-    const startedAt = performance.now();
-    const { spf, dmarc } = await check(plain, smtp, 400);
+    const { spf, dmarc } = await check(plain, smtp);
     assert.deepEqual(spf, { result: 'temperror', domain: 'example.com' });
     assert.deepEqual(dmarc, none, 'what was answered is kept');
-    assert.ok(performance.now() - startedAt < 1500);
   });
 
   test('of <> the HELO name is checked', async () => {

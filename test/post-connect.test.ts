@@ -142,7 +142,7 @@ describe('whom it connects to', () => {
   test('nobody takes the connection: connect_timeout', async () => {
     const port = await startDeafServer();
     assertFailure(
-      await startPoster({ timeoutMs: 500 })(`http://127.0.0.1:${port}/`),
+      await startPoster({ timeoutMs: 2000 })(`http://127.0.0.1:${port}/`),
       'connect_timeout',
       /in time/,
     );
@@ -243,7 +243,7 @@ describe('TLS', () => {
     after(() => server.close());
     const { port } = server.address() as AddressInfo;
     assertFailure(
-      await startPoster({ timeoutMs: 500 })(`https://127.0.0.1:${port}/`),
+      await startPoster({ timeoutMs: 2000 })(`https://127.0.0.1:${port}/`),
       'tls_timeout',
       /handshake/,
     );

@@ -22,7 +22,8 @@ const dns = await startDns();
 const receiver = await startReceiver();
 const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
 const poster = makePoster({ egress });
-const hasty = makePoster({ egress, timeoutMs: 500 });
+const hastyMs = 2000;
+const hasty = makePoster({ egress, timeoutMs: hastyMs });
 after(async () => {
   await poster.close();
   await hasty.close();
@@ -240,8 +241,11 @@ describe('time', () => {
     const hooks = await startReceiver();
     after(() => hooks.close());
     const url = hooks.url();
-    const start = performance.now();
-    while (performance.now() < start + 1200) assertAnswer(await hasty.post({ url, headers, body }), 204);
+    for (let rounds = 0; rounds < 3; rounds += 1) {
+      assertAnswer(await hasty.post({ url, headers, body }), 204);
+      const answeredAt = performance.now();
+      await waitFor('most of a deadline to pass', () => performance.now() > answeredAt + 0.7 * hastyMs);
+    }
     hooks.behave(hang());
     assertFailure(await hasty.post({ url, headers, body }), 'response_timeout');
     assert.ok(hooks.requests.every(({ connection }) => connection === 1));

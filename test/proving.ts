@@ -112,14 +112,10 @@ export async function startProving(settings: Record<string, string> = {}): Promi
     async pass(identity, hours) {
       await age(identity, hours);
       await sql`update identities set looked_at = null, next_check_at = now() where id = ${identity.id}`;
-      await waitFor(
-        'the loop to look',
-        async () => {
-          const [row] = await sql`select from identities where id = ${identity.id} and looked_at is not null`;
-          return row;
-        },
-        20_000,
-      );
+      await waitFor('the loop to look', async () => {
+        const [row] = await sql`select from identities where id = ${identity.id} and looked_at is not null`;
+        return row;
+      });
       return find(identity);
     },
     async send(address, subject = `proof ${++sent}`) {

@@ -134,7 +134,7 @@ describe('STARTTLS', () => {
   });
 
   test('a handshake that does not go on is cut', async () => {
-    const door = await startTestDoor({ limits: { commandTimeoutMs: 50 } });
+    const door = await startTestDoor({ limits: { commandTimeoutMs: 1000 } });
     const client = await connectSmtp(door.port);
     assert.equal((await client.command('STARTTLS')).status, 220);
     await client.ended();
