@@ -34,21 +34,6 @@ test('bytes that would favour some letters are thrown away', () => {
   assert.ok(makeApiKey((size) => Buffer.alloc(size)).startsWith(zeroes));
 });
 
-test('any single changed character is refused', () => {
-  fc.assert(
-    fc.property(
-      madeKey(),
-      fc.nat({ max: 40 }),
-      fc.string({ unit: 'binary', maxLength: 1 }),
-      (key, place, letter) => {
-        fc.pre(key[place] !== letter);
-        assert.ok(!isApiKey(key.slice(0, place) + letter + key.slice(place + 1)));
-      },
-    ),
-    { numRuns: 2000 },
-  );
-});
-
 test('each of the 38 × 61 possible misreadings of one character is refused', () => {
   const key = makeApiKey();
   for (let place = 3; place < key.length; place++) {
@@ -68,7 +53,6 @@ test('two swapped neighbours are refused', () => {
         assert.ok(!isApiKey(`${key.slice(0, place)}${second}${first}${key.slice(place + 2)}`));
       }
     }),
-    { numRuns: 1000 },
   );
 });
 

@@ -1,76 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import fc from 'fast-check';
 import { Budget, DataReader } from '../src/smtp/data.ts';
+import { read, split, withLineEnd } from './data-reading.ts';
 import { connectSmtp, faultsOf, startTestDoor, toWire } from './smtp-client.ts';
 
-/** Bytes in which what matters is frequent. */
-const telling = fc.constantFrom('\r', '\n', '.', '\r\n', '\r\n.', '\r\n.\r\n', '\n.\n', 'a', '\0', '\xff');
-const content = fc.oneof(
-  fc.array(telling, { maxLength: 30 }).map((parts) => Buffer.from(parts.join(''), 'latin1')),
-  fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes)),
-);
-const cuts = fc.array(fc.nat(40), { maxLength: 60 });
-
-/** In pieces of these lengths, over and over. */
-function split(bytes: Buffer, lengths: number[]): Buffer[] {
-  const pieces: Buffer[] = [];
-  let at = 0;
-  for (let n = 0; at < bytes.length; n += 1) {
-    const length = Math.max(1, lengths[n % lengths.length] ?? bytes.length);
-    pieces.push(bytes.subarray(at, at + length));
-    at += length;
-  }
-  return pieces;
-}
-
-function read(pieces: Buffer[], maxBytes = 1_000_000) {
-  const budget = new Budget(10_000_000);
-  const reader = new DataReader(maxBytes, budget);
-  for (const [index, piece] of pieces.entries()) {
-    const rest = reader.push(piece);
-    if (rest === null) continue;
-    const after = Buffer.concat([rest, ...pieces.slice(index + 1)]);
-    return { raw: Buffer.from(reader.message()), after, reader, budget };
-  }
-  return { raw: null, after: null, reader, budget };
-}
-
-/** What a message becomes on the wire ends in a line end, so one without gets it. */
-function withLineEnd(raw: Buffer): Buffer {
-  return raw.length === 0 || raw.toString('latin1').endsWith('\r\n')
-    ? raw
-    : Buffer.concat([raw, Buffer.from('\r\n')]);
-}
-
 describe('reading a message', () => {
-  test('any bytes in any pieces come out as they were, and what follows is left alone', () => {
-    fc.assert(
-      fc.property(content, content, cuts, (raw, following, lengths) => {
-        const wire = Buffer.concat([toWire(raw), following]);
-        const { raw: got, after } = read(split(wire, lengths));
-        assert.deepEqual(got, withLineEnd(raw));
-        assert.deepEqual(after, following);
-      }),
-      { numRuns: 3000 },
-    );
-  });
-
-  test('any bytes at all mean the same in whatever pieces they come', () => {
-    fc.assert(
-      fc.property(content, cuts, (wire, lengths) => {
-        const whole = read([wire]);
-        const pieces = read(split(wire, lengths));
-        assert.deepEqual(pieces.raw, whole.raw);
-        assert.deepEqual(pieces.after, whole.after);
-        const expected = /^(?:[\s\S]*?\r\n)??\.\r\n/.exec(wire.toString('latin1'));
-        assert.equal(whole.raw === null, expected === null);
-        if (expected) assert.equal(whole.after?.length, wire.length - expected[0].length);
-      }),
-      { numRuns: 3000 },
-    );
-  });
-
   test('the end is seen when it is cut at each of its places', () => {
     const wire = Buffer.from('a\r\n..b\r\n.\r\nMAIL');
     for (let one = 1; one < wire.length; one += 1) {

@@ -25,14 +25,14 @@ import type { Case, Fuzzed, Target } from './target.ts';
 const exchanges = 30;
 const maxBodyBytes = 64 * 1024;
 /** For an answer, on a busy machine. */
-const patienceMs = 20_000;
+const patienceMs = 120_000;
 /** For one to a request that may never be whole. */
 const brokenPatienceMs = 1000;
 
 export const http: Target = {
   about: 'requests of any bytes to the API',
-  async open() {
-    const service = await startFuzzedService();
+  async open(settings) {
+    const service = await startFuzzedService(settings);
     const document = (await service.call('GET', '/openapi.json', {})).body;
     const operations = listOperations(document.paths);
     const oracle = new Oracle(document.paths);
@@ -72,6 +72,8 @@ interface World {
   /** What nobody but the other may be told. */
   theirs: string[];
   other: TestUser;
+  /** What the other has and must keep. */
+  otherPaths: string[];
 }
 
 async function makeWorld(service: FuzzedService, random: Random, operations: Operation[]): Promise<World> {
@@ -82,6 +84,7 @@ async function makeWorld(service: FuzzedService, random: Random, operations: Ope
     stage: { operations, me: me.account, other: other.account, adminToken },
     theirs: [...other.secrets, ...other.account.ids],
     other: other.user,
+    otherPaths: other.paths,
   };
 }
 
@@ -123,7 +126,12 @@ async function populate(service: FuzzedService, withDomain: boolean) {
     links: links.map((link) => link.slice(service.url.length)),
   };
   const secrets = [word, user.apiKey, key.apiKey, ...webhooks.map(({ secret }) => secret)];
-  return { user, account, secrets };
+  const paths = [
+    ...identities.map(({ id }) => `/identities/${id}`),
+    ...webhooks.map(({ id }) => `/webhooks/${id}`),
+    `/api-keys/${key.id}`,
+  ];
+  return { user, account, secrets, paths };
 }
 
 class Attack {
@@ -148,8 +156,10 @@ class Attack {
         if (this.#one.random.chance(0.12)) await this.#exchangeBroken();
         else await this.#exchange();
       }
-      const me = await this.#service.call('GET', '/me', { as: this.#world.other });
-      assert.deepEqual(me.body, { userId: this.#world.other.userId }, 'the other is not served');
+      const { other, otherPaths } = this.#world;
+      const me = await this.#service.call('GET', '/me', { as: other });
+      assert.deepEqual(me.body, { userId: other.userId }, 'the other is not served');
+      for (const path of otherPaths) expect(await this.#service.call('GET', path, { as: other }), 200);
     } finally {
       this.#connection?.close();
       this.#one.keep('story.json', JSON.stringify(this.#story, null, 2));

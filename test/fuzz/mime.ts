@@ -31,10 +31,9 @@ const fixtures = globSync('*.eml', { cwd: folder })
 const maxBytes = 256 * 1024;
 /** Of most, so that there are many. */
 const usualBytes = 16 * 1024;
-const maxCpuMicroseconds = 2_000_000;
+/** A hundred times what is usual. */
+const maxCpuMicroseconds = 10_000_000;
 const deadlineMs = 250;
-/** On top of the deadline, on a busy machine. */
-const maxWaitMs = 5000;
 
 /** Whose signatures can be good. */
 const signer = 'signer.example';
@@ -51,8 +50,8 @@ const validateMessage = new Ajv({ strict: false, allErrors: true, validateFormat
 
 export const mime: Target = {
   about: 'messages of any bytes are parsed and authenticated',
-  async open() {
-    const service = await startFuzzedService({ POSTHORN_ROLES: 'api' });
+  async open(settings) {
+    const service = await startFuzzedService({ ...settings, POSTHORN_ROLES: 'api' });
     const user = await service.makeUser();
     const body = { value: 'any@fuzz.example' };
     expect(await service.call('POST', '/identities', { as: user, body }), 201);
@@ -86,6 +85,8 @@ async function examine({ random, keep }: Case, dns: DnsServer): Promise<string> 
 }
 
 function makeAny(random: Random): Buffer {
+  if (random.chance(0.05)) return random.bytes(random.size(2000));
+  if (random.chance(0.05)) return Buffer.from(random.some(60, () => random.pick(tokens)).join(''), 'latin1');
   const whole = random.chance(0.5) ? makeMessage(random) : random.pick(fixtures);
   if (random.chance(0.3)) return whole.subarray(0, maxBytes);
   return mutate(random, whole, { dictionary: tokens, others: fixtures, most: limit(random) });
@@ -250,12 +251,10 @@ function makeEnvelope(random: Random): Envelope {
 
 async function authenticate(raw: Buffer, envelope: Envelope, dns: DnsServer): Promise<Authentication> {
   const ask = makeAuthenticate({ dnsServers: [dns.address], mailHost: 'mx.example', deadlineMs });
-  const [began, cpu] = [performance.now(), process.cpuUsage()];
+  const cpu = process.cpuUsage();
   const authentication = await ask(raw, envelope);
   const { user } = process.cpuUsage(cpu);
   assert.ok(user < maxCpuMicroseconds, `authentication took ${user} µs of the processor`);
-  const ms = performance.now() - began;
-  assert.ok(ms < deadlineMs + maxWaitMs, `authentication took ${ms} ms`);
   return authentication;
 }
 

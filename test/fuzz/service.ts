@@ -1,6 +1,6 @@
 /**
- * The whole service within the process that fuzzes it, on an embedded PostgreSQL in the runner's folder: what it throws where
- * nobody catches ends this process, and what it logs as an error is a find.
+ * The whole service within the process that fuzzes it: what it throws where nobody catches ends this process, and what it logs
+ * as an error is a find.
  */
 import { randomBytes } from 'node:crypto';
 import { Writable } from 'node:stream';
@@ -22,7 +22,7 @@ export interface FuzzedService {
   stop(): Promise<void>;
 }
 
-export async function startFuzzedService(settings: Record<string, string> = {}): Promise<FuzzedService> {
+export async function startFuzzedService(settings: Record<string, string>): Promise<FuzzedService> {
   const errors: string[] = [];
   const stream = new Writable({
     write(line, _encoding, done) {
@@ -35,7 +35,6 @@ export async function startFuzzedService(settings: Record<string, string> = {}):
   const config = readConfig({
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
-    POSTHORN_DATA_DIR: process.env.FUZZ_DATA_DIR,
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_ADMIN_TOKEN: adminToken,
     POSTHORN_DNS_SERVERS: dns.address,

@@ -15,12 +15,13 @@ import type { Case, Fuzzed, Target } from './target.ts';
 const limits = { maxMessageBytes: 16_384, maxLineBytes: 512 };
 const timeoutSeconds = 5;
 /** For an answer, on a busy machine. */
-const patienceMs = 20_000;
+const patienceMs = 120_000;
 
 export const smtp: Target = {
   about: 'dialogues of any bytes with the mail door',
-  async open() {
+  async open(settings) {
     const service = await startFuzzedService({
+      ...settings,
       POSTHORN_ROLES: 'api,smtp',
       POSTHORN_MAX_MESSAGE_BYTES: String(limits.maxMessageBytes),
       POSTHORN_SMTP_MAX_LINE_BYTES: String(limits.maxLineBytes),

@@ -4,7 +4,8 @@ import type { Random } from './random.ts';
 export interface Target {
   /** A sentence for `--help`. */
   about: string;
-  open(): Promise<Fuzzed>;
+  /** `settings` say where the database is. */
+  open(settings: Record<string, string>): Promise<Fuzzed>;
 }
 
 export interface Fuzzed {

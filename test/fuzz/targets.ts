@@ -4,8 +4,9 @@ import { http } from './http.ts';
 import { mime } from './mime.ts';
 import { smtp } from './smtp.ts';
 import type { Target } from './target.ts';
+import { values } from './values.ts';
 
-export const targets: Record<string, Target> = { mime, smtp, http };
+export const targets: Record<string, Target> = { mime, smtp, http, values };
 
 /** Not under version control. */
 export const foundFolder = path.join(import.meta.dirname, 'found');

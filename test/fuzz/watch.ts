@@ -5,7 +5,7 @@ import { againWith } from './targets.ts';
 
 const progressMs = 5000;
 /** Longer than any case may take by its own rules, on a busy machine. */
-const patienceMs = 60_000;
+const patienceMs = 240_000;
 const shownFinds = 10;
 
 export class Watch {
