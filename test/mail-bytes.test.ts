@@ -154,7 +154,7 @@ describe('what is put together at random comes back', () => {
       fc.asyncProperty(messages, async (raw) => {
         await assertComesBack(await sendOverSmtp(raw), raw);
       }),
-      { numRuns: 100 },
+      { numRuns: 40 },
     );
   });
 
@@ -164,7 +164,7 @@ describe('what is put together at random comes back', () => {
       fc.asyncProperty(messages, async (raw) => {
         await assertComesBack(await sendOverHttp(raw), raw);
       }),
-      { numRuns: 100 },
+      { numRuns: 40 },
     );
   });
 });
