@@ -35,7 +35,7 @@ const askers: [string, (dnsServers: string[]) => (name: string) => Promise<strin
     (dnsServers) => {
       const egress = makeEgress({ allowTargets: [], dnsServers });
       return async (name) => {
-        const resolution = await egress.resolve(name);
+        const resolution = await egress.resolve(name, 60_000);
         if (!resolution.ok) throw new Error(resolution.reason);
         return resolution.addresses.map(({ address }) => address);
       };

@@ -5,7 +5,7 @@ import { waitFor } from '../harness.ts';
 import { startMailroom } from './mailroom.ts';
 import { succeed } from './programs.ts';
 
-const count = 2000;
+const count = 500;
 
 test(`${count} messages of 5 KB over 20 sessions`, async (t) => {
   const { service, receiver, addIdentity } = await startMailroom();

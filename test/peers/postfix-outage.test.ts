@@ -1,38 +1,25 @@
 /** PostgreSQL goes away under a service that Postfix brings mail to. The server is this file's own, ended by hand. */
 import assert from 'node:assert/strict';
-import { randomInt } from 'node:crypto';
 import { after, test } from 'node:test';
-import { openCluster } from '../../src/db/embedded/cluster.ts';
-import { findPostmaster, launchServer, stopServer } from '../../src/db/embedded/server.ts';
-import { makeLog } from '../../src/lib/log.ts';
 import { waitFor } from '../harness.ts';
+import { freePort, makeCluster, serveCluster } from '../own-postgres.ts';
 import { startMailroom } from './mailroom.ts';
 import { startPostfix } from './postfix.ts';
 import { makePeerFolder } from './programs.ts';
 
 const folder = makePeerFolder('outage');
-const cluster = await openCluster(folder.path, makeLog({ level: 'silent', json: true }));
-const port = randomInt(20_000, 32_000);
+const { url, start, stop } = serveCluster(await makeCluster(folder.path), await freePort());
 after(async () => {
-  await stopServer(cluster.pgdata, 30_000);
+  await stop();
   folder.remove();
 });
 
-async function startDatabase(): Promise<void> {
-  const { end } = await launchServer(cluster, port, {});
-  await waitFor('PostgreSQL to be ready', async () => {
-    assert.equal(await end(), undefined);
-    return (await findPostmaster(cluster.pgdata))?.status === 'ready';
-  });
-}
-
 test('a 451 makes Postfix keep the mail, and all of it comes once when the database is back', async () => {
-  await startDatabase();
-  const url = `postgres://posthorn:${cluster.password}@127.0.0.1:${port}/postgres`;
+  await start();
   const room = await startMailroom({ DATABASE_URL: url });
   const postfix = await startPostfix(room.service.smtpPort);
   await room.addIdentity('sales@shop.example');
-  assert.ok(await stopServer(cluster.pgdata, 30_000));
+  await stop();
 
   const message = 'From: ada@client.example\nSubject: kept\n\nx\n';
   const count = 5;
@@ -45,7 +32,7 @@ test('a 451 makes Postfix keep the mail, and all of it comes once when the datab
     return queued.length === count && queued.every(({ queue_name }) => queue_name === 'deferred');
   });
 
-  await startDatabase();
+  await start();
   await waitFor(
     'the service to recover',
     async () => (await room.service.call('GET', '/health/ready')).status === 200,
