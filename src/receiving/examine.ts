@@ -123,7 +123,7 @@ function makeThread(patienceMs: number) {
   let isStopped = false;
 
   function start(): Worker {
-    const file = `./examine-thread${path.extname(import.meta.url)}`;
+    const file = `./examine-worker${path.extname(import.meta.url)}`;
     const started = new Worker(new URL(file, import.meta.url), {
       // It works on bytes, which lie outside of the heap.
       resourceLimits: { maxYoungGenerationSizeMb: 3 },
