@@ -25,7 +25,7 @@ import { readVersion } from './lib/version.ts';
 import { makeEgress } from './net/egress.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
-import { startMailDoor } from './smtp/mx.ts';
+import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeAnswers } from './store/idempotency.ts';
@@ -181,7 +181,7 @@ type ListenerParts = Parts & Wakes & { mail: AcceptParts };
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;
   if (roles.includes('api')) service.url = await openApi(parts, stops);
-  if (roles.includes('smtp')) service.smtpPort = stopLater(stops, await startMailDoor(parts)).port;
+  if (roles.includes('smtp')) service.smtpPort = stopLater(stops, await startMxServer(parts)).port;
   // Opened last and closed first: when it says ready, the others are open.
   if (metricsPort !== null) await openMetrics(parts, metricsPort, stops);
 }

@@ -7,7 +7,7 @@ import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
-import { type Routed, routeRecipient } from '../src/receiving/route.ts';
+import { type RoutedRecipient, routeRecipient } from '../src/receiving/route.ts';
 import { startTestService, type TestUser } from './harness.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
@@ -51,7 +51,7 @@ function makeMail(recipients: IncomingMail['recipients'], more: Partial<Incoming
   return { source: 'api', raw, envelope, recipients, ...more };
 }
 
-async function routeAll(parts: AcceptParts, ...addresses: string[]): Promise<Routed[]> {
+async function routeAll(parts: AcceptParts, ...addresses: string[]): Promise<RoutedRecipient[]> {
   const routes = await Promise.all(addresses.map((address) => routeRecipient(parts, address)));
   return routes.map((route) => (typeof route === 'string' ? assert.fail(route) : route));
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
-import { leaveUnverified } from '../src/mailauth/signatures.ts';
+import { describeUnverified } from '../src/mailauth/signatures.ts';
 import type { Answer } from './dns.ts';
 import { check, dns, none, plain, publish, rsa, sign, smtp } from './signing.ts';
 
@@ -180,7 +180,7 @@ describe('DMARC', () => {
 
     test('with a message that breaks what verifies it', async () => {
       const signed = await sign(plain);
-      const { spf, dkim, dmarc } = await check(signed, smtp, 5000, async (raw) => leaveUnverified(raw));
+      const { spf, dkim, dmarc } = await check(signed, smtp, 5000, async (raw) => describeUnverified(raw));
       assert.equal(spf.result, 'fail');
       assert.deepEqual(dkim, [{ result: 'policy', domain: 'example.com', selector: 's1', aligned: true }]);
       assert.deepEqual(dmarc, reject);

@@ -6,7 +6,7 @@ import { after, beforeEach, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { makeLog } from '../src/lib/log.ts';
-import type { Envelope } from '../src/mailauth/authenticate.ts';
+import type { MailOrigin } from '../src/mailauth/authenticate.ts';
 import { type Examiner, makeExaminer } from '../src/receiving/examine.ts';
 import { startDns } from './dns.ts';
 
@@ -19,7 +19,7 @@ beforeEach(() => {
 });
 
 const log = makeLog({ level: 'silent', json: true });
-const smtp: Envelope = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
+const smtp: MailOrigin = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
 const examineUrl = new URL('../src/receiving/examine.ts', import.meta.url).href;
 const reject = { result: 'fail', policy: 'reject', aligned: false };
 const line = `${'x'.repeat(70)}\r\n`;
@@ -27,7 +27,7 @@ const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=fro
 
 async function withExaminer(
   work: (examiner: Examiner) => Promise<void>,
-  options: { patienceMs?: number } = {},
+  options: { timeoutMs?: number } = {},
 ): Promise<void> {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
   try {
@@ -118,7 +118,7 @@ describe('a message that the thread cannot do', () => {
         );
         assert.deepEqual(authentication.dmarc, reject);
       },
-      { patienceMs: 1 },
+      { timeoutMs: 1 },
     ));
 
   test('whose header does not end where reading does: that is told, and no line is read in part', () =>
@@ -134,7 +134,7 @@ describe('a message that the thread cannot do', () => {
         assert.deepEqual(authentication.dmarc, { result: 'permerror', policy: null, aligned: null });
         assert.deepEqual(parsed.truncated, ['headers', 'body']);
       },
-      { patienceMs: 1 },
+      { timeoutMs: 1 },
     ));
 
   test('a small message goes there for a header of more than 32 KiB', () =>
@@ -147,7 +147,7 @@ describe('a message that the thread cannot do', () => {
         assert.deepEqual(await read(`X: ${'y'.repeat(31 * 1024)}`), []);
         assert.deepEqual(await read(`X: ${'y'.repeat(33 * 1024)}`), ['body']);
       },
-      { patienceMs: 1 },
+      { timeoutMs: 1 },
     ));
 });
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { after, beforeEach } from 'node:test';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
-import { type Envelope, makeAuthenticate, type Verify } from '../src/mailauth/authenticate.ts';
+import { type MailOrigin, makeAuthenticate, type Verify } from '../src/mailauth/authenticate.ts';
 import { startDns } from './dns.ts';
 
 export const dns = await startDns();
@@ -13,12 +13,12 @@ beforeEach(() => dns.reset());
 export const rsa = generateKeyPairSync('rsa', { modulusLength: 2048 });
 export const otherRsa = generateKeyPairSync('rsa', { modulusLength: 2048 });
 
-export const smtp: Envelope = {
+export const smtp: MailOrigin = {
   mailFrom: 'ada@example.com',
   remoteIp: '192.0.2.7',
   helo: 'mail.example.com',
 };
-export const overHttp: Envelope = { mailFrom: null, remoteIp: null, helo: null };
+export const overHttp: MailOrigin = { mailFrom: null, remoteIp: null, helo: null };
 export const plain = [
   'From: Ada <ada@example.com>',
   'To: bob@example.net',
@@ -32,7 +32,7 @@ export const plain = [
 /** With nothing remembered from the test before. */
 export function check(
   raw: Buffer | string,
-  envelope: Envelope = overHttp,
+  envelope: MailOrigin = overHttp,
   deadlineMs = 5000,
   verify?: Verify,
 ) {

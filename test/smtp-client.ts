@@ -1,5 +1,5 @@
 /**
- * A raw SMTP client: sends exactly the bytes it is given and gives the replies one by one. Beside it the MX door alone,
+ * A raw SMTP client: sends exactly the bytes it is given and gives the replies one by one. Beside it the MX server alone,
  * with a `route` and an `accept` that a test can change while it runs.
  */
 import { once } from 'node:events';
@@ -9,7 +9,7 @@ import tls from 'node:tls';
 import { readConfig } from '../src/config.ts';
 import { makeLog } from '../src/lib/log.ts';
 import type { SmtpLimits } from '../src/smtp/limits.ts';
-import { type SmtpParts, startSmtp } from '../src/smtp/server.ts';
+import { type SmtpParts, startSmtpServer } from '../src/smtp/server.ts';
 
 export interface SmtpReply {
   status: number;
@@ -196,7 +196,7 @@ export function toWire(raw: Buffer | string): Buffer {
 
 type Received = Parameters<SmtpParts<string>['accept']>[0];
 
-export interface TestDoor {
+export interface TestMx {
   port: number;
   /** In the order in which they came, accepted or not. */
   mails: Received[];
@@ -208,16 +208,16 @@ export interface TestDoor {
   stop(): Promise<void>;
 }
 
-/** The MX door of `mx.example`: everyone at `here.example` is known, everything is accepted, until told otherwise. */
-export async function startTestDoor(
+/** The MX server of `mx.example`: knows everyone at `here.example` and accepts everything, unless a test replaces `route` or `accept`. */
+export async function startTestMx(
   options: Partial<Omit<SmtpParts, 'limits'>> & { limits?: Partial<SmtpLimits> } = {},
-): Promise<TestDoor> {
+): Promise<TestMx> {
   const { limits, ...parts } = options;
-  const logged: TestDoor['logged'] = [];
+  const logged: TestMx['logged'] = [];
   const stream = {
     write: (line: string) => logged.push(JSON.parse(line)),
   } as unknown as NodeJS.WritableStream;
-  const door: TestDoor = {
+  const mx: TestMx = {
     port: 0,
     mails: [],
     logged,
@@ -227,11 +227,11 @@ export async function startTestDoor(
       return { accept: false, status: 550, enhanced: '5.1.1', text: `There is no ${address} here` };
     },
     async accept() {
-      return { ok: true, id: `msg_${door.mails.length}` };
+      return { ok: true, id: `msg_${mx.mails.length}` };
     },
     stop: async () => {},
   };
-  const running = await startSmtp<string>({
+  const running = await startSmtpServer<string>({
     host: '127.0.0.1',
     port: 0,
     mailHost: 'mx.example',
@@ -240,29 +240,29 @@ export async function startTestDoor(
     stopWithinMs: 500,
     metrics: {
       connections: (open) => {
-        door.counts.open = open;
+        mx.counts.open = open;
       },
       connectionRefused: () => {
-        door.counts.refused += 1;
+        mx.counts.refused += 1;
       },
-      recipientAnswered: (status) => door.counts.recipients.push(status),
-      messageAnswered: (status) => door.counts.messages.push(status),
+      recipientAnswered: (status) => mx.counts.recipients.push(status),
+      messageAnswered: (status) => mx.counts.messages.push(status),
     },
     ...(parts as Partial<SmtpParts<string>>),
     limits: { ...readConfig({}).smtpLimits, ...limits },
-    route: (address) => door.route(address),
+    route: (address) => mx.route(address),
     accept(mail) {
-      door.mails.push(mail);
-      return door.accept(mail);
+      mx.mails.push(mail);
+      return mx.accept(mail);
     },
   });
-  door.port = running.port;
-  door.stop = () => running.stop();
+  mx.port = running.port;
+  mx.stop = () => running.stop();
   after(() => running.stop());
-  return door;
+  return mx;
 }
 
 /** The error and fatal lines of the log; there are none unless something of ours is broken. */
-export function faultsOf(door: TestDoor): string[] {
-  return door.logged.filter(({ level }) => level >= 50).map(({ msg }) => msg);
+export function faultsOf(mx: TestMx): string[] {
+  return mx.logged.filter(({ level }) => level >= 50).map(({ msg }) => msg);
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { Budget, DataReader } from '../src/smtp/data.ts';
 import { read, split, withLineEnd } from './data-reading.ts';
-import { connectSmtp, faultsOf, startTestDoor, toWire } from './smtp-client.ts';
+import { connectSmtp, faultsOf, startTestMx, toWire } from './smtp-client.ts';
 
 describe('reading a message', () => {
   test('the end is seen when it is cut at each of its places', () => {
@@ -64,8 +64,8 @@ describe('reading a message', () => {
 
 describe('over a socket', () => {
   test('the bytes are the bytes: 8-bit, NUL, lone dots, bare LF and CR, no headers at all', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     const raws = [
       'Subject: x\r\n\r\nHello\r\n',
       '.\r\n..\r\n...\r\n.a\r\n',
@@ -78,35 +78,35 @@ describe('over a socket', () => {
     for (const raw of raws) {
       await client.envelope('a@there.example', 'b@here.example');
       assert.equal((await client.data(toWire(Buffer.from(raw, 'latin1')))).status, 250);
-      assert.deepEqual(door.mails.at(-1)?.raw, withLineEnd(Buffer.from(raw, 'latin1')));
+      assert.deepEqual(mx.mails.at(-1)?.raw, withLineEnd(Buffer.from(raw, 'latin1')));
     }
-    assert.equal(door.mails.length, raws.length);
+    assert.equal(mx.mails.length, raws.length);
   });
 
   test('25 MiB in lines without end', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     const raw = Buffer.alloc(26_214_400, 'long line ');
     raw.write('\r\n', raw.length - 2);
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(toWire(raw))).status, 250);
-    assert.ok(door.mails[0]?.raw.equals(raw));
+    assert.ok(mx.mails[0]?.raw.equals(raw));
   });
 
   test('pipelined messages, in one packet and byte by byte', async () => {
-    const door = await startTestDoor();
+    const mx = await startTestMx();
     const one = 'MAIL FROM:<a@there.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n';
     const dialogue = `EHLO x\r\n${one}one\r\n.\r\n${one}..\r\n.\r\n${one}.\r\nNOOP\r\nQUIT\r\n`;
     const expected = [250, 250, 250, 354, 250, 250, 250, 354, 250, 250, 250, 354, 250, 250, 221];
     for (const length of [dialogue.length, 1, 3, 7]) {
-      door.mails.length = 0;
-      const client = await connectSmtp(door.port);
+      mx.mails.length = 0;
+      const client = await connectSmtp(mx.port);
       for (const piece of split(Buffer.from(dialogue), [length])) await client.send(piece);
       const statuses = (await client.replies(expected.length)).map(({ status }) => status);
       assert.deepEqual(statuses, expected);
       await client.ended();
       assert.deepEqual(
-        door.mails.map(({ raw }) => raw.toString()),
+        mx.mails.map(({ raw }) => raw.toString()),
         ['one\r\n', '.\r\n', ''],
       );
     }
@@ -129,10 +129,10 @@ describe('over a socket', () => {
     ];
     for (const end of ends) {
       test(JSON.stringify(end), async () => {
-        const door = await startTestDoor();
+        const mx = await startTestMx();
         for (const length of [10_000, 1]) {
-          door.mails.length = 0;
-          const client = await connectSmtp(door.port);
+          mx.mails.length = 0;
+          const client = await connectSmtp(mx.port);
           await client.envelope('a@there.example', 'b@here.example');
           await client.command('DATA');
           const wire = `Subject: seen\r\n\r\nx${end}${smuggled}y\r\n.\r\n`;
@@ -140,18 +140,18 @@ describe('over a socket', () => {
           assert.equal((await client.reply()).status, 250);
           assert.equal((await client.command('NOOP')).status, 250);
           assert.equal(client.unread, '');
-          assert.equal(door.mails.length, 1);
+          assert.equal(mx.mails.length, 1);
           // After CR LF a dot is dot-stuffing; all else stays.
           const asRead = end.replace('\r\n.', '\r\n');
-          assert.equal(door.mails[0]?.raw.toString(), `Subject: seen\r\n\r\nx${asRead}${smuggled}y\r\n`);
+          assert.equal(mx.mails[0]?.raw.toString(), `Subject: seen\r\n\r\nx${asRead}${smuggled}y\r\n`);
         }
       });
     }
   });
 
   test('1,000 messages on one connection leave nothing behind', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await client.command('EHLO x');
     const wire = toWire(`Subject: x\r\n\r\n${'x'.repeat(20_000)}\r\n`);
     const send = async () => {
@@ -159,9 +159,9 @@ describe('over a socket', () => {
       await client.replies(3);
       await client.send(wire);
       assert.equal((await client.reply()).status, 250);
-      door.mails.length = 0;
-      door.counts.messages.length = 0;
-      door.counts.recipients.length = 0;
+      mx.mails.length = 0;
+      mx.counts.messages.length = 0;
+      mx.counts.recipients.length = 0;
     };
     for (let n = 0; n < 100; n += 1) await send();
     const before = process.memoryUsage();
@@ -169,6 +169,6 @@ describe('over a socket', () => {
     const after = process.memoryUsage();
     assert.ok(after.heapUsed - before.heapUsed < 30_000_000, `${after.heapUsed - before.heapUsed}`);
     assert.ok(after.rss - before.rss < 100_000_000, `${after.rss - before.rss}`);
-    assert.deepEqual(faultsOf(door), []);
+    assert.deepEqual(faultsOf(mx), []);
   });
 });

@@ -3,8 +3,8 @@ import { once } from 'node:events';
 import net from 'node:net';
 import { describe, test } from 'node:test';
 import { OperatorError } from '../src/lib/operator-error.ts';
-import { clientOf } from '../src/smtp/server.ts';
-import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
+import { clientKey } from '../src/smtp/server.ts';
+import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestMx, toWire } from './smtp-client.ts';
 
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
 
@@ -38,53 +38,53 @@ describe('size', () => {
   const oversized = (bytes: number) => toWire(`${'x'.repeat(bytes - 2)}\r\n`);
 
   test('a message over the limit is read to its end, refused, and the next is welcome', async () => {
-    const door = await startTestDoor({ limits });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits });
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     assert.match((await client.data(oversized(100_001))).full, /^552 5\.3\.4 .*100000 bytes/);
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(oversized(100_000))).status, 250);
-    assert.equal(door.mails.length, 1);
-    assert.equal(door.mails[0]?.raw.length, 100_000);
-    assert.deepEqual(door.counts.messages, [552, 250]);
+    assert.equal(mx.mails.length, 1);
+    assert.equal(mx.mails[0]?.raw.length, 100_000);
+    assert.deepEqual(mx.counts.messages, [552, 250]);
   });
 
   test('past twice the limit the client is told and cut', async () => {
-    const door = await startTestDoor({ limits });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits });
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     await client.send(Buffer.alloc(200_010, 'x'));
     assert.match((await client.reply()).full, /^552 5\.3\.4 /);
     await client.ended();
-    assert.equal(door.mails.length, 0);
+    assert.equal(mx.mails.length, 0);
   });
 
   test('100 MB in one line, as a command and as data: cut early, memory flat', async () => {
-    const door = await startTestDoor({ limits: { maxMessageBytes: 5_000_000 } });
+    const mx = await startTestMx({ limits: { maxMessageBytes: 5_000_000 } });
     const piece = Buffer.alloc(65_536, 'x');
     const watch = makeMemoryWatch();
-    const talker = await connectSmtp(door.port);
+    const talker = await connectSmtp(mx.port);
     assert.ok((await flood(talker, piece, 100_000_000)) < 100_000_000);
-    const sender = await connectSmtp(door.port);
+    const sender = await connectSmtp(mx.port);
     await sender.envelope('a@there.example', 'b@here.example');
     await sender.command('DATA');
     assert.ok((await flood(sender, piece, 100_000_000)) < 100_000_000);
     watch.stop();
     assert.ok(watch.growth() < 80_000_000, `${watch.growth()}`);
-    assert.equal(door.mails.length, 0);
+    assert.equal(mx.mails.length, 0);
   });
 
   test('all messages together: one too many is told to come later, and there is room again afterwards', async () => {
-    const door = await startTestDoor({ limits: { maxMessageBytes: 100_000, maxBytesUnderWay: 250_000 } });
+    const mx = await startTestMx({ limits: { maxMessageBytes: 100_000, maxBytesUnderWay: 250_000 } });
     const filler = Buffer.alloc(90_000, 'x');
-    const clients = await Promise.all([1, 2, 3].map(() => connectSmtp(door.port)));
+    const clients = await Promise.all([1, 2, 3].map(() => connectSmtp(mx.port)));
     for (const client of clients) await client.envelope('a@there.example', 'b@here.example');
     for (const client of clients) {
       await client.command('DATA');
       await client.send(filler);
       // Its bytes are read when the next client's reply is there.
-      await (await connectSmtp(door.port)).command('NOOP');
+      await (await connectSmtp(mx.port)).command('NOOP');
     }
     const answers = [];
     for (const client of clients) {
@@ -102,9 +102,9 @@ describe('size', () => {
 });
 
 test('recipients asked for without end: 421, also where each is told to come later', async () => {
-  const door = await startTestDoor({ limits: { maxRecipients: 2 } });
-  door.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Later' });
-  const client = await connectSmtp(door.port);
+  const mx = await startTestMx({ limits: { maxRecipients: 2 } });
+  mx.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Later' });
+  const client = await connectSmtp(mx.port);
   await client.envelope('a@there.example', 'b@here.example');
   for (let n = 1; n < 20; n += 1)
     assert.equal((await client.command('RCPT TO:<b@here.example>')).status, 450);
@@ -113,20 +113,20 @@ test('recipients asked for without end: 421, also where each is told to come lat
 });
 
 test('recipients over the limit: 452, and the message goes to those before', async () => {
-  const door = await startTestDoor({ limits: { maxRecipients: 2 } });
-  const client = await connectSmtp(door.port);
+  const mx = await startTestMx({ limits: { maxRecipients: 2 } });
+  const client = await connectSmtp(mx.port);
   const last = await client.envelope('a@there.example', 'b@here.example', 'c@here.example', 'd@here.example');
   assert.match(last.full, /^452 4\.5\.3 /);
   assert.equal((await client.command('RCPT TO:<b@here.example>')).status, 250);
   assert.equal((await client.data(message)).status, 250);
-  assert.equal(door.mails[0]?.recipients.length, 2);
+  assert.equal(mx.mails[0]?.recipients.length, 2);
 });
 
 describe('lines', () => {
   const limits = { maxLineBytes: 100 };
 
   test('a command line of the limit is read, a longer one refused, in whatever pieces', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits })).port);
+    const client = await connectSmtp((await startTestMx({ limits })).port);
     assert.equal((await client.command(`NOOP ${'x'.repeat(93)}`)).status, 250);
     assert.match((await client.command(`NOOP ${'x'.repeat(94)}`)).full, /^500 5\.5\.2 /);
     for (let n = 0; n < 30; n += 1) await client.send('x'.repeat(20));
@@ -136,7 +136,7 @@ describe('lines', () => {
   });
 
   test('one that has no end is cut', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits })).port);
+    const client = await connectSmtp((await startTestMx({ limits })).port);
     await client.send('x'.repeat(3201));
     assert.match((await client.reply()).full, /^500 5\.5\.2 /);
     await client.ended();
@@ -145,7 +145,7 @@ describe('lines', () => {
 
 describe('errors', () => {
   test('so many refusals, and it is 421 and the end', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+    const client = await connectSmtp((await startTestMx({ limits: { maxErrors: 3 } })).port);
     await client.send('WIZ\r\nWIZ\r\nWIZ\r\nNOOP\r\n');
     const replies = await client.replies(3);
     assert.match(replies[2]?.full ?? '', /^421 4\.7\.0 mx\.example /);
@@ -154,7 +154,7 @@ describe('errors', () => {
   });
 
   test('unknown recipients count, an accepted message starts the count anew', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits: { maxErrors: 3 } })).port);
+    const client = await connectSmtp((await startTestMx({ limits: { maxErrors: 3 } })).port);
     for (let n = 0; n < 3; n += 1) {
       await client.envelope(
         'a@there.example',
@@ -170,7 +170,7 @@ describe('errors', () => {
   });
 
   test('after a hundred commands without mail it is 421 and the end', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     client.socket.write('NOOP\r\n'.repeat(100_000));
     const replies = await client.replies(101);
     assert.deepEqual(
@@ -181,9 +181,9 @@ describe('errors', () => {
   });
 
   test('mail that is put off over and over on one connection is never refused for good', async () => {
-    const door = await startTestDoor();
-    door.accept = async () => ({ ok: false, status: 451, enhanced: '4.3.0', text: 'Later' });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    mx.accept = async () => ({ ok: false, status: 451, enhanced: '4.3.0', text: 'Later' });
+    const client = await connectSmtp(mx.port);
     await client.command('EHLO there.example');
     const statuses = new Set<number>();
     for (let reset = await client.command('RSET'); ; reset = await client.command('RSET')) {
@@ -199,13 +199,13 @@ describe('errors', () => {
 
 describe('time', () => {
   test('a client that says nothing is told and cut', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits: { commandTimeoutMs: 50 } })).port);
+    const client = await connectSmtp((await startTestMx({ limits: { commandTimeoutMs: 50 } })).port);
     assert.match((await client.reply()).full, /^421 4\.4\.2 mx\.example /);
     await client.ended();
   });
 
   test('a byte now and then does not prolong it', async () => {
-    const client = await connectSmtp((await startTestDoor({ limits: { commandTimeoutMs: 100 } })).port);
+    const client = await connectSmtp((await startTestMx({ limits: { commandTimeoutMs: 100 } })).port);
     const drip = setInterval(() => client.socket.write('x'), 10);
     assert.match((await client.reply()).full, /^421 4\.4\.2 /);
     clearInterval(drip);
@@ -213,19 +213,19 @@ describe('time', () => {
   });
 
   test('a message that stalls is told and cut', async () => {
-    const door = await startTestDoor({ limits: { dataTimeoutMs: 1000 } });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits: { dataTimeoutMs: 1000 } });
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     await client.send('Subject: half');
     assert.match((await client.reply()).full, /^421 4\.4\.2 /);
     await client.ended();
-    assert.equal(door.mails.length, 0);
+    assert.equal(mx.mails.length, 0);
   });
 
   test('a message that drips may go on past the stall, and ends with its whole time', async () => {
-    const door = await startTestDoor({ limits: { dataTimeoutMs: 1000, messageTimeoutMs: 4000 } });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits: { dataTimeoutMs: 1000, messageTimeoutMs: 4000 } });
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     let drips = 0;
@@ -239,44 +239,43 @@ describe('time', () => {
   });
 
   test('our own slowness is not held against the client', async () => {
-    const door = await startTestDoor({ limits: { commandTimeoutMs: 1000, dataTimeoutMs: 1000 } });
-    door.accept = () =>
-      new Promise((resolve) => setTimeout(() => resolve({ ok: true, id: 'msg_slow' }), 3000));
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits: { commandTimeoutMs: 1000, dataTimeoutMs: 1000 } });
+    mx.accept = () => new Promise((resolve) => setTimeout(() => resolve({ ok: true, id: 'msg_slow' }), 3000));
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(message)).full, '250 2.0.0 Accepted as msg_slow');
     assert.match((await client.reply()).full, /^421 4\.4\.2 /);
   });
 
   test('a client that never reads is not listened to for long, and memory stays flat', async () => {
-    const door = await startTestDoor({ limits: { commandTimeoutMs: 2000, maxRecipients: 1 } });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits: { commandTimeoutMs: 2000, maxRecipients: 1 } });
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     client.socket.pause();
     const watch = makeMemoryWatch();
     await flood(client, Buffer.from('RCPT TO:<c@here.example>\r\n'.repeat(1000)), 50_000_000);
     watch.stop();
     assert.ok(watch.growth() < 80_000_000, `${watch.growth()}`);
-    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
+    assert.equal((await (await connectSmtp(mx.port)).command('NOOP')).status, 250);
   });
 });
 
 test('commands that wait for their answer are left in the network, however many there are', async () => {
-  const door = await startTestDoor({ limits: { maxRecipients: 1000 } });
+  const mx = await startTestMx({ limits: { maxRecipients: 1000 } });
   const later = { accept: false, status: 451, enhanced: '4.3.0', text: 'Later' } as const;
   let asked = 0;
   let hangs = () => {};
   const hanging = new Promise<void>((resolve) => {
     hangs = resolve;
   });
-  door.route = () => {
+  mx.route = () => {
     asked += 1;
     // Each in a turn of its own, in which more could be read.
     if (asked <= 2000) return new Promise((resolve) => setImmediate(() => resolve(later)));
     hangs();
     return new Promise(() => {});
   };
-  const client = await connectSmtp(door.port);
+  const client = await connectSmtp(mx.port);
   await client.command('EHLO x');
   await client.command('MAIL FROM:<a@there.example>');
   const flooding = flood(client, Buffer.from('RCPT TO:<b@here.example>\r\n'.repeat(2000)), 60_000_000);
@@ -291,94 +290,92 @@ test('commands that wait for their answer are left in the network, however many 
 
 describe('connections', () => {
   test('over the limit of all: 421 and closed, and there is room again when one leaves', async () => {
-    const door = await startTestDoor({ limits: { maxConnections: 2 } });
-    const first = await connectSmtp(door.port);
-    await connectSmtp(door.port);
-    const third = await openSmtp(door.port);
+    const mx = await startTestMx({ limits: { maxConnections: 2 } });
+    const first = await connectSmtp(mx.port);
+    await connectSmtp(mx.port);
+    const third = await openSmtp(mx.port);
     assert.match((await third.reply()).full, /^421 mx\.example Too many connections/);
     await third.ended();
-    assert.equal(door.counts.refused, 1);
-    assert.equal(door.counts.open, 2);
+    assert.equal(mx.counts.refused, 1);
+    assert.equal(mx.counts.open, 2);
     await first.command('QUIT');
     await first.ended();
-    await seen(() => door.counts.open === 1);
-    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
+    await seen(() => mx.counts.open === 1);
+    assert.equal((await (await connectSmtp(mx.port)).command('NOOP')).status, 250);
   });
 
   test('over the limit of one address: 421', async () => {
-    const door = await startTestDoor({ limits: { maxConnectionsPerAddress: 2 } });
-    await connectSmtp(door.port);
-    await connectSmtp(door.port);
-    assert.equal((await (await openSmtp(door.port)).reply()).status, 421);
+    const mx = await startTestMx({ limits: { maxConnectionsPerAddress: 2 } });
+    await connectSmtp(mx.port);
+    await connectSmtp(mx.port);
+    assert.equal((await (await openSmtp(mx.port)).reply()).status, 421);
   });
 
   test('a dual-stack listener tells IPv4 clients by their IPv4 address, and counts each family apart', async (t) => {
-    const door = await startTestDoor({ host: '::', limits: { maxConnectionsPerAddress: 1 } }).catch(
-      () => null,
-    );
-    if (!door) return t.skip('no IPv6 here');
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ host: '::', limits: { maxConnectionsPerAddress: 1 } }).catch(() => null);
+    if (!mx) return t.skip('no IPv6 here');
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.data(message);
-    assert.equal(door.mails[0]?.remoteIp, '127.0.0.1');
-    await connectSmtp(door.port, { host: '::1' });
-    assert.equal((await (await openSmtp(door.port, { host: '::1' })).reply()).status, 421);
+    assert.equal(mx.mails[0]?.remoteIp, '127.0.0.1');
+    await connectSmtp(mx.port, { host: '::1' });
+    assert.equal((await (await openSmtp(mx.port, { host: '::1' })).reply()).status, 421);
   });
 
   test('an IPv6 network is one client', () => {
-    assert.equal(clientOf('192.0.2.1'), '192.0.2.1');
-    assert.equal(clientOf('2001:db8:1:2::1'), clientOf('2001:db8:1:2:3:4:5:6'));
-    assert.notEqual(clientOf('2001:db8:1:2::1'), clientOf('2001:db8:1:3::1'));
-    assert.equal(clientOf('2001:db8::1'), '2001:db8:0:0');
-    assert.equal(clientOf('fe80::1%eth0'), 'fe80:0:0:0');
-    assert.equal(clientOf('::1'), '0:0:0:0');
+    assert.equal(clientKey('192.0.2.1'), '192.0.2.1');
+    assert.equal(clientKey('2001:db8:1:2::1'), clientKey('2001:db8:1:2:3:4:5:6'));
+    assert.notEqual(clientKey('2001:db8:1:2::1'), clientKey('2001:db8:1:3::1'));
+    assert.equal(clientKey('2001:db8::1'), '2001:db8:0:0');
+    assert.equal(clientKey('fe80::1%eth0'), 'fe80:0:0:0');
+    assert.equal(clientKey('::1'), '0:0:0:0');
   });
 
   test('a flood of them leaves nothing behind', async () => {
-    const door = await startTestDoor({ limits: { maxConnections: 20 } });
+    const mx = await startTestMx({ limits: { maxConnections: 20 } });
     await Promise.all(
       Array.from({ length: 300 }, async (_, n) => {
-        const client = await openSmtp(door.port);
+        const client = await openSmtp(mx.port);
         if (n % 3 === 0) client.socket.resetAndDestroy();
         else if (n % 3 === 1) client.close();
         else client.socket.end('EHLO x\r\n');
         await client.ended();
       }),
     );
-    await seen(() => door.counts.open === 0);
-    assert.equal((await (await connectSmtp(door.port)).command('NOOP')).status, 250);
-    assert.deepEqual(faultsOf(door), []);
+    await seen(() => mx.counts.open === 0);
+    assert.equal((await (await connectSmtp(mx.port)).command('NOOP')).status, 250);
+    assert.deepEqual(faultsOf(mx), []);
   });
 });
 
 describe('stop', () => {
   test('idle clients are told, new ones find nobody', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await client.command('EHLO x');
-    const stopped = door.stop();
+    const stopped = mx.stop();
     assert.match((await client.reply()).full, /^421 4\.3\.2 mx\.example Shutting down/);
     await client.ended();
     await stopped;
-    await assert.rejects(openSmtp(door.port), /ECONNREFUSED/);
-    assert.equal(door.counts.open, 0);
+    await assert.rejects(openSmtp(mx.port), /ECONNREFUSED/);
+    assert.equal(mx.counts.open, 0);
   });
 
   test('a message that is being sent, and one that is being accepted, get their 250 first', async () => {
-    const door = await startTestDoor({ stopWithinMs: 10_000 });
+    const mx = await startTestMx({ stopWithinMs: 10_000 });
     let commit = () => {};
     const asked = new Promise<void>((tellAsked) => {
-      door.accept = () =>
+      mx.accept = () =>
         new Promise((resolve) => {
           commit = () => resolve({ ok: true, id: 'msg_last' });
           tellAsked();
         });
     });
-    const client = await connectSmtp(door.port);
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     await client.send('Subject: x\r\n');
-    const stopped = door.stop();
+    const stopped = mx.stop();
     await client.send('\r\nHello\r\n.\r\nMAIL FROM:<a@there.example>\r\n');
     await asked;
     commit();
@@ -389,20 +386,20 @@ describe('stop', () => {
   });
 
   test('what does not end in time is cut', async () => {
-    const door = await startTestDoor({ stopWithinMs: 100 });
-    door.accept = () => new Promise(() => {});
-    const accepting = await connectSmtp(door.port);
+    const mx = await startTestMx({ stopWithinMs: 100 });
+    mx.accept = () => new Promise(() => {});
+    const accepting = await connectSmtp(mx.port);
     await accepting.envelope('a@there.example', 'b@here.example');
     await accepting.command('DATA');
     await accepting.send(message);
-    const sending = await connectSmtp(door.port);
+    const sending = await connectSmtp(mx.port);
     await sending.envelope('a@there.example', 'b@here.example');
     await sending.command('DATA');
-    const shaking = await connectSmtp(door.port);
+    const shaking = await connectSmtp(mx.port);
     await shaking.command('STARTTLS');
-    await door.stop();
+    await mx.stop();
     await Promise.all([accepting, sending, shaking].map((client) => client.ended()));
-    await door.stop();
+    await mx.stop();
   });
 });
 
@@ -410,7 +407,7 @@ test('a port that is taken is told with what to do', async () => {
   const other = net.createServer().listen(0, '127.0.0.1');
   await once(other, 'listening');
   const { port } = other.address() as net.AddressInfo;
-  await assert.rejects(startTestDoor({ port }), (error: Error) => {
+  await assert.rejects(startTestMx({ port }), (error: Error) => {
     assert.ok(error instanceof OperatorError);
     assert.match(error.message, new RegExp(`port ${port}.*EADDRINUSE`));
     return true;

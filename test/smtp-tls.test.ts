@@ -21,7 +21,7 @@ import { OperatorError } from '../src/lib/operator-error.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { Connection } from '../src/smtp/connection.ts';
 import { Budget } from '../src/smtp/data.ts';
-import { connectSmtp, faultsOf, SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
+import { connectSmtp, faultsOf, SmtpClient, startTestMx, toWire } from './smtp-client.ts';
 
 const fixtures = path.join(import.meta.dirname, 'fixtures/tls');
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
@@ -56,8 +56,8 @@ describe('STARTTLS', () => {
   test('with a certificate that is made here: TLS 1.3 or 1.2, the host is named, the key is new each time', async () => {
     const prints = new Set<string>();
     for (const maxVersion of ['TLSv1.3', 'TLSv1.2'] as const) {
-      const door = await startTestDoor();
-      const client = await connectSmtp(door.port);
+      const mx = await startTestMx();
+      const client = await connectSmtp(mx.port);
       const secured = await client.startTls({ maxVersion });
       const certificate = secured.getPeerCertificate();
       assert.equal(certificate.subject.CN, 'mx.example');
@@ -66,21 +66,21 @@ describe('STARTTLS', () => {
       assert.equal((await client.command('NOOP')).status, 250);
       await client.envelope('a@there.example', 'b@here.example');
       assert.equal((await client.data(message)).status, 250);
-      assert.equal(door.mails[0]?.tls?.version, maxVersion);
-      assert.match(door.mails[0]?.tls?.cipher ?? '', /^TLS_\w+$/);
-      assert.equal((await shownName(door.port)).length, 10);
+      assert.equal(mx.mails[0]?.tls?.version, maxVersion);
+      assert.match(mx.mails[0]?.tls?.cipher ?? '', /^TLS_\w+$/);
+      assert.equal((await shownName(mx.port)).length, 10);
     }
     assert.equal(prints.size, 2);
   });
 
   test('older than 1.2 is refused', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     const tooOld = { maxVersion: 'TLSv1.1', minVersion: 'TLSv1', ciphers: 'DEFAULT@SECLEVEL=0' } as const;
     await assert.rejects(client.startTls(tooOld));
   });
 
   test('what was said before is forgotten, and TLS is offered once', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     assert.ok((await client.command('EHLO x')).lines.includes('STARTTLS'));
     await client.envelope('a@there.example', 'b@here.example');
     await client.startTls();
@@ -92,8 +92,8 @@ describe('STARTTLS', () => {
 
   test('commands sent in plain behind STARTTLS are never run (CVE-2011-0411)', async () => {
     for (const apart of [false, true]) {
-      const door = await startTestDoor();
-      const client = await connectSmtp(door.port);
+      const mx = await startTestMx();
+      const client = await connectSmtp(mx.port);
       await client.command('EHLO x');
       const injected = 'EHLO evil\r\nMAIL FROM:<evil@there.example>\r\nRCPT TO:<b@here.example>\r\n';
       if (apart) {
@@ -112,42 +112,42 @@ describe('STARTTLS', () => {
         // Apart, they may have come as part of the handshake, which they break.
         assert.ok(apart);
       }
-      assert.deepEqual(door.counts.recipients, []);
+      assert.deepEqual(mx.counts.recipients, []);
     }
   });
 
   test('a handshake of garbage ends the connection, and garbage within TLS too', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await client.command('STARTTLS');
     await client.send('this is no handshake\r\n'.repeat(10));
     await client.ended();
 
-    const second = await connectSmtp(door.port);
+    const second = await connectSmtp(mx.port);
     const plain = second.socket;
     await second.startTls();
     plain.write('this is no record\r\n');
     await second.ended();
-    await door.stop();
-    assert.equal(door.counts.open, 0);
-    assert.deepEqual(faultsOf(door), []);
+    await mx.stop();
+    assert.equal(mx.counts.open, 0);
+    assert.deepEqual(faultsOf(mx), []);
   });
 
   test('a handshake that does not go on is cut', async () => {
-    const door = await startTestDoor({ limits: { commandTimeoutMs: 1000 } });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx({ limits: { commandTimeoutMs: 1000 } });
+    const client = await connectSmtp(mx.port);
     assert.equal((await client.command('STARTTLS')).status, 220);
     await client.ended();
   });
 
   test('a client that leaves instead of shaking hands leaves nothing behind', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await client.command('STARTTLS');
     client.socket.end();
     await client.ended();
-    await door.stop();
-    assert.equal(door.counts.open, 0);
+    await mx.stop();
+    assert.equal(mx.counts.open, 0);
   });
 
   test('without a certificate for the moment: 454, and the session goes on', async () => {
@@ -177,10 +177,10 @@ describe("the operator's certificate", () => {
   test('is shown, and its chain holds', async () => {
     const folder = makeFolder();
     put(folder, 'receiver-good');
-    const door = await startTestDoor({ tls: pairIn(folder) });
+    const mx = await startTestMx({ tls: pairIn(folder) });
     const ca = readFileSync(path.join(fixtures, 'receiver-ca.pem'));
     const strict = { rejectUnauthorized: true, ca, servername: 'hooks.example' };
-    assert.equal(await shownName(door.port, strict), 'hooks.example');
+    assert.equal(await shownName(mx.port, strict), 'hooks.example');
   });
 
   const ways: [string, (folder: string) => void, (folder: string) => void][] = [
@@ -229,12 +229,12 @@ describe("the operator's certificate", () => {
     test(`is read again when it is ${way}`, async () => {
       const folder = makeFolder();
       before(folder);
-      const door = await startTestDoor({ tls: pairIn(folder), certificateRecheckMs: 0 });
-      assert.equal(await shownName(door.port), 'localhost');
+      const mx = await startTestMx({ tls: pairIn(folder), certificateRecheckMs: 0 });
+      assert.equal(await shownName(mx.port), 'localhost');
       change(folder);
-      assert.equal(await shownName(door.port), 'other.example');
-      assert.ok(door.logged.some(({ msg }) => msg.includes('new certificate') && msg.includes('in use')));
-      assert.deepEqual(faultsOf(door), []);
+      assert.equal(await shownName(mx.port), 'other.example');
+      assert.ok(mx.logged.some(({ msg }) => msg.includes('new certificate') && msg.includes('in use')));
+      assert.deepEqual(faultsOf(mx), []);
     });
   }
 
@@ -242,7 +242,7 @@ describe("the operator's certificate", () => {
     const folder = makeFolder();
     put(folder, 'server');
     const { certFile, keyFile } = pairIn(folder);
-    const door = await startTestDoor({ tls: { certFile, keyFile }, certificateRecheckMs: 0 });
+    const mx = await startTestMx({ tls: { certFile, keyFile }, certificateRecheckMs: 0 });
     const breakIt = [
       () => writeFileSync(certFile, 'no certificate'),
       () => cpSync(path.join(fixtures, 'receiver-other-name.pem'), certFile), // The key is another's.
@@ -251,28 +251,28 @@ describe("the operator's certificate", () => {
     ];
     for (const [index, breaks] of breakIt.entries()) {
       breaks();
-      for (let n = 0; n < 3; n += 1) assert.equal(await shownName(door.port), 'localhost');
-      assert.equal(faultsOf(door).length, index + 1);
+      for (let n = 0; n < 3; n += 1) assert.equal(await shownName(mx.port), 'localhost');
+      assert.equal(faultsOf(mx).length, index + 1);
     }
-    assert.doesNotMatch(JSON.stringify(door.logged), /PRIVATE KEY/);
+    assert.doesNotMatch(JSON.stringify(mx.logged), /PRIVATE KEY/);
     put(folder, 'receiver-other-name');
-    assert.equal(await shownName(door.port), 'other.example');
+    assert.equal(await shownName(mx.port), 'other.example');
   });
 
   test('is looked at once a second at most', async () => {
     const folder = makeFolder();
     put(folder, 'server');
-    const door = await startTestDoor({ tls: pairIn(folder), certificateRecheckMs: 3_600_000 });
+    const mx = await startTestMx({ tls: pairIn(folder), certificateRecheckMs: 3_600_000 });
     put(folder, 'receiver-other-name');
-    assert.equal(await shownName(door.port), 'localhost');
+    assert.equal(await shownName(mx.port), 'localhost');
   });
 
   test('one that has expired is used, with a warning', async () => {
     const folder = makeFolder();
     put(folder, 'receiver-expired');
-    const door = await startTestDoor({ tls: pairIn(folder) });
-    assert.equal(await shownName(door.port), 'hooks.example');
-    assert.ok(door.logged.some(({ level, msg }) => level === 40 && msg.includes('expired')));
+    const mx = await startTestMx({ tls: pairIn(folder) });
+    assert.equal(await shownName(mx.port), 'hooks.example');
+    assert.ok(mx.logged.some(({ level, msg }) => level === 40 && msg.includes('expired')));
   });
 
   test('one that cannot be used stops the start, and says which', async () => {
@@ -285,7 +285,7 @@ describe("the operator's certificate", () => {
       { certFile, keyFile: missing },
       { certFile: keyFile, keyFile: certFile },
     ]) {
-      await assert.rejects(startTestDoor({ tls }), (error: Error) => {
+      await assert.rejects(startTestMx({ tls }), (error: Error) => {
         assert.ok(error instanceof OperatorError);
         assert.ok(error.message.includes(tls.certFile) && error.message.includes(tls.keyFile));
         return true;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import nodemailer from 'nodemailer';
-import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestDoor, toWire } from './smtp-client.ts';
+import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestMx, toWire } from './smtp-client.ts';
 
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
 
@@ -14,8 +14,8 @@ async function dialogue(client: SmtpClient, lines: [string, string][]): Promise<
 }
 
 test('greeting and EHLO name the host, and what is offered, and nothing else', async () => {
-  const door = await startTestDoor();
-  const client = await openSmtp(door.port);
+  const mx = await startTestMx();
+  const client = await openSmtp(mx.port);
   assert.equal((await client.reply()).full, '220 mx.example ESMTP');
   const { full } = await client.command('EHLO client.example');
   assert.deepEqual(full.split('\r\n'), [
@@ -31,8 +31,8 @@ test('greeting and EHLO name the host, and what is offered, and nothing else', a
 });
 
 test('a message: what was said is what accept gets, and its id is told', async () => {
-  const door = await startTestDoor();
-  const client = await connectSmtp(door.port);
+  const mx = await startTestMx();
+  const client = await connectSmtp(mx.port);
   await dialogue(client, [
     ['EHLO Client.Example', '250-mx.example'],
     ['MAIL FROM:<Ann@There.example> SIZE=100 BODY=8BITMIME', '250 2.1.0 '],
@@ -40,7 +40,7 @@ test('a message: what was said is what accept gets, and its id is told', async (
     ['rcpt to: <carol@here.example>', '250 2.1.5 '],
   ]);
   assert.equal((await client.data(message)).full, '250 2.0.0 Accepted as msg_1');
-  assert.deepEqual(door.mails, [
+  assert.deepEqual(mx.mails, [
     {
       raw: Buffer.from('Subject: x\r\n\r\nHello\r\n'),
       mailFrom: 'Ann@There.example',
@@ -54,17 +54,17 @@ test('a message: what was said is what accept gets, and its id is told', async (
       smtpUtf8: false,
     },
   ]);
-  assert.deepEqual(door.counts.messages, [250]);
-  assert.deepEqual(door.counts.recipients, [250, 250]);
+  assert.deepEqual(mx.counts.messages, [250]);
+  assert.deepEqual(mx.counts.recipients, [250, 250]);
   assert.equal((await client.command('QUIT')).full, '221 2.0.0 mx.example Goodbye');
   await client.ended();
 });
 
 test('independent client: nodemailer, with TLS, twice on a connection', async () => {
-  const door = await startTestDoor();
+  const mx = await startTestMx();
   const transport = nodemailer.createTransport({
     host: '127.0.0.1',
-    port: door.port,
+    port: mx.port,
     pool: true,
     maxConnections: 1,
     requireTLS: true,
@@ -80,16 +80,13 @@ test('independent client: nodemailer, with TLS, twice on a connection', async ()
     assert.match(info.response, /^250 2\.0\.0 Accepted as msg_/);
   }
   transport.close();
-  assert.equal(door.mails[1]?.mailFrom, 'ann@there.example');
+  assert.equal(mx.mails[1]?.mailFrom, 'ann@there.example');
   assert.deepEqual(
-    door.mails[1]?.recipients.map(({ address }) => address),
+    mx.mails[1]?.recipients.map(({ address }) => address),
     ['bob@here.example', 'jürgen@here.example'],
   );
-  assert.equal(door.mails[1]?.tls?.version, 'TLSv1.3');
-  assert.match(
-    door.mails[1]?.raw.toString() ?? '',
-    /\r\nSubject: two\r\n[\s\S]*\r\n\.\r\n\.\.dots\r\n\.\r\n$/,
-  );
+  assert.equal(mx.mails[1]?.tls?.version, 'TLSv1.3');
+  assert.match(mx.mails[1]?.raw.toString() ?? '', /\r\nSubject: two\r\n[\s\S]*\r\n\.\r\n\.\.dots\r\n\.\r\n$/);
 });
 
 describe('commands', () => {
@@ -127,19 +124,19 @@ describe('commands', () => {
   ];
   for (const [line, expected] of cases) {
     test(`${JSON.stringify(line)} → ${expected.trim()}`, async () => {
-      const door = await startTestDoor();
-      await dialogue(await connectSmtp(door.port), [[line, expected]]);
+      const mx = await startTestMx();
+      await dialogue(await connectSmtp(mx.port), [[line, expected]]);
     });
   }
 
   test('bytes that are no UTF-8 are refused', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     await client.send(Buffer.from('NOOP \xff\r\n', 'latin1'));
     assert.equal((await client.reply()).status, 500);
   });
 
   test('a command may end in a bare line feed', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     await client.send('NOOP\nNOOP\r\n');
     assert.deepEqual(
       (await client.replies(2)).map(({ status }) => status),
@@ -148,7 +145,7 @@ describe('commands', () => {
   });
 
   test('HTTP is told off and cut', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     await client.send('POST / HTTP/1.1\r\nHost: x\r\n\r\nEHLO x\r\nMAIL FROM:<a@b.example>\r\n');
     assert.match((await client.reply()).full, /^554 5\.5\.1 /);
     await client.ended();
@@ -156,7 +153,7 @@ describe('commands', () => {
   });
 
   test('the order is kept, and RSET, EHLO and a message start anew', async () => {
-    const client = await connectSmtp((await startTestDoor()).port);
+    const client = await connectSmtp((await startTestMx()).port);
     await dialogue(client, [
       ['MAIL FROM:<a@there.example>', '503 5.5.1 '],
       ['RCPT TO:<b@here.example>', '503 5.5.1 '],
@@ -220,7 +217,7 @@ describe('MAIL', () => {
   ];
   for (const [argument, expected] of cases) {
     test(`${argument} → ${expected.slice(0, 9).trim()}`, async () => {
-      const client = await connectSmtp((await startTestDoor()).port);
+      const client = await connectSmtp((await startTestMx()).port);
       await dialogue(client, [
         ['EHLO x', '250'],
         [`MAIL ${argument}`, expected],
@@ -246,7 +243,7 @@ describe('RCPT', () => {
   ];
   for (const [argument, expected] of cases) {
     test(`${argument} → ${expected.trim()}`, async () => {
-      const client = await connectSmtp((await startTestDoor()).port);
+      const client = await connectSmtp((await startTestMx()).port);
       await dialogue(client, [
         ['EHLO x', '250'],
         ['MAIL FROM:<a@there.example>', '250'],
@@ -256,61 +253,61 @@ describe('RCPT', () => {
   }
 
   test('given twice, in whatever case, it is accepted once and asked for once', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'Bob@here.example', 'bob@HERE.example', 'c@here.example');
     assert.equal((await client.data(message)).status, 250);
     assert.deepEqual(
-      door.mails[0]?.recipients.map(({ address }) => address),
+      mx.mails[0]?.recipients.map(({ address }) => address),
       ['Bob@here.example', 'c@here.example'],
     );
-    assert.deepEqual(door.counts.recipients, [250, 250]);
+    assert.deepEqual(mx.counts.recipients, [250, 250]);
   });
 
   test('postmaster without a domain is the one of our host', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     assert.equal((await client.envelope('', 'Postmaster')).status, 250);
     assert.equal((await client.data(message)).status, 250);
-    assert.equal(door.mails[0]?.recipients[0]?.address, 'Postmaster@mx.example');
-    assert.equal(door.mails[0]?.mailFrom, null);
+    assert.equal(mx.mails[0]?.recipients[0]?.address, 'Postmaster@mx.example');
+    assert.equal(mx.mails[0]?.mailFrom, null);
   });
 
   test('addresses and SMTPUTF8 go through as they are spelled', async () => {
-    const door = await startTestDoor();
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const client = await connectSmtp(mx.port);
     await dialogue(client, [
       ['EHLO x', '250'],
       ['MAIL FROM:<Jürgen@BÜCHER.example> SMTPUTF8', '250'],
       ['RCPT TO:<用户@here.example>', '250'],
     ]);
     await client.data(message);
-    assert.equal(door.mails[0]?.mailFrom, 'Jürgen@BÜCHER.example');
-    assert.equal(door.mails[0]?.recipients[0]?.address, '用户@here.example');
-    assert.equal(door.mails[0]?.smtpUtf8, true);
+    assert.equal(mx.mails[0]?.mailFrom, 'Jürgen@BÜCHER.example');
+    assert.equal(mx.mails[0]?.recipients[0]?.address, '用户@here.example');
+    assert.equal(mx.mails[0]?.smtpUtf8, true);
   });
 });
 
 describe('what route and accept say', () => {
   test('is told as it is, on one line', async () => {
-    const door = await startTestDoor();
-    door.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Not\r\n250 now' });
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    mx.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Not\r\n250 now' });
+    const client = await connectSmtp(mx.port);
     const refused = await client.envelope('a@there.example', 'b@here.example');
     assert.equal(refused.full, '450 4.2.1 Not 250 now');
     assert.equal((await client.command('NOOP')).status, 250);
 
-    door.route = async () => ({ accept: true, route: 'x' });
-    door.accept = async () => ({ ok: false, status: 452, enhanced: '4.3.1', text: 'No room' });
+    mx.route = async () => ({ accept: true, route: 'x' });
+    mx.accept = async () => ({ ok: false, status: 452, enhanced: '4.3.1', text: 'No room' });
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(message)).full, '452 4.3.1 No room');
-    assert.deepEqual(door.counts.messages, [452]);
+    assert.deepEqual(mx.counts.messages, [452]);
   });
 
   test('if they throw, now or later: 451, a line in the log, and the session goes on', async () => {
-    const door = await startTestDoor();
-    const { route, accept } = door;
-    const client = await connectSmtp(door.port);
+    const mx = await startTestMx();
+    const { route, accept } = mx;
+    const client = await connectSmtp(mx.port);
     const throwers = [
       () => {
         throw new Error('secret insides');
@@ -318,32 +315,32 @@ describe('what route and accept say', () => {
       () => Promise.reject(new Error('secret insides')),
     ];
     for (const thrower of throwers) {
-      door.route = thrower;
+      mx.route = thrower;
       const refused = await client.envelope('a@there.example', 'b@here.example');
       assert.match(refused.full, /^451 4\.3\.0 (?!.*secret)/);
-      door.route = route;
-      door.accept = thrower;
+      mx.route = route;
+      mx.accept = thrower;
       await client.envelope('a@there.example', 'b@here.example');
       assert.match((await client.data(message)).full, /^451 4\.3\.0 (?!.*secret)/);
-      door.accept = accept;
+      mx.accept = accept;
       await client.envelope('a@there.example', 'b@here.example');
       assert.equal((await client.data(message)).status, 250);
     }
-    assert.equal(faultsOf(door).length, 4);
-    assert.match(JSON.stringify(door.logged), /secret insides/);
+    assert.equal(faultsOf(mx).length, 4);
+    assert.match(JSON.stringify(mx.logged), /secret insides/);
   });
 
   test('the 250 waits for accept, and commands sent meanwhile wait for the 250', async () => {
-    const door = await startTestDoor();
+    const mx = await startTestMx();
     let commit = () => {};
     const asked = new Promise<void>((tellAsked) => {
-      door.accept = () =>
+      mx.accept = () =>
         new Promise((resolve) => {
           commit = () => resolve({ ok: true, id: 'msg_late' });
           tellAsked();
         });
     });
-    const client = await connectSmtp(door.port);
+    const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     await client.send(Buffer.concat([message, Buffer.from('NOOP\r\n')]));
@@ -359,16 +356,16 @@ describe('what route and accept say', () => {
 
   for (const how of ['closes', 'resets'] as const) {
     test(`a client that ${how} in the middle of accept: it ends, and what came of it is logged`, async () => {
-      const door = await startTestDoor();
+      const mx = await startTestMx();
       let commit = () => {};
       const asked = new Promise<void>((tellAsked) => {
-        door.accept = () =>
+        mx.accept = () =>
           new Promise((resolve) => {
             commit = () => resolve({ ok: true, id: 'msg_unheard' });
             tellAsked();
           });
       });
-      const client = await connectSmtp(door.port);
+      const client = await connectSmtp(mx.port);
       await client.envelope('a@there.example', 'b@here.example');
       await client.command('DATA');
       await client.send(message);
@@ -377,20 +374,20 @@ describe('what route and accept say', () => {
       else client.close();
       await client.ended();
       // The server has seen it once another client, who came later, was served.
-      await (await connectSmtp(door.port)).command('NOOP');
+      await (await connectSmtp(mx.port)).command('NOOP');
       commit();
-      await door.stop();
-      const line = door.logged.find(({ msg }) => msg.includes('before it was told'));
+      await mx.stop();
+      const line = mx.logged.find(({ msg }) => msg.includes('before it was told'));
       assert.equal(line?.status, 250);
       assert.equal(line?.answer, 'Accepted as msg_unheard');
-      assert.equal(door.counts.open, 0);
+      assert.equal(mx.counts.open, 0);
     });
   }
 });
 
 test('a client that closes its side after the last command still hears the replies', async () => {
-  const door = await startTestDoor();
-  const client = await openSmtp(door.port, { allowHalfOpen: true });
+  const mx = await startTestMx();
+  const client = await openSmtp(mx.port, { allowHalfOpen: true });
   client.socket.end(
     `EHLO x\r\nMAIL FROM:<a@there.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n${message.toString()}`,
   );
@@ -403,19 +400,19 @@ test('a client that closes its side after the last command still hears the repli
 });
 
 test('a message that is not sent to its end is not accepted', async () => {
-  const door = await startTestDoor();
-  const client = await connectSmtp(door.port);
+  const mx = await startTestMx();
+  const client = await connectSmtp(mx.port);
   await client.envelope('a@there.example', 'b@here.example');
   await client.command('DATA');
   client.socket.end('Subject: half\r\n\r\nx\r\n.\r');
   await client.ended();
-  await door.stop();
-  assert.equal(door.mails.length, 0);
-  assert.equal(door.counts.open, 0);
+  await mx.stop();
+  assert.equal(mx.mails.length, 0);
+  assert.equal(mx.counts.open, 0);
 });
 
 test('garbage of any kind neither crashes it nor is believed', async () => {
-  const door = await startTestDoor();
+  const mx = await startTestMx();
   const garbage = [
     Buffer.from([0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x0a, 0x0d, 0x0a]),
     Buffer.alloc(5000, '\r'),
@@ -426,11 +423,11 @@ test('garbage of any kind neither crashes it nor is believed', async () => {
     Buffer.from('DATA\r\n.\r\n'.repeat(500)),
   ];
   for (const bytes of garbage) {
-    const client = await connectSmtp(door.port);
+    const client = await connectSmtp(mx.port);
     client.socket.end(bytes);
     await client.ended();
   }
-  assert.equal(door.mails.length, 0);
-  assert.deepEqual(faultsOf(door), []);
-  await (await connectSmtp(door.port)).command('NOOP');
+  assert.equal(mx.mails.length, 0);
+  assert.deepEqual(faultsOf(mx), []);
+  await (await connectSmtp(mx.port)).command('NOOP');
 });

@@ -5,7 +5,7 @@ import { after, describe, test } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { newId } from '../src/lib/ids.ts';
 import { startTracer } from '../src/lib/tracing.ts';
-import { beginTaking } from '../src/receiving/trace.ts';
+import { startAcceptTrace } from '../src/receiving/trace.ts';
 import { makeTestLog, waitFor } from './harness.ts';
 import { readSpans } from './otlp.ts';
 import { answer, startReceiver } from './receiver.ts';
@@ -88,7 +88,7 @@ describe('sampling', () => {
 
 test('a message that could not be examined has a trace of its own, of one span', async () => {
   const { tracer, requests } = makeTracer('/unexamined');
-  beginTaking(tracer, 'smtp').failed(new RangeError('too deep'));
+  startAcceptTrace(tracer, 'smtp').failed(new RangeError('too deep'));
   await tracer.stop();
   const spans = readSpans(requests()).map(({ name, error, parentSpanId }) => ({ name, error, parentSpanId }));
   assert.deepEqual(spans, [{ name: 'accept message', error: 'RangeError', parentSpanId: undefined }]);

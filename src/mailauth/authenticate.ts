@@ -28,7 +28,7 @@ import {
   type SignedMessage,
   splitMessage,
 } from './dkim.ts';
-import { listSignatures, type Signed, verifySignatures } from './signatures.ts';
+import { listSignatures, type SignatureResults, verifySignatures } from './signatures.ts';
 
 const spfResults = ['pass', 'fail', 'softfail', 'neutral', 'none', 'temperror', 'permerror'] as const;
 const dmarcResults = ['pass', 'fail', 'none', 'temperror', 'permerror'] as const;
@@ -47,7 +47,7 @@ export interface Authentication {
   arc: { result: ArcResult };
 }
 
-export interface Envelope {
+export interface MailOrigin {
   /** null: `<>` */
   mailFrom: string | null;
   remoteIp: string | null;
@@ -55,9 +55,13 @@ export interface Envelope {
 }
 
 /** What the bytes of a message say with these keys. Rejects only where `authenticate` shall. */
-export type Verify = (raw: Buffer, keys: Keys, message: SignedMessage | null) => Signed | Promise<Signed>;
+export type Verify = (
+  raw: Buffer,
+  keys: Keys,
+  message: SignedMessage | null,
+) => SignatureResults | Promise<SignatureResults>;
 
-type Authenticate = (raw: Buffer, envelope: Envelope, verify?: Verify) => Promise<Authentication>;
+type Authenticate = (raw: Buffer, envelope: MailOrigin, verify?: Verify) => Promise<Authentication>;
 
 /** For SPF, for keys and for DMARC apart, so that none uses up what another needs. Honest mail asks less than 20. */
 const maxQuestions = 50;
@@ -119,7 +123,7 @@ async function askForKeys(message: SignedMessage | null, dns: DnsClient, signal:
 
 type Spf = Authentication['spf'];
 
-async function checkSpf(envelope: Envelope, mailHost: string, resolver: Resolver): Promise<Spf> {
+async function checkSpf(envelope: MailOrigin, mailHost: string, resolver: Resolver): Promise<Spf> {
   const { mailFrom, remoteIp, helo } = envelope;
   if (remoteIp === null || (!mailFrom && !helo)) return { result: 'none', domain: null };
   try {
@@ -137,7 +141,7 @@ async function checkSpf(envelope: Envelope, mailHost: string, resolver: Resolver
   }
 }
 
-async function judge(sender: Spf, signed: Signed, resolver: Resolver): Promise<Authentication> {
+async function judge(sender: Spf, signed: SignatureResults, resolver: Resolver): Promise<Authentication> {
   const { dmarc, isAligned } = await checkDmarc(sender, signed, resolver);
   const author = readAuthorDomain(signed.authors);
   return {
@@ -153,7 +157,7 @@ async function judge(sender: Spf, signed: Signed, resolver: Resolver): Promise<A
 }
 
 /** Null where it is not clear: several From fields, one of which a signature may not cover, or authors of several domains. */
-function readAuthorDomain({ headerFrom, fromFields }: Signed['authors']): string | null {
+function readAuthorDomain({ headerFrom, fromFields }: SignatureResults['authors']): string | null {
   const domains = new Set(
     headerFrom.map((address) => normalise(address.slice(address.lastIndexOf('@') + 1))),
   );
@@ -174,7 +178,11 @@ interface Judgement {
   isAligned: ((domain: string | null) => boolean) | null;
 }
 
-async function checkDmarc(sender: Spf, { dkim, authors }: Signed, resolver: Resolver): Promise<Judgement> {
+async function checkDmarc(
+  sender: Spf,
+  { dkim, authors }: SignatureResults,
+  resolver: Resolver,
+): Promise<Judgement> {
   const without = (result: DmarcResult): Judgement => ({
     dmarc: { result, policy: null, aligned: null },
     isAligned: null,

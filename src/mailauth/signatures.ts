@@ -19,7 +19,7 @@ import {
   splitMessage,
 } from './dkim.ts';
 
-export interface Signed {
+export interface SignatureResults {
   /** In the order of the message. */
   dkim: { result: DkimResult; domain: string | null; selector: string | null }[];
   arc: ArcResult;
@@ -40,7 +40,7 @@ const maxAuthors = 100;
 /** So much is read of the header of a message that could not be verified. */
 const unverifiedBytes = 64 * 1024;
 
-export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage(raw)): Signed {
+export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage(raw)): SignatureResults {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
   const authors = readAuthors(raw, message);
   if (!message || dkim.length + arc.length === 0) return { dkim: [], arc: 'none', authors };
@@ -53,14 +53,14 @@ export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage
 }
 
 /** Of a message that nobody signed, which is told by its header; null where there is something to verify. */
-export function readUnsigned(raw: Buffer, message: SignedMessage | null): Signed | null {
+export function readUnsigned(raw: Buffer, message: SignedMessage | null): SignatureResults | null {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
   if (dkim.length + arc.length > 0) return null;
   return { dkim: [], arc: 'none', authors: readAuthors(raw, message) };
 }
 
 /** Of a message that broke what should have verified it: DMARC goes by SPF alone. */
-export function leaveUnverified(raw: Buffer): Signed {
+export function describeUnverified(raw: Buffer): SignatureResults {
   const head = cutHeader(raw, unverifiedBytes);
   const message = splitMessage(head);
   const { dkim } = listSignatures(message?.fields ?? []);
@@ -83,7 +83,7 @@ export function listSignatures(fields: readonly string[]): { dkim: Signature[]; 
   };
 }
 
-function show({ tags }: Signature, result: DkimResult): Signed['dkim'][number] {
+function show({ tags }: Signature, result: DkimResult): SignatureResults['dkim'][number] {
   return { result, domain: readName(tags.get('d')), selector: readName(tags.get('s')) };
 }
 

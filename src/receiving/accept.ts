@@ -14,9 +14,9 @@ import type { Tracer } from '../lib/tracing.ts';
 import { chunkBytes, findThread, type NewMessage, recordMessage } from '../store/messages.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
-import { type Routed, type RouteParts, routeRecipient } from './route.ts';
+import { type RoutedRecipient, type RouteParts, routeRecipient } from './route.ts';
 import { messageKey, readThread, repeatKey } from './thread.ts';
-import { beginTaking, type Taking } from './trace.ts';
+import { type AcceptTrace, startAcceptTrace } from './trace.ts';
 
 export interface IncomingMail {
   source: Message['source'];
@@ -24,7 +24,7 @@ export interface IncomingMail {
   raw: Buffer;
   envelope: Omit<Message['envelope'], 'rcptTo'>;
   /** Asked for once, right before the message is examined. */
-  recipients(): Promise<readonly Routed[]>;
+  recipients(): Promise<readonly RoutedRecipient[]>;
   /** Only this owner's identities may get it; left out: anyone's. */
   ownerId?: string;
   /** The span of the request that brought it. */
@@ -41,7 +41,7 @@ export interface AcceptParts extends RouteParts {
 }
 
 interface Examined {
-  recipients: readonly Routed[];
+  recipients: readonly RoutedRecipient[];
   examination: Examination;
   messages: readonly NewMessage[];
 }
@@ -64,12 +64,12 @@ export async function acceptMail(
   mail: IncomingMail,
   carryOut: CarryOut = async (examine, record) => record(parts.sql, await examine()),
 ): Promise<string[]> {
-  let taking: Taking | null | undefined;
+  let taking: AcceptTrace | null | undefined;
   let recorded: readonly Recorded[] = [];
 
   async function examine(): Promise<Examined> {
     const recipients = await mail.recipients();
-    taking = parts.tracer && beginTaking(parts.tracer, mail.source, mail.request);
+    taking = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
     const examination = await parts.examiner.examine(mail.raw, mail.envelope);
     const messages = await prepareMessages(parts, mail, recipients, examination);
     taking?.examined(messages);
@@ -143,10 +143,10 @@ async function recordMessages(
 /** What was routed a moment ago to an identity that is gone now, another may get: a domain that takes all its mail, say. */
 async function routeAgain(
   parts: RouteParts,
-  lost: readonly Routed[],
+  lost: readonly RoutedRecipient[],
   ownerId: string | undefined,
-): Promise<Routed[]> {
-  const found: Routed[] = [];
+): Promise<RoutedRecipient[]> {
+  const found: RoutedRecipient[] = [];
   for (const { address, identity } of lost) {
     const route = await routeRecipient(parts, address, ownerId);
     if (typeof route !== 'string' && route.identity.id !== identity.id) found.push(route);
@@ -158,7 +158,7 @@ async function routeAgain(
 function prepareMessages(
   parts: AcceptParts,
   mail: IncomingMail,
-  recipients: readonly Routed[],
+  recipients: readonly RoutedRecipient[],
   { parsed, authentication }: Examination,
 ): Promise<NewMessage[]> {
   const sha256 = createHash('sha256').update(mail.raw).digest();
@@ -171,7 +171,7 @@ function prepareMessages(
 
   return Promise.all(
     groups.map(async (recipients) => {
-      const [{ identity, tag }] = recipients as [Routed];
+      const [{ identity, tag }] = recipients as [RoutedRecipient];
       const id = newId();
       const rawId = rawIds.get(identity.ownerId) ?? id;
       rawIds.set(identity.ownerId, rawId);

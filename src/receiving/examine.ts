@@ -10,12 +10,12 @@ import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
 import { Slots } from '../lib/slots.ts';
 import {
   type Authentication,
-  type Envelope,
+  type MailOrigin,
   makeAuthenticate,
   type Verify,
 } from '../mailauth/authenticate.ts';
 import type { Keys } from '../mailauth/dkim.ts';
-import { leaveUnverified, readUnsigned, type Signed } from '../mailauth/signatures.ts';
+import { describeUnverified, readUnsigned, type SignatureResults } from '../mailauth/signatures.ts';
 import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
 import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from '../mime/parse.ts';
 
@@ -31,10 +31,10 @@ export type Question =
   | { kind: 'parse'; raw: Uint8Array }
   | { kind: 'verify'; raw: Uint8Array; keys: Keys }
   | { kind: 'extract'; raw: Uint8Array; n: number };
-export type Told = ParsedMessage | Signed | Extracted;
+export type Told = ParsedMessage | SignatureResults | Extracted;
 
 export interface Examiner {
-  examine(raw: Buffer, envelope: Envelope): Promise<Examination>;
+  examine(raw: Buffer, envelope: MailOrigin): Promise<Examination>;
   /** Takes the bytes away: `raw` has memory of its own, and none afterwards. The decoded bytes of an attachment; null when the message has no such one. */
   extract(raw: Buffer, n: number): Promise<Extracted>;
   /** What is under way is rejected. */
@@ -51,11 +51,11 @@ export function makeExaminer(options: {
   mailHost: string;
   log: Log;
   /** What a message may take of the thread; the largest of the worst kind takes a tenth. */
-  patienceMs?: number;
+  timeoutMs?: number;
 }): Examiner {
-  const { dnsServers, mailHost, log, patienceMs = 30_000 } = options;
+  const { dnsServers, mailHost, log, timeoutMs = 30_000 } = options;
   const authenticate = makeAuthenticate({ dnsServers, mailHost });
-  const thread = makeThread(patienceMs);
+  const thread = makeThread(timeoutMs);
 
   async function askOr<T extends Told>(question: Question, otherwise: () => T | Promise<T>): Promise<T> {
     try {
@@ -68,7 +68,7 @@ export function makeExaminer(options: {
   }
   const parse = (raw: Buffer) => askOr({ kind: 'parse', raw }, () => parseHead(raw));
   const verify: Verify = (raw, keys, message) =>
-    readUnsigned(raw, message) ?? askOr({ kind: 'verify', raw, keys }, () => leaveUnverified(raw));
+    readUnsigned(raw, message) ?? askOr({ kind: 'verify', raw, keys }, () => describeUnverified(raw));
 
   return {
     async examine(raw, envelope) {
@@ -115,7 +115,7 @@ interface Open {
  * One thread, started when it is needed and ended when it is not. One question at a time, since it computes without a pause:
  * what breaks it or takes too long is always the question at hand, and those that wait lose nothing but time.
  */
-function makeThread(patienceMs: number) {
+function makeThread(timeoutMs: number) {
   const places = new Slots({ inAll: 1, perKey: 1 });
   let worker: Worker | undefined;
   let open: Open | undefined;
@@ -157,7 +157,7 @@ function makeThread(patienceMs: number) {
     clearTimeout(idle);
     worker ??= start();
     const asked = worker;
-    const late = setTimeout(() => giveUp(asked, new Error('The thread took too long')), patienceMs);
+    const late = setTimeout(() => giveUp(asked, new Error('The thread took too long')), timeoutMs);
     try {
       return await new Promise((resolve, reject) => {
         open = { worker: asked, resolve, reject };

@@ -6,14 +6,14 @@ import type { Sql } from '../db/client.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { findReceivers, type Receiver } from '../store/receivers.ts';
 
-export interface Routed {
+export interface RoutedRecipient {
   /** As the client spelled it. */
   address: string;
   tag: string | null;
   identity: Receiver;
 }
 
-export type Route = Routed | 'unknown' | 'contested';
+export type RouteDecision = RoutedRecipient | 'unknown' | 'contested';
 
 export interface RouteParts {
   sql: Sql;
@@ -22,7 +22,11 @@ export interface RouteParts {
 }
 
 /** Of all owners, or of the one who hands in the mail. */
-export async function routeRecipient(parts: RouteParts, address: string, ownerId?: string): Promise<Route> {
+export async function routeRecipient(
+  parts: RouteParts,
+  address: string,
+  ownerId?: string,
+): Promise<RouteDecision> {
   const keys = listKeys(address);
   if (!keys) return 'unknown';
   const found = await findReceivers(parts.sql, keys, ownerId);

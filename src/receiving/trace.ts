@@ -9,7 +9,7 @@ import { newId } from '../lib/ids.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import type { NewMessage } from '../store/messages.ts';
 
-export interface Taking {
+export interface AcceptTrace {
   examined(messages: readonly NewMessage[]): void;
   recorded(as: readonly { message: NewMessage; outcome: string }[]): void;
   /** Nothing was recorded. */
@@ -17,7 +17,7 @@ export interface Taking {
 }
 
 /** To be called when the message has come; `request` is the span of whoever handed it in. */
-export function beginTaking(tracer: Tracer, source: Message['source'], request?: Span): Taking {
+export function startAcceptTrace(tracer: Tracer, source: Message['source'], request?: Span): AcceptTrace {
   // One clock for all spans of the message: finer than milliseconds, and not set back meanwhile.
   const epochMs = Date.now() - performance.now();
   const now = () => epochMs + performance.now();

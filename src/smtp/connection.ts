@@ -12,7 +12,14 @@ import { type Budget, DataReader } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
 import { formatReply, type Reply, reply } from './reply.ts';
-import { type RcptVerdict, type Recipient, type Refusal, Session, tooBig, tryLater } from './session.ts';
+import {
+  type Recipient,
+  type RecipientDecision,
+  type Refusal,
+  Session,
+  tooBig,
+  tryLater,
+} from './session.ts';
 
 export interface ReceivedMail<Route = unknown> {
   /** What the client sent, byte for byte, with only the dot-stuffing undone. */
@@ -34,7 +41,7 @@ export interface ConnectionParts<Route> {
   limits: SmtpLimits;
   certificate: Certificate;
   budget: Budget;
-  route(address: string): Promise<RcptVerdict<Route>>;
+  route(address: string): Promise<RecipientDecision<Route>>;
   accept(mail: ReceivedMail<Route>): Promise<Acceptance>;
   log: Log;
   metrics?: SmtpMetrics | undefined;

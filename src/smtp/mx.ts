@@ -4,10 +4,10 @@ import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
-import { type Route, type Routed, routeRecipient } from '../receiving/route.ts';
+import { type RouteDecision, type RoutedRecipient, routeRecipient } from '../receiving/route.ts';
 import type { Acceptance, ReceivedMail } from './connection.ts';
-import { type SmtpDoor, startSmtp } from './server.ts';
-import type { RcptVerdict, Refusal } from './session.ts';
+import { type SmtpServer, startSmtpServer } from './server.ts';
+import type { RecipientDecision, Refusal } from './session.ts';
 
 interface DoorParts {
   config: Config;
@@ -39,11 +39,11 @@ const full: Refusal = {
   text: 'There is no room for mail for the moment; please try again later',
 };
 
-export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
+export function startMxServer(parts: DoorParts): Promise<SmtpServer> {
   const { config, mail, log, metrics } = parts;
   const route = rememberRoutes((address) => routeRecipient(mail, address));
 
-  async function answerRecipient(address: string): Promise<RcptVerdict<Routed>> {
+  async function answerRecipient(address: string): Promise<RecipientDecision<RoutedRecipient>> {
     try {
       const found = await route(address);
       if (typeof found !== 'string') return { accept: true, route: { ...found, address } };
@@ -58,7 +58,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     }
   }
 
-  async function accept(received: ReceivedMail<Routed>): Promise<Acceptance> {
+  async function accept(received: ReceivedMail<RoutedRecipient>): Promise<Acceptance> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
     const recipients = async () => received.recipients.map(({ route }) => route);
     const envelope = { mailFrom, remoteIp, helo, tls };
@@ -73,7 +73,7 @@ export function startMailDoor(parts: DoorParts): Promise<SmtpDoor> {
     }
   }
 
-  return startSmtp<Routed>({
+  return startSmtpServer<RoutedRecipient>({
     host: config.smtpHost,
     port: config.smtpPort,
     mailHost: config.mailHost,
@@ -105,9 +105,9 @@ const maxRemembered = 10_000;
  * Who gets an address is asked once a second at most, unless nobody does. What is recorded is held against the identities of
  * that moment, so one that was deleted stops at once.
  */
-function rememberRoutes(route: (address: string) => Promise<Route>) {
-  const known = new Map<string, { found: Route; until: number }>();
-  return async (address: string): Promise<Route> => {
+function rememberRoutes(route: (address: string) => Promise<RouteDecision>) {
+  const known = new Map<string, { found: RouteDecision; until: number }>();
+  return async (address: string): Promise<RouteDecision> => {
     const remembered = known.get(address);
     if (remembered && remembered.until > performance.now()) return remembered.found;
     const found = await route(address);

@@ -14,7 +14,7 @@ import { type Acceptance, Connection, type ReceivedMail } from './connection.ts'
 import { Budget } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
-import type { RcptVerdict } from './session.ts';
+import type { RecipientDecision } from './session.ts';
 
 export interface SmtpParts<Route = unknown> {
   host: string;
@@ -26,7 +26,7 @@ export interface SmtpParts<Route = unknown> {
   tls: CertificateFiles | null;
   limits: SmtpLimits;
   /** Asked for each recipient. */
-  route(address: string): Promise<RcptVerdict<Route>>;
+  route(address: string): Promise<RecipientDecision<Route>>;
   /** Resolves after the commit: the client is told at once. */
   accept(mail: ReceivedMail<Route>): Promise<Acceptance>;
   log: Log;
@@ -37,7 +37,7 @@ export interface SmtpParts<Route = unknown> {
   stopWithinMs?: number;
 }
 
-export interface SmtpDoor {
+export interface SmtpServer {
   port: number;
   /** No new connections; a message that is being sent or accepted may end, all else is told to come back later. */
   stop(): Promise<void>;
@@ -45,7 +45,7 @@ export interface SmtpDoor {
 
 const standardStopWithinMs = 5000;
 
-export async function startSmtp<Route>(parts: SmtpParts<Route>): Promise<SmtpDoor> {
+export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<SmtpServer> {
   const { limits, log, metrics, mailHost, stopWithinMs = standardStopWithinMs } = parts;
   const certificate = await openCertificate({
     files: parts.tls,
@@ -65,7 +65,7 @@ export async function startSmtp<Route>(parts: SmtpParts<Route>): Promise<SmtpDoo
 
   function onConnection(socket: Socket): void {
     const remoteIp = (socket.remoteAddress ?? '').replace(/^::ffff:(?=\d+\.)/i, '');
-    const client = clientOf(remoteIp);
+    const client = clientKey(remoteIp);
     const known = clients.get(client) ?? { count: 0, budget: new Budget(share, budget) };
     if (
       remoteIp === '' ||
@@ -133,7 +133,7 @@ function listen(server: net.Server, { host, port }: { host: string; port: number
 }
 
 /** What connections are counted by: an IPv4 address, or the /64 of an IPv6 one. */
-export function clientOf(remoteIp: string): string {
+export function clientKey(remoteIp: string): string {
   if (!isIPv6(remoteIp)) return remoteIp;
   const [head = '', tail] = remoteIp.split('%')[0]?.split('::') ?? [];
   const first = head === '' ? [] : head.split(':');

@@ -16,7 +16,9 @@ export interface Refusal {
 }
 
 /** What a recipient's address comes to. */
-export type RcptVerdict<Route = unknown> = { accept: true; route: Route } | ({ accept: false } & Refusal);
+export type RecipientDecision<Route = unknown> =
+  | { accept: true; route: Route }
+  | ({ accept: false } & Refusal);
 
 export interface Recipient<Route = unknown> {
   /** As the client spelled it; `postmaster` alone is completed with our host (RFC 5321 §4.1.1.3). */
@@ -25,7 +27,7 @@ export interface Recipient<Route = unknown> {
   route: Route;
 }
 
-export interface Envelope<Route> {
+export interface MailTransaction<Route> {
   /** Null for `<>`. */
   mailFrom: string | null;
   recipients: Recipient<Route>[];
@@ -35,7 +37,7 @@ export interface Envelope<Route> {
 export interface SessionParts<Route> {
   mailHost: string;
   limits: SmtpLimits;
-  route(address: string): Promise<RcptVerdict<Route>>;
+  route(address: string): Promise<RecipientDecision<Route>>;
   remoteIp: string;
   log: Log;
   metrics?: SmtpMetrics | undefined;
@@ -61,7 +63,7 @@ export class Session<Route> {
   readonly #parts: SessionParts<Route>;
   #helo: string | null = null;
   #isSecure = false;
-  #envelope: Envelope<Route> | null = null;
+  #envelope: MailTransaction<Route> | null = null;
   /** What recipients are compared by. */
   #known = new Set<string>();
   #errors = 0;
@@ -85,7 +87,7 @@ export class Session<Route> {
   }
 
   /** The mail transaction is over: gives its envelope and is ready for the next. After a reply that leads to data. */
-  takeEnvelope(): Envelope<Route> {
+  takeEnvelope(): MailTransaction<Route> {
     const envelope = this.#envelope ?? { mailFrom: null, recipients: [], smtpUtf8: false };
     this.#reset();
     return envelope;
@@ -263,13 +265,13 @@ export class Session<Route> {
     return reply(421, '4.7.0', `${this.#parts.mailHost} Too many recipients without mail`, 'close');
   }
 
-  async #route(address: string, envelope: Envelope<Route>): Promise<Reply> {
+  async #route(address: string, envelope: MailTransaction<Route>): Promise<Reply> {
     const answer = await this.#askRoute(address, envelope);
     this.#parts.metrics?.recipientAnswered(answer.status);
     return answer;
   }
 
-  async #askRoute(address: string, envelope: Envelope<Route>): Promise<Reply> {
+  async #askRoute(address: string, envelope: MailTransaction<Route>): Promise<Reply> {
     const { route, log, remoteIp } = this.#parts;
     try {
       const verdict = await route(address);

@@ -10,7 +10,7 @@ import path from 'node:path';
 import { Ajv } from 'ajv';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { Message } from '../../src/contract/message.ts';
-import { type Authentication, type Envelope, makeAuthenticate } from '../../src/mailauth/authenticate.ts';
+import { type Authentication, type MailOrigin, makeAuthenticate } from '../../src/mailauth/authenticate.ts';
 import { type ParsedMessage, parseMessage } from '../../src/mime/parse.ts';
 import { composeMessage } from '../../src/receiving/compose.ts';
 import type { Answer, DnsServer } from '../dns.ts';
@@ -216,7 +216,7 @@ function makeAnswer(random: Random): Answer {
   };
 }
 
-function makeEnvelope(random: Random): Envelope {
+function makeEnvelope(random: Random): MailOrigin {
   const odd = [
     '',
     '@',
@@ -249,7 +249,7 @@ function makeEnvelope(random: Random): Envelope {
   };
 }
 
-async function authenticate(raw: Buffer, envelope: Envelope, dns: DnsServer): Promise<Authentication> {
+async function authenticate(raw: Buffer, envelope: MailOrigin, dns: DnsServer): Promise<Authentication> {
   const ask = makeAuthenticate({ dnsServers: [dns.address], mailHost: 'mx.example', deadlineMs });
   const cpu = process.cpuUsage();
   const authentication = await ask(raw, envelope);

@@ -4,7 +4,7 @@ import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
-import { type Routed, type RouteParts, routeRecipient } from '../../receiving/route.ts';
+import { type RoutedRecipient, type RouteParts, routeRecipient } from '../../receiving/route.ts';
 import type { App } from '../fastify.ts';
 import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
 
@@ -112,9 +112,9 @@ function readRecipients(request: {
   return recipients;
 }
 
-async function route(mail: RouteParts, ownerId: string, recipients: string[]): Promise<Routed[]> {
+async function route(mail: RouteParts, ownerId: string, recipients: string[]): Promise<RoutedRecipient[]> {
   const routes = await Promise.all(recipients.map((address) => routeRecipient(mail, address, ownerId)));
-  const routed = routes.filter((one): one is Routed => typeof one !== 'string');
+  const routed = routes.filter((one): one is RoutedRecipient => typeof one !== 'string');
   if (routed.length < recipients.length) {
     throw unknownRecipients(recipients.filter((_, n) => typeof routes[n] === 'string'));
   }
