@@ -225,7 +225,7 @@ describe('of several claimants', () => {
     await claim(`A@${domain}`, {}, other);
     assert.equal(await ask(`a@${domain}`), '450 4.2.1');
     const line = service.logged.find(({ address }) => address === `a@${domain}`);
-    assert.match(String(line?.msg), /several unverified identities claim this address/);
+    assert.match(String(line?.msg), /several unverified identities have this address/);
     assert.equal(await ask(`a+t@${domain}`), '450 4.2.1');
     await verify(first);
     // Spelled otherwise: that nobody got it may be remembered for a second.

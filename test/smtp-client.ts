@@ -223,11 +223,14 @@ export async function startTestMx(
     logged,
     counts: { open: 0, refused: 0, recipients: [], messages: [] },
     async route(address) {
-      if (/@(here|mx)\.example$/i.test(address)) return { accept: true, route: `to ${address}` };
-      return { accept: false, status: 550, enhanced: '5.1.1', text: `There is no ${address} here` };
+      if (/@(here|mx)\.example$/i.test(address)) return { accepted: true, route: `to ${address}` };
+      return {
+        accepted: false,
+        refusal: { status: 550, enhanced: '5.1.1', text: `There is no ${address} here` },
+      };
     },
     async accept() {
-      return { ok: true, id: `msg_${mx.mails.length}` };
+      return { accepted: true, id: `msg_${mx.mails.length}` };
     },
     stop: async () => {},
   };

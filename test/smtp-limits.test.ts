@@ -103,7 +103,7 @@ describe('size', () => {
 
 test('recipients asked for without end: 421, also where each is told to come later', async () => {
   const mx = await startTestMx({ limits: { maxRecipients: 2 } });
-  mx.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Later' });
+  mx.route = async () => ({ accepted: false, refusal: { status: 450, enhanced: '4.2.1', text: 'Later' } });
   const client = await connectSmtp(mx.port);
   await client.envelope('a@there.example', 'b@here.example');
   for (let n = 1; n < 20; n += 1)
@@ -182,7 +182,7 @@ describe('errors', () => {
 
   test('mail that is put off over and over on one connection is never refused for good', async () => {
     const mx = await startTestMx();
-    mx.accept = async () => ({ ok: false, status: 451, enhanced: '4.3.0', text: 'Later' });
+    mx.accept = async () => ({ accepted: false, refusal: { status: 451, enhanced: '4.3.0', text: 'Later' } });
     const client = await connectSmtp(mx.port);
     await client.command('EHLO there.example');
     const statuses = new Set<number>();
@@ -240,7 +240,8 @@ describe('time', () => {
 
   test('our own slowness is not held against the client', async () => {
     const mx = await startTestMx({ limits: { commandTimeoutMs: 1000, dataTimeoutMs: 1000 } });
-    mx.accept = () => new Promise((resolve) => setTimeout(() => resolve({ ok: true, id: 'msg_slow' }), 3000));
+    mx.accept = () =>
+      new Promise((resolve) => setTimeout(() => resolve({ accepted: true, id: 'msg_slow' }), 3000));
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(message)).full, '250 2.0.0 Accepted as msg_slow');
@@ -262,7 +263,7 @@ describe('time', () => {
 
 test('commands that wait for their answer are left in the network, however many there are', async () => {
   const mx = await startTestMx({ limits: { maxRecipients: 1000 } });
-  const later = { accept: false, status: 451, enhanced: '4.3.0', text: 'Later' } as const;
+  const later = { accepted: false, refusal: { status: 451, enhanced: '4.3.0', text: 'Later' } } as const;
   let asked = 0;
   let hangs = () => {};
   const hanging = new Promise<void>((resolve) => {
@@ -367,7 +368,7 @@ describe('stop', () => {
     const asked = new Promise<void>((tellAsked) => {
       mx.accept = () =>
         new Promise((resolve) => {
-          commit = () => resolve({ ok: true, id: 'msg_last' });
+          commit = () => resolve({ accepted: true, id: 'msg_last' });
           tellAsked();
         });
     });

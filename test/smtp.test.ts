@@ -191,7 +191,7 @@ describe('MAIL', () => {
     ['FROM:<a@bücher.example> SMTPUTF8', '250 2.1.0 '],
     ['FROM:<jürgen@there.example>', '553 5.6.7 '],
     ['FROM:<a@there.example> SIZE=26214400', '250 2.1.0 '],
-    ['FROM:<a@there.example> SIZE=26214401', '552 5.3.4 The message is too big; at most 26214400 bytes'],
+    ['FROM:<a@there.example> SIZE=26214401', '552 5.3.4 The message is too big; the limit is 26214400 bytes'],
     ['FROM:<a@there.example> SIZE=99999999999999999999', '552 5.3.4 '],
     ['FROM:<a@there.example> SIZE=-1', '501 5.5.4 '],
     ['FROM:<a@there.example> SIZE', '501 5.5.4 '],
@@ -291,14 +291,20 @@ describe('RCPT', () => {
 describe('what route and accept say', () => {
   test('is told as it is, on one line', async () => {
     const mx = await startTestMx();
-    mx.route = async () => ({ accept: false, status: 450, enhanced: '4.2.1', text: 'Not\r\n250 now' });
+    mx.route = async () => ({
+      accepted: false,
+      refusal: { status: 450, enhanced: '4.2.1', text: 'Not\r\n250 now' },
+    });
     const client = await connectSmtp(mx.port);
     const refused = await client.envelope('a@there.example', 'b@here.example');
     assert.equal(refused.full, '450 4.2.1 Not 250 now');
     assert.equal((await client.command('NOOP')).status, 250);
 
-    mx.route = async () => ({ accept: true, route: 'x' });
-    mx.accept = async () => ({ ok: false, status: 452, enhanced: '4.3.1', text: 'No room' });
+    mx.route = async () => ({ accepted: true, route: 'x' });
+    mx.accept = async () => ({
+      accepted: false,
+      refusal: { status: 452, enhanced: '4.3.1', text: 'No room' },
+    });
     await client.envelope('a@there.example', 'b@here.example');
     assert.equal((await client.data(message)).full, '452 4.3.1 No room');
     assert.deepEqual(mx.counts.messages, [452]);
@@ -336,7 +342,7 @@ describe('what route and accept say', () => {
     const asked = new Promise<void>((tellAsked) => {
       mx.accept = () =>
         new Promise((resolve) => {
-          commit = () => resolve({ ok: true, id: 'msg_late' });
+          commit = () => resolve({ accepted: true, id: 'msg_late' });
           tellAsked();
         });
     });
@@ -361,7 +367,7 @@ describe('what route and accept say', () => {
       const asked = new Promise<void>((tellAsked) => {
         mx.accept = () =>
           new Promise((resolve) => {
-            commit = () => resolve({ ok: true, id: 'msg_unheard' });
+            commit = () => resolve({ accepted: true, id: 'msg_unheard' });
             tellAsked();
           });
       });
@@ -377,7 +383,7 @@ describe('what route and accept say', () => {
       await (await connectSmtp(mx.port)).command('NOOP');
       commit();
       await mx.stop();
-      const line = mx.logged.find(({ msg }) => msg.includes('before it was told'));
+      const line = mx.logged.find(({ msg }) => msg.includes('before the reply to its message was ready'));
       assert.equal(line?.status, 250);
       assert.equal(line?.answer, 'Accepted as msg_unheard');
       assert.equal(mx.counts.open, 0);

@@ -1,7 +1,7 @@
 /**
- * The only way in for mail, whoever brings it: a message is examined, then one transaction writes a message, an event and its
- * deliveries for each identity; traces, metrics and the wake-up of the delivery loop come after the commit.
- * Guarantee: when `acceptMail` resolves, the message is committed, once. Whoever brought it may be told so.
+ * The only way in for mail, from SMTP and from the API: `acceptMail` examines a message, then writes message, event and
+ * deliveries of every identity in one transaction. Traces, metrics and the wake-up of the delivery loop follow the commit.
+ * Guarantee: when `acceptMail` resolves with ids, the message is committed and may be acknowledged. A repeat gets its old id.
  */
 import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
@@ -20,106 +20,106 @@ import { type AcceptTrace, startAcceptTrace } from './trace.ts';
 
 export interface IncomingMail {
   source: Message['source'];
-  /** The bytes as the client meant them. */
   raw: Buffer;
   envelope: Omit<Message['envelope'], 'rcptTo'>;
-  /** Asked for once, right before the message is examined. */
+  /** Called once, right before the message is examined. */
   recipients(): Promise<readonly RoutedRecipient[]>;
-  /** Only this owner's identities may get it; left out: anyone's. */
+  /** Only identities of this owner get the message. Default: any owner's. */
   ownerId?: string;
-  /** The span of the request that brought it. */
+  /** The span of the HTTP request. */
   request?: Span | undefined;
 }
 
 export interface AcceptParts extends RouteParts {
   examiner: Examiner;
-  /** Up to this size the raw message is part of the event. */
+  /** A raw message up to this size is part of the event. */
   inlineRawBytes: number;
   tracer: Tracer | null;
   metrics: Pick<Metrics, 'receivedMessages'>;
   wakeDelivery(): void;
 }
 
-interface Examined {
+interface ExaminedMail {
   recipients: readonly RoutedRecipient[];
   examination: Examination;
   messages: readonly NewMessage[];
 }
 
 /**
- * How the two steps are carried out. A caller that has something to commit together with the message, such as the answer that
- * `POST /inbound` keeps for an Idempotency-Key, records inside its own transaction, and resolves after its commit.
+ * Runs both steps of `acceptMail`. A caller that commits more together with the message (`POST /inbound`: its stored answer for an
+ * Idempotency-Key) passes its own: it calls `record` inside its transaction and resolves after the commit.
  */
-type CarryOut = (
-  examine: () => Promise<Examined>,
-  record: (sql: Sql, examined: Examined) => Promise<string[]>,
+type RunSteps = (
+  examine: () => Promise<ExaminedMail>,
+  record: (sql: Sql, mail: ExaminedMail) => Promise<string[]>,
 ) => Promise<unknown>;
 
 /**
- * Returns the ids of the messages, those that were known already included; none where every identity is gone meanwhile, or
- * where `carryOut` took no step.
+ * Returns the ids of the messages, one for each identity. Empty: every identity was deleted in the meantime, or `runSteps` ran no
+ * step.
  */
 export async function acceptMail(
   parts: AcceptParts,
   mail: IncomingMail,
-  carryOut: CarryOut = async (examine, record) => record(parts.sql, await examine()),
+  runSteps: RunSteps = async (examine, record) => record(parts.sql, await examine()),
 ): Promise<string[]> {
-  let taking: AcceptTrace | null | undefined;
-  let recorded: readonly Recorded[] = [];
+  let trace: AcceptTrace | null | undefined;
+  let outcomes: readonly MessageOutcome[] = [];
 
-  async function examine(): Promise<Examined> {
+  async function examine(): Promise<ExaminedMail> {
     const recipients = await mail.recipients();
-    taking = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
+    trace = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
     const examination = await parts.examiner.examine(mail.raw, mail.envelope);
     const messages = await prepareMessages(parts, mail, recipients, examination);
-    taking?.examined(messages);
+    trace?.examined(messages);
     return { recipients, examination, messages };
   }
 
-  async function record(sql: Sql, examined: Examined): Promise<string[]> {
-    recorded = await recordMail({ ...parts, sql }, mail, examined);
-    return listIds(recorded);
+  async function record(sql: Sql, examined: ExaminedMail): Promise<string[]> {
+    outcomes = await recordMail({ ...parts, sql }, mail, examined);
+    return listIds(outcomes);
   }
 
   try {
-    await carryOut(examine, record);
+    await runSteps(examine, record);
   } catch (error) {
-    taking?.failed(error);
+    trace?.failed(error);
     throw error;
   }
-  taking?.recorded(recorded);
-  for (const { outcome } of recorded) parts.metrics.receivedMessages.inc({ source: mail.source, outcome });
-  if (recorded.some(({ deliveries }) => deliveries > 0)) parts.wakeDelivery();
-  return listIds(recorded);
+  // Committed: from here on the caller may acknowledge the message.
+  trace?.recorded(outcomes);
+  for (const { outcome } of outcomes) parts.metrics.receivedMessages.inc({ source: mail.source, outcome });
+  if (outcomes.some(({ deliveries }) => deliveries > 0)) parts.wakeDelivery();
+  return listIds(outcomes);
 }
 
-/** What became of a message: `repeat` has the id of the same message that came before, `gone` has none. */
-interface Recorded {
+/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted; there is no id. */
+interface MessageOutcome {
   message: NewMessage;
   outcome: 'recorded' | 'repeat' | 'gone';
   id: string | null;
   deliveries: number;
 }
 
-function listIds(recorded: readonly Recorded[]): string[] {
-  return recorded.map(({ id }) => id).filter((id) => id !== null);
+function listIds(outcomes: readonly MessageOutcome[]): string[] {
+  return outcomes.map(({ id }) => id).filter((id) => id !== null);
 }
 
-/** One transaction, or a part of the caller's. */
+/** In a transaction of its own, unless `parts.sql` is already inside one. */
 async function recordMail(
   parts: AcceptParts,
   mail: IncomingMail,
-  { recipients, examination, messages }: Examined,
-): Promise<Recorded[]> {
+  { recipients, examination, messages }: ExaminedMail,
+): Promise<MessageOutcome[]> {
   const work = async (sql: Sql) => {
-    const recorded = await recordMessages(sql, messages, parts);
-    const gone = recorded.filter(({ id }) => id === null).map(({ message }) => message.identityId);
-    if (gone.length === 0) return recorded;
+    const outcomes = await recordMessages(sql, messages, parts);
+    const gone = outcomes.filter(({ id }) => id === null).map(({ message }) => message.identityId);
+    if (gone.length === 0) return outcomes;
     const lost = recipients.filter(({ identity }) => gone.includes(identity.id));
     const others = await routeAgain({ ...parts, sql }, lost, mail.ownerId);
     const again = await prepareMessages({ ...parts, sql }, mail, others, examination);
     const further = await transaction(sql, (sql) => recordMessages(sql, again, parts));
-    return [...recorded, ...further];
+    return [...outcomes, ...further];
   };
   // One statement is a transaction by itself.
   const isOneStatement = messages.length === 1 && mail.raw.length <= chunkBytes;
@@ -130,17 +130,17 @@ async function recordMessages(
   sql: Sql,
   messages: readonly NewMessage[],
   options: { acceptUnverified: boolean },
-): Promise<Recorded[]> {
-  const recorded: Recorded[] = [];
+): Promise<MessageOutcome[]> {
+  const outcomes: MessageOutcome[] = [];
   for (const message of messages) {
     const { id, deliveries } = await recordMessage(sql, message, options);
-    const known = id === message.id ? 'recorded' : 'repeat';
-    recorded.push({ message, outcome: id === null ? 'gone' : known, id, deliveries });
+    const stored = id === message.id ? 'recorded' : 'repeat';
+    outcomes.push({ message, outcome: id === null ? 'gone' : stored, id, deliveries });
   }
-  return recorded;
+  return outcomes;
 }
 
-/** What was routed a moment ago to an identity that is gone now, another may get: a domain that takes all its mail, say. */
+/** After an identity was deleted, another one may get its mail, for example the catch-all domain. */
 async function routeAgain(
   parts: RouteParts,
   lost: readonly RoutedRecipient[],
@@ -154,7 +154,7 @@ async function routeAgain(
   return found;
 }
 
-/** A message for each identity, ready to be recorded. */
+/** One message for each identity. */
 function prepareMessages(
   parts: AcceptParts,
   mail: IncomingMail,
@@ -163,10 +163,10 @@ function prepareMessages(
 ): Promise<NewMessage[]> {
   const sha256 = createHash('sha256').update(mail.raw).digest();
   const receivedAt = new Date();
-  /** The first message of each owner gives the bytes their id. */
+  /** By owner: the raw bytes are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();
   const groups = [...Map.groupBy(recipients, ({ identity }) => identity.id).values()];
-  // In one order everywhere, so that two transactions with the same identities cannot wait for each other.
+  // Always in the same order, so that two transactions with the same identities cannot deadlock.
   groups.sort(([one], [other]) => ((one?.identity.id ?? '') < (other?.identity.id ?? '') ? -1 : 1));
 
   return Promise.all(

@@ -1,4 +1,4 @@
-/** Puts a message together, as the interface shows it, from what was parsed and authenticated. */
+/** Builds the message of the public interface from the parsed and authenticated mail. */
 import type { Message } from '../contract/message.ts';
 import { placeLink } from '../contract/payload.ts';
 import type { Authentication } from '../mailauth/authenticate.ts';
@@ -47,19 +47,12 @@ export function composeMessage(parts: MessageParts): Message {
     html: parsed.html,
     preview: parsed.preview,
     headers: parsed.headers,
-    envelope: {
-      mailFrom: envelope.mailFrom,
-      rcptTo: envelope.rcptTo,
-      remoteIp: envelope.remoteIp,
-      helo: envelope.helo,
-      tls: envelope.tls,
-    },
+    envelope,
     authentication: {
-      spf: authentication.spf,
-      // No check gives a reason yet.
+      ...authentication,
+      // Always null today: no check gives a reason.
       dkim: authentication.dkim.map((signature) => ({ ...signature, reason: null })),
       dmarc: { ...authentication.dmarc, reason: null },
-      arc: authentication.arc,
     },
     autoSubmitted: parsed.autoSubmitted,
     attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
@@ -67,7 +60,7 @@ export function composeMessage(parts: MessageParts): Message {
   };
 }
 
-/** The sender's own domain asks that such mail be kept out. */
+/** The author's domain asks for failing mail to be kept out of the inbox. */
 function isSpam({ dmarc }: Authentication): boolean {
   return dmarc.result === 'fail' && (dmarc.policy === 'reject' || dmarc.policy === 'quarantine');
 }

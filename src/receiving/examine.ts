@@ -1,7 +1,7 @@
 /**
- * What a message says and whom it is from: parsed and authenticated. Small ones at once; large ones in a thread, so that
- * seconds of work on one message hold up no other. Always answers until it is stopped: mail that cannot be examined is still
- * mail.
+ * Examines a message: parses it and checks SPF, DKIM, DMARC and ARC. A large message is examined in a worker, so that seconds
+ * of work on it delay no other message.
+ * Guarantee: `examine` rejects only when the examiner is stopped. Mail that breaks the worker is accepted with its header alone.
  */
 import path from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -24,66 +24,69 @@ export interface Examination {
   authentication: Authentication;
 }
 
-type Extracted = { meta: ParsedAttachment; content: Uint8Array } | null;
+type ExtractedAttachment = { meta: ParsedAttachment; content: Uint8Array } | null;
 
-/** What the thread is asked and answers. It computes, and waits for nothing: the waiting for DNS is done here. */
-export type Question =
+/** A job for the worker (examine-worker.ts). The worker computes only; DNS queries are made in this thread. */
+export type ExamineJob =
   | { kind: 'parse'; raw: Uint8Array }
   | { kind: 'verify'; raw: Uint8Array; keys: Keys }
   | { kind: 'extract'; raw: Uint8Array; n: number };
-export type Told = ParsedMessage | SignatureResults | Extracted;
+export type ExamineResult = ParsedMessage | SignatureResults | ExtractedAttachment;
 
 export interface Examiner {
-  examine(raw: Buffer, envelope: MailOrigin): Promise<Examination>;
-  /** Takes the bytes away: `raw` has memory of its own, and none afterwards. The decoded bytes of an attachment; null when the message has no such one. */
-  extract(raw: Buffer, n: number): Promise<Extracted>;
-  /** What is under way is rejected. */
+  examine(raw: Buffer, origin: MailOrigin): Promise<Examination>;
+  /**
+   * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`: `raw` needs an ArrayBuffer of its own and
+   * is unusable afterwards.
+   */
+  extract(raw: Buffer, n: number): Promise<ExtractedAttachment>;
+  /** Rejects what is not finished. */
   stop(): Promise<void>;
 }
 
 const largeHeaderBytes = 32 * 1024;
 const idleMs = 30_000;
-/** Of a message that broke the thread, so much is read once more, for its header. */
+/** How much of a message is parsed for its header after it broke the worker. */
 const headBytes = 64 * 1024;
 
 export function makeExaminer(options: {
   dnsServers: readonly string[] | null;
   mailHost: string;
   log: Log;
-  /** What a message may take of the thread; the largest of the worst kind takes a tenth. */
+  /** For one job. The slowest known message of the largest size takes a tenth of the default. */
   timeoutMs?: number;
 }): Examiner {
   const { dnsServers, mailHost, log, timeoutMs = 30_000 } = options;
   const authenticate = makeAuthenticate({ dnsServers, mailHost });
-  const thread = makeThread(timeoutMs);
+  const worker = makeExamineWorker(timeoutMs);
 
-  async function askOr<T extends Told>(question: Question, otherwise: () => T | Promise<T>): Promise<T> {
+  async function runOr<T extends ExamineResult>(job: ExamineJob, fallback: () => T | Promise<T>): Promise<T> {
     try {
-      return (await thread.ask(question)) as T;
+      return (await worker.run(job)) as T;
     } catch (err) {
       if (err instanceof Stopped) throw err;
-      log.error({ err, asked: question.kind }, 'a message could not be examined; its header alone is read');
-      return otherwise();
+      log.error({ err, job: job.kind }, 'A message could not be examined; only its header is used');
+      return fallback();
     }
   }
-  const parse = (raw: Buffer) => askOr({ kind: 'parse', raw }, () => parseHead(raw));
+  const parse = (raw: Buffer) => runOr({ kind: 'parse', raw }, () => parseHead(raw));
   const verify: Verify = (raw, keys, message) =>
-    readUnsigned(raw, message) ?? askOr({ kind: 'verify', raw, keys }, () => describeUnverified(raw));
+    readUnsigned(raw, message) ?? runOr({ kind: 'verify', raw, keys }, () => describeUnverified(raw));
 
   return {
-    async examine(raw, envelope) {
+    async examine(raw, origin) {
       const [authentication, parsed] = await Promise.all(
         isLarge(raw)
-          ? [authenticate(raw, envelope, verify), parse(raw)]
-          : [authenticate(raw, envelope), parseMessage(raw)],
+          ? [authenticate(raw, origin, verify), parse(raw)]
+          : [authenticate(raw, origin), parseMessage(raw)],
       );
       return { parsed, authentication };
     },
     async extract(raw, n) {
       if (!isLarge(raw)) return extractAttachment(raw, n);
-      return (await thread.ask({ kind: 'extract', raw, n })) as Extracted;
+      return (await worker.run({ kind: 'extract', raw, n })) as ExtractedAttachment;
     },
-    stop: () => thread.stop(),
+    stop: () => worker.stop(),
   };
 }
 
@@ -94,8 +97,8 @@ function isLarge(raw: Buffer): boolean {
 
 async function parseHead(raw: Buffer): Promise<ParsedMessage> {
   const parsed = await parseMessage(cutAtLine(raw, headBytes));
-  const cut = findHeaderEnd(raw, headBytes) === -1 ? ['headers', 'body'] : ['body'];
-  const truncated = [...new Set([...parsed.truncated, ...cut])];
+  const missing = findHeaderEnd(raw, headBytes) === -1 ? ['headers', 'body'] : ['body'];
+  const truncated = [...new Set([...parsed.truncated, ...missing])];
   return { ...parsed, text: null, html: null, preview: null, attachments: [], truncated };
 }
 
@@ -105,86 +108,80 @@ class Stopped extends Error {
   }
 }
 
-interface Open {
-  worker: Worker;
-  resolve(told: Told): void;
-  reject(error: Error): void;
-}
-
 /**
- * One thread, started when it is needed and ended when it is not. One question at a time, since it computes without a pause:
- * what breaks it or takes too long is always the question at hand, and those that wait lose nothing but time.
+ * Starts the worker for the first job and ends it after `idleMs` without one. Runs one job at a time: if the worker breaks or
+ * takes too long, the current job is the cause, and the jobs that wait are not affected.
  */
-function makeThread(timeoutMs: number) {
-  const places = new Slots({ inAll: 1, perKey: 1 });
+function makeExamineWorker(timeoutMs: number) {
+  const slot = new Slots({ inAll: 1, perKey: 1 });
   let worker: Worker | undefined;
-  let open: Open | undefined;
-  let idle: NodeJS.Timeout | undefined;
+  let current:
+    | { worker: Worker; resolve(result: ExamineResult): void; reject(error: Error): void }
+    | undefined;
+  let idleTimer: NodeJS.Timeout | undefined;
   let isStopped = false;
 
   function start(): Worker {
     const file = `./examine-worker${path.extname(import.meta.url)}`;
+    // The messages are outside the worker's heap, so a small heap is enough.
     const started = new Worker(new URL(file, import.meta.url), {
-      // It works on bytes, which lie outside of the heap.
       resourceLimits: { maxYoungGenerationSizeMb: 3 },
     });
     started.unref();
-    started.on('message', (told: Told) => open?.worker === started && open.resolve(told));
-    started.on('messageerror', (error) => giveUp(started, error));
-    started.on('error', (error) => giveUp(started, error));
-    started.on('exit', () => giveUp(started, new Error('The thread ended')));
+    started.on('message', (result: ExamineResult) => current?.worker === started && current.resolve(result));
+    started.on('messageerror', (error) => abandon(started, error));
+    started.on('error', (error) => abandon(started, error));
+    started.on('exit', () => abandon(started, new Error('The worker ended')));
     return started;
   }
 
-  /** What it was asked fails with it; the next question starts another. */
-  function giveUp(broken: Worker, error: Error): void {
+  /** Fails the worker's job. The next job starts another worker. */
+  function abandon(broken: Worker, error: Error): void {
     if (worker === broken) worker = undefined;
     void broken.terminate();
-    if (open?.worker === broken) open.reject(error);
+    if (current?.worker === broken) current.reject(error);
   }
 
-  async function ask(question: Question): Promise<Told> {
-    await places.take('');
+  async function run(job: ExamineJob): Promise<ExamineResult> {
+    await slot.take('');
     try {
       if (isStopped) throw new Stopped();
-      return await put(question);
+      return await post(job);
     } finally {
-      places.release('');
+      slot.release('');
     }
   }
 
-  async function put(question: Question): Promise<Told> {
-    clearTimeout(idle);
+  async function post(job: ExamineJob): Promise<ExamineResult> {
+    clearTimeout(idleTimer);
     worker ??= start();
-    const asked = worker;
-    const late = setTimeout(() => giveUp(asked, new Error('The thread took too long')), timeoutMs);
+    const used = worker;
+    const timer = setTimeout(() => abandon(used, new Error('The worker took too long')), timeoutMs);
     try {
       return await new Promise((resolve, reject) => {
-        open = { worker: asked, resolve, reject };
-        if (question.kind === 'extract') asked.postMessage(question, [question.raw.buffer as ArrayBuffer]);
-        else asked.postMessage({ ...question, raw: shareBytes(question.raw) } satisfies Question);
+        current = { worker: used, resolve, reject };
+        if (job.kind === 'extract') used.postMessage(job, [job.raw.buffer as ArrayBuffer]);
+        else used.postMessage({ ...job, raw: shareBytes(job.raw) } satisfies ExamineJob);
       });
     } finally {
-      clearTimeout(late);
-      open = undefined;
-      if (!isStopped) idle = setTimeout(end, idleMs).unref();
+      clearTimeout(timer);
+      current = undefined;
+      if (!isStopped) idleTimer = setTimeout(end, idleMs).unref();
     }
   }
 
-  function end(): void {
+  async function end(): Promise<void> {
     const ending = worker;
     worker = undefined;
-    void ending?.terminate();
+    await ending?.terminate();
   }
 
   async function stop(): Promise<void> {
     isStopped = true;
-    clearTimeout(idle);
-    const ending = worker;
-    worker = undefined;
-    open?.reject(new Stopped());
-    await ending?.terminate();
+    clearTimeout(idleTimer);
+    current?.reject(new Stopped());
+    await end();
   }
 
-  return { ask, stop };
+  return { run, stop };
 }

@@ -1,6 +1,6 @@
 /**
- * Recipient → identity: the exact address, then the address without its `+tag`, then a domain that takes all its mail. One
- * that is verified wins over any that is not; of several that are not, none gets it.
+ * Finds the identity of a recipient: the exact address, then the address without its `+tag`, then a catch-all domain.
+ * Guarantee: a verified identity wins over every unverified one; if several unverified ones match, none gets the mail.
  */
 import type { Sql } from '../db/client.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
@@ -17,11 +17,11 @@ export type RouteDecision = RoutedRecipient | 'unknown' | 'contested';
 
 export interface RouteParts {
   sql: Sql;
-  /** Whether identities without proof receive mail. */
+  /** Whether unverified identities receive mail. */
   acceptUnverified: boolean;
 }
 
-/** Of all owners, or of the one who hands in the mail. */
+/** With `ownerId`, only identities of this owner are found. */
 export async function routeRecipient(
   parts: RouteParts,
   address: string,
@@ -36,14 +36,14 @@ export async function routeRecipient(
 
 const maxAddressLength = 320;
 
-interface Keys {
-  /** Of addresses, the most exact first. */
+interface RecipientKeys {
+  /** The most exact first. */
   addresses: string[];
   domain: string;
 }
 
-function listKeys(address: string): Keys | undefined {
-  // A catch-all takes any local part; no line break or NUL may come in by it.
+function listKeys(address: string): RecipientKeys | undefined {
+  // A catch-all domain accepts any local part, so line breaks and NUL are refused here.
   if (address.length > maxAddressLength || /\p{Cc}|\p{Zl}|\p{Zp}/u.test(address)) return undefined;
   const at = address.lastIndexOf('@');
   const read = readAddressOrDomain(address.slice(at + 1));
@@ -52,17 +52,17 @@ function listKeys(address: string): Keys | undefined {
   const local = address.slice(0, at);
   const plus = local.indexOf('+');
   const spellings = plus > 0 ? [local, local.slice(0, plus)] : [local];
-  // A local part that no identity can have may still be the domain's.
-  const keys = spellings.flatMap((spelling) => {
+  // A local part that no identity can have may still match a catch-all domain.
+  const addresses = spellings.flatMap((spelling) => {
     const read = readAddressOrDomain(`${spelling}@${domain}`);
     return 'fault' in read ? [] : [read.key];
   });
-  return { addresses: keys, domain };
+  return { addresses, domain };
 }
 
 function choose(
   found: readonly Receiver[],
-  keys: Keys,
+  keys: RecipientKeys,
   acceptUnverified: boolean,
 ): Receiver | 'unknown' | 'contested' {
   const levels = [
@@ -71,13 +71,12 @@ function choose(
   ];
   const verified = levels.flat().find(({ verified }) => verified);
   if (verified) return verified;
-  const claimants = acceptUnverified ? levels.find((level) => level.length > 0) : undefined;
-  const [only] = claimants ?? [];
-  if (!only) return 'unknown';
-  return claimants?.length === 1 ? only : 'contested';
+  const [unverified, another] = (acceptUnverified && levels.find((level) => level.length > 0)) || [];
+  if (!unverified) return 'unknown';
+  return another ? 'contested' : unverified;
 }
 
-/** What follows the first plus, where the identity is not itself called so. */
+/** The text after the first "+"; null if the "+" belongs to the identity's own address. */
 function readTag(address: string, { kind, valueKey }: Receiver): string | null {
   const local = address.slice(0, address.lastIndexOf('@'));
   const plus = local.indexOf('+');

@@ -1,6 +1,6 @@
 /**
- * Which conversation a message belongs to, within its identity, and which messages are the same one sent twice. All by hashes
- * in the form of a UUID: what people write into a Message-ID may be of any length.
+ * Finds the conversation (thread) of a message within its identity, and makes the keys that detect repeats. The keys are hashes in
+ * the form of a UUID, because a Message-ID may have any length.
  */
 import { createHash } from 'node:crypto';
 
@@ -10,13 +10,12 @@ interface Ids {
   references: readonly string[];
 }
 
-/** More ancestors than these say nothing new: those nearest to the message, and the root. */
+/** The root and the nearest ancestors: more are not needed to find the thread. */
 const maxAncestors = 20;
 
 /**
- * The thread that a message begins or, where nothing of it is here yet, goes on: it follows from the root that all its
- * messages name (RFC 5322 §3.6.4), so that it is the same whichever of them comes first. `ancestors`: keys of the messages
- * whose thread it takes instead, where one is here.
+ * `ancestors`: keys of the messages that this one answers. If one of them is stored, the message joins its thread. If not, it gets
+ * `threadId`, a hash of the root that all messages of the conversation name (RFC 5322 §3.6.4): any of them may arrive first.
  */
 export function readThread(
   identityId: string,
@@ -34,7 +33,7 @@ export function messageKey(messageId: string): string {
   return hashId('message', messageId);
 }
 
-/** The same for the same bytes between the same sender and recipients. */
+/** Equal if sender, recipients and bytes are equal. */
 export function repeatKey(
   { mailFrom, rcptTo }: { mailFrom: string | null; rcptTo: readonly string[] },
   sha256: Buffer,
@@ -42,7 +41,7 @@ export function repeatKey(
   return hashId('repeat', JSON.stringify([mailFrom, rcptTo]), sha256.toString('hex'));
 }
 
-/** A UUID of version 8: made by a hash of our own (RFC 9562 §5.8). */
+/** RFC 9562 §5.8: version 8 is for custom hashes. */
 function hashId(...parts: string[]): string {
   const hex = createHash('sha256').update(parts.join('\n')).digest('hex');
   const variant = '89ab'[Number.parseInt(hex.slice(16, 17), 16) % 4];

@@ -1,6 +1,6 @@
 /**
- * The beginning of an event's trace: that its message was taken, examined and recorded. A message for several identities
- * begins several, each whole in itself, because each is another event, and may be another owner's.
+ * The first spans of an event's trace: accept, examine, record. A message for several identities starts one trace for each,
+ * because each is an event of its own and may belong to another owner.
  */
 import type { Span } from '@opentelemetry/api';
 import type { Message } from '../contract/message.ts';
@@ -11,14 +11,14 @@ import type { NewMessage } from '../store/messages.ts';
 
 export interface AcceptTrace {
   examined(messages: readonly NewMessage[]): void;
-  recorded(as: readonly { message: NewMessage; outcome: string }[]): void;
+  recorded(outcomes: readonly { message: NewMessage; outcome: string }[]): void;
   /** Nothing was recorded. */
   failed(error: unknown): void;
 }
 
-/** To be called when the message has come; `request` is the span of whoever handed it in. */
+/** Call it when the message has arrived. `request`: the span of the HTTP request, if any. */
 export function startAcceptTrace(tracer: Tracer, source: Message['source'], request?: Span): AcceptTrace {
-  // One clock for all spans of the message: finer than milliseconds, and not set back meanwhile.
+  // All spans of the message use one monotonic clock, finer than milliseconds.
   const epochMs = Date.now() - performance.now();
   const now = () => epochMs + performance.now();
   const startTime = now();
@@ -30,11 +30,11 @@ export function startAcceptTrace(tracer: Tracer, source: Message['source'], requ
     const kind = source === 'smtp' ? 'server' : 'internal';
     const links = request ? [{ context: request.spanContext() }] : [];
     const root = tracer.startRoot(message.eventId ?? newId(), 'accept message', { kind, startTime, links });
-    // Both ways, so that either trace leads to the other.
+    // Links in both directions: each trace leads to the other.
     if (request?.isRecording()) request.addLink({ context: root.spanContext() });
     if (!root.isRecording()) return;
-    const child = (name: string, from: number, to: number, fault: string | null) =>
-      tracer.end(tracer.startChild(root.spanContext(), name, { startTime: from }), {}, fault, to);
+    const child = (name: string, startTime: number, endTime: number, error: string | null) =>
+      tracer.end(tracer.startChild(root.spanContext(), name, { startTime }), {}, error, endTime);
     if (messages.length > 0) {
       child('examine', startTime, examinedTime, null);
       child('record', examinedTime, endTime, error);
@@ -51,16 +51,16 @@ export function startAcceptTrace(tracer: Tracer, source: Message['source'], requ
   }
 
   return {
-    examined(found) {
+    examined(prepared) {
       examinedTime = now();
-      messages = found;
+      messages = prepared;
     },
-    recorded(as) {
-      for (const { message, outcome } of as) trace(message, outcome, null);
+    recorded(outcomes) {
+      for (const { message, outcome } of outcomes) trace(message, outcome, null);
     },
     failed(error) {
       const name = errorCode(error) ?? (error as Error).name;
-      // It was not even examined, so there is no event: then the trace is nobody's.
+      // Not examined yet: there is no event, so the trace gets an id of its own.
       for (const message of messages.length > 0 ? messages : [{}]) trace(message, 'failed', name);
     },
   };

@@ -1,6 +1,6 @@
 /**
- * The grammar of command lines: verb, path, parameters. It accepts what RFC 5321 and 6531 do, and of the rest what is
- * seen in honest mail; whether an address exists is not asked here.
+ * The grammar of command lines: verb, path, parameters. Accepts what RFC 5321 and RFC 6531 allow, and the deviations that
+ * real mail servers send. Checks syntax only, not whether an address exists.
  */
 import { isIP } from 'node:net';
 
@@ -12,10 +12,10 @@ export interface Command {
 
 const printable = /^[\x20-\x7e]*$/;
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-/** Controls, and what is invisible: in an address it only misleads. Joiners are letters' glue in some scripts. */
+/** Control and invisible characters: in an address they mislead. Joiners and the plain space are allowed; some scripts need joiners. */
 const unwanted = /(?![\p{Join_C} ])[\p{C}\p{Z}]/u;
 
-/** The command of a line without its line end; null if it is not text. */
+/** Null: the line is not text. */
 export function readCommand(line: Buffer): Command | null {
   let text = line.toString('latin1');
   if (!printable.test(text)) {
@@ -38,19 +38,19 @@ export interface Path {
   parameters: string;
 }
 
-/** `<`, a source route to ignore (RFC 5321 appendix C), an address, `>`, and parameters. */
+/** `<`, a source route that is ignored (RFC 5321 appendix C), an address, `>`, and parameters. */
 const pathAndParameters =
   /^ *<(?:@[^:<>" ]*:)?((?:"(?:[^"\\]|\\.)*"|[^"<>@ ]+)(?:@[^"<>@ ]+)?)?>(?: +(.*))?$/;
 
-/** Reads what follows `FROM:` or `TO:`; null if it is no path. */
+/** Reads the text after `FROM:` or `TO:`. Null: syntax error. */
 export function readPath(text: string): Path | null {
   const match = pathAndParameters.exec(text);
   return match && { address: match[1] ?? '', parameters: match[2] ?? '' };
 }
 
-/** RFC 5321 §4.5.3.1: 64 octets, an at sign, 255. Its 256 for a path would refuse bounce addresses that are in use. */
+/** RFC 5321 §4.5.3.1: 64 octets, "@", 255. The RFC's 256 for a path would refuse bounce addresses that are in use. */
 const maxAddressBytes = 320;
-/** Dots stand where they like: senders with `a..b@` exist, and a recipient like that is simply unknown. */
+/** Dots may be anywhere: senders like `a..b@` exist. Such a recipient is answered as unknown. */
 const localPart = /^(?:"(?:[^"\\]|\\.)*"|[^\s"(),:;<>@[\\\]]+)$/;
 const domainName = /^[\p{L}\p{N}\p{M}\p{Join_C}_-]+(?:\.[\p{L}\p{N}\p{M}\p{Join_C}_-]+)*$/u;
 
@@ -71,7 +71,7 @@ export function isAscii(text: string): boolean {
   return printable.test(text);
 }
 
-/** Keywords in upper case with their values, null for those without; null if one is malformed or given twice. */
+/** By keyword in upper case; null for a keyword without a value. Null: a parameter is malformed or given twice. */
 export function readParameters(text: string): Map<string, string | null> | null {
   const parameters = new Map<string, string | null>();
   for (const part of text.split(' ')) {

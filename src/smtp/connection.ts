@@ -1,7 +1,7 @@
 /**
- * One client's connection: bytes in, replies out, time and memory bounded. The session decides what is said.
- * Guarantees: the 250 of a message goes out after `accept` has said yes, and never before; of bytes that came before a
- * TLS handshake none is read after it (CVE-2011-0411); whatever `accept` says is logged if the client is gone by then.
+ * One client's connection: reads bytes, writes replies, limits time and memory. The session decides the replies.
+ * Guarantees: a message gets its 250 only after `accept` resolved with `accepted`, which is after the commit; bytes that
+ * came before a TLS handshake are never read after it (CVE-2011-0411); if the client left, the decision is logged.
  */
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
@@ -11,30 +11,19 @@ import type { Certificate } from '../net/certificate.ts';
 import { type Budget, DataReader } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
-import { formatReply, type Reply, reply } from './reply.ts';
-import {
-  type Recipient,
-  type RecipientDecision,
-  type Refusal,
-  Session,
-  tooBig,
-  tryLater,
-} from './session.ts';
+import { formatReply, type Refusal, type Reply, reply } from './reply.ts';
+import { type MailTransaction, type RecipientDecision, Session, tooBig, tryLater } from './session.ts';
 
-export interface ReceivedMail<Route = unknown> {
-  /** What the client sent, byte for byte, with only the dot-stuffing undone. */
+export interface ReceivedMail<Route = unknown> extends MailTransaction<Route> {
+  /** The bytes that the client sent, with only the dot-stuffing undone. */
   raw: Buffer;
-  /** Null for `<>`. */
-  mailFrom: string | null;
-  /** In the order in which they were accepted, each once. */
-  recipients: Recipient<Route>[];
   remoteIp: string;
   helo: string | null;
   tls: { version: string; cipher: string } | null;
-  smtpUtf8: boolean;
 }
 
-export type Acceptance = { ok: true; id: string } | ({ ok: false } & Refusal);
+/** `accepted`: the message is committed. */
+export type MessageDecision = { accepted: true; id: string } | { accepted: false; refusal: Refusal };
 
 export interface ConnectionParts<Route> {
   mailHost: string;
@@ -42,33 +31,33 @@ export interface ConnectionParts<Route> {
   certificate: Certificate;
   budget: Budget;
   route(address: string): Promise<RecipientDecision<Route>>;
-  accept(mail: ReceivedMail<Route>): Promise<Acceptance>;
+  accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
   log: Log;
   metrics?: SmtpMetrics | undefined;
 }
 
-/** `waiting` is for `route`, `accept` or a certificate; `closing` for the client to read our last words. */
+/** `waiting`: for `route`, `accept` or a certificate. `closing`: for the client to read the last reply. */
 type Phase = 'command' | 'waiting' | 'data' | 'handshake' | 'closing';
 
 const nothing = Buffer.alloc(0);
 const lineFeed = 10;
 const carriageReturn = 13;
 
-/** How many times the longest command line, and the biggest message, we put up with before we cut. */
-const cutAtLines = 32;
-const cutAtMessages = 2;
+/** Multiples of `maxLineBytes` and `maxMessageBytes` at which the connection is closed. */
+const closeAtLines = 32;
+const closeAtMessages = 2;
 const lingerMs = 1000;
 
-const lineTooLong = reply(500, '5.5.2', 'The line is too long');
-const noRoom = reply(452, '4.3.1', 'Too much mail at once; please try again later');
-const noTls = reply(454, '4.7.0', 'TLS is not available for the moment');
+const lineTooLong = reply(500, '5.5.2', 'The command line is too long');
+const noMemory = reply(452, '4.3.1', 'Too many messages at once; please try again later');
+const noTls = reply(454, '4.7.0', 'TLS is not available right now');
 
 export class Connection<Route> {
   readonly #parts: ConnectionParts<Route>;
   readonly #remoteIp: string;
   readonly #session: Session<Route>;
   readonly #ended: () => void;
-  /** The client's, and the one on top of it once there is TLS. */
+  /** `#socket` is `#plain`, or after STARTTLS the TLS socket on top of it. */
   readonly #plain: Socket;
   #socket: Socket;
   #secureContext: tls.SecureContext | null = null;
@@ -76,7 +65,7 @@ export class Connection<Route> {
 
   #phase: Phase = 'command';
   #pending: Buffer = nothing;
-  /** Bytes of a line that is too long, which were not kept. */
+  /** Bytes of a too long command line that were dropped. */
   #skipped = 0;
   #reader: DataReader | null = null;
   #messageEndsBy = 0;
@@ -86,10 +75,10 @@ export class Connection<Route> {
   #inputEnded = false;
   #isStopping = false;
   #isGone = false;
-  /** Something was asked whose answer is not there yet; it may outlive the socket. */
-  #isAsking = false;
+  /** `route`, `accept` or the certificate has not answered yet; the answer may come after the socket closed. */
+  #isWaiting = false;
 
-  /** `ended` is called once, when the socket is closed and nothing is under way for it any more. */
+  /** `ended` is called once: when the socket is closed and no answer is awaited. */
   constructor(socket: Socket, remoteIp: string, parts: ConnectionParts<Route>, ended: () => void) {
     this.#parts = parts;
     this.#remoteIp = remoteIp;
@@ -97,24 +86,24 @@ export class Connection<Route> {
     this.#ended = ended;
     this.#plain = socket;
     this.#socket = socket;
-    this.#listen(socket);
-    this.#say(reply(220, null, `${parts.mailHost} ESMTP`));
+    this.#addListeners(socket);
+    this.#queueReply(reply(220, null, `${parts.mailHost} ESMTP`));
     this.#flush();
   }
 
-  /** Ends politely: at once when the client is idle, else after the message or command that is under way. */
+  /** Closes with 421: at once if the client is idle, else after its current message or command. */
   stop(): void {
     this.#isStopping = true;
-    if (this.#phase === 'handshake') this.cut();
+    if (this.#phase === 'handshake') this.destroy();
     else if (this.#phase === 'command') this.#advance();
   }
 
-  cut(): void {
+  destroy(): void {
     this.#socket.destroy();
     this.#plain.destroy();
   }
 
-  #listen(socket: Socket): void {
+  #addListeners(socket: Socket): void {
     socket.on('data', this.#onData).on('end', this.#onEnd).on('drain', this.#onDrain);
     socket.on('error', this.#onError).on('close', this.#onClose);
   }
@@ -126,77 +115,74 @@ export class Connection<Route> {
     else this.#advance();
   };
 
-  /** The client will say no more, but may still listen. */
+  /** The client sends no more, but may still read replies. */
   #onEnd = (): void => {
     this.#inputEnded = true;
     this.#advance();
   };
 
-  #onDrain = (): void => {
-    this.#listenAgain();
-  };
+  #onDrain = (): void => this.#resumeReading();
 
   #onError = (err: Error): void => {
-    this.#parts.log.debug({ remoteIp: this.#remoteIp, reason: err.message }, 'An SMTP connection broke');
+    this.#parts.log.debug({ remoteIp: this.#remoteIp, reason: err.message }, 'An SMTP connection failed');
   };
 
   #onClose = (): void => {
     if (this.#isGone) return;
     this.#isGone = true;
     this.#phase = 'closing';
-    this.cut();
+    this.destroy();
     this.#dropMessage();
     this.#timer.clear();
-    if (!this.#isAsking) this.#ended();
+    if (!this.#isWaiting) this.#ended();
   };
 
-  /** Does what can be done with the bytes that have come. */
   #advance(): void {
     this.#guard(() => {
       while (this.#step());
     });
-    // An empty view would keep the chunk it is a view of.
+    // An empty view would keep the memory of its chunk.
     if (this.#pending.length === 0) this.#pending = nothing;
-    // The replies to commands sent in one go leave in one go (RFC 2920 §3.2), so not while one is still awaited.
+    // RFC 2920 §3.2: the replies to pipelined commands leave together, so none while an answer is awaited.
     if (this.#phase === 'waiting') return;
     this.#flush();
     if (this.#inputEnded) this.#close();
   }
 
-  /** What fails here is ours, not the client's: better to give up this connection than the process. */
+  /** An exception here is a bug of ours: it must end this connection only, not the process. */
   #guard(work: () => void): void {
     try {
       work();
     } catch (err) {
       this.#parts.log.error({ err, remoteIp: this.#remoteIp }, 'An SMTP session failed');
-      this.cut();
+      this.destroy();
     }
   }
 
-  /** Takes one line, or what there is of a message. False when there is nothing to take. */
+  /** Handles one command line or one chunk of a message. False: more bytes are needed. */
   #step(): boolean {
     if (this.#phase === 'data') return this.#takeData();
     if (this.#phase !== 'command') return false;
     if (this.#isStopping) {
-      this.#say(this.#farewell('4.3.2', 'Shutting down; please try again later'));
+      this.#disconnect('4.3.2', 'Shutting down; please try again later');
       return false;
     }
     const line = this.#takeLine();
     if (line === null) return false;
-    const answer = line === 'too long' ? this.#session.count(lineTooLong) : this.#session.answer(line);
-    if (answer instanceof Promise) this.#ask(answer);
-    else if (answer.next === 'tls') this.#ask(this.#prepareTls(answer));
-    else this.#say(answer);
+    const answer = line === 'too long' ? this.#session.countError(lineTooLong) : this.#session.answer(line);
+    if (answer instanceof Promise) this.#replyLater(answer);
+    else if (answer.next === 'tls') this.#replyLater(this.#prepareTls(answer));
+    else this.#queueReply(answer);
     return true;
   }
 
-  /** A bare line feed ends a command as well: people type them, and no message can hide in one. */
+  /** A bare LF ends a command too: people type it, and unlike in DATA nothing can be smuggled with it. */
   #takeLine(): Buffer | 'too long' | null {
     const { maxLineBytes } = this.#parts.limits;
     const end = this.#pending.indexOf(lineFeed);
     const length = this.#skipped + (end === -1 ? this.#pending.length : end + 1);
-    if (length > cutAtLines * maxLineBytes) {
-      this.#say({ ...lineTooLong, next: 'close' });
+    if (length > closeAtLines * maxLineBytes) {
+      this.#queueReply({ ...lineTooLong, next: 'close' });
       return null;
     }
     if (end === -1) {
@@ -219,92 +205,87 @@ export class Connection<Route> {
     const rest = reader.push(this.#pending);
     this.#pending = rest ?? nothing;
     if (rest === null) {
-      if (reader.size > cutAtMessages * maxMessageBytes) {
-        this.#tellMessage({ ...tooBig(maxMessageBytes), next: 'close' });
+      if (reader.size > closeAtMessages * maxMessageBytes) {
+        this.#refuseMessage({ ...tooBig(maxMessageBytes), next: 'close' });
       } else {
         this.#armForData();
       }
       return false;
     }
     this.#reader = null;
-    this.#takeMessage(reader);
-    return true;
-  }
-
-  #takeMessage(reader: DataReader): void {
-    const envelope = this.#session.takeEnvelope();
+    const transaction = this.#session.takeTransaction();
     if (reader.isRefused) {
       reader.release();
       this.#phase = 'command';
-      const { maxMessageBytes } = this.#parts.limits;
-      this.#tellMessage(reader.size > maxMessageBytes ? tooBig(maxMessageBytes) : noRoom);
-      return;
+      this.#refuseMessage(reader.size > maxMessageBytes ? tooBig(maxMessageBytes) : noMemory);
+      return true;
     }
     const mail: ReceivedMail<Route> = {
+      ...transaction,
       raw: reader.message(),
-      mailFrom: envelope.mailFrom,
-      recipients: envelope.recipients,
       remoteIp: this.#remoteIp,
       helo: this.#session.helo,
       tls: this.#tls,
-      smtpUtf8: envelope.smtpUtf8,
     };
-    this.#ask(this.#accept(mail, reader));
+    this.#replyLater(this.#answerMessage(mail, reader));
+    return true;
   }
 
-  async #accept(mail: ReceivedMail<Route>, reader: DataReader): Promise<Reply> {
+  #refuseMessage(refusal: Reply): void {
+    this.#parts.metrics?.messageAnswered(refusal.status);
+    this.#queueReply(this.#session.countError(refusal));
+  }
+
+  async #answerMessage(mail: ReceivedMail<Route>, reader: DataReader): Promise<Reply> {
     const { log, metrics } = this.#parts;
-    const answer = await this.#askAccept(mail);
+    const answer = await this.#accept(mail);
     reader.release();
     metrics?.messageAnswered(answer.status);
     if (this.#isGone || this.#inputEnded) {
-      const told = { remoteIp: mail.remoteIp, status: answer.status, answer: answer.text };
-      log.info(told, 'The client closed its side before it was told what became of its message');
+      const { status, text } = answer;
+      const fields = { remoteIp: mail.remoteIp, status, answer: text };
+      log.info(fields, 'The client closed its side before the reply to its message was ready');
     }
-    return this.#session.count(answer);
+    return this.#session.countError(answer);
   }
 
-  async #askAccept(mail: ReceivedMail<Route>): Promise<Reply> {
+  async #accept(mail: ReceivedMail<Route>): Promise<Reply> {
     const { accept, log } = this.#parts;
     try {
-      const outcome = await accept(mail);
-      if (!outcome.ok) return reply(outcome.status, outcome.enhanced, outcome.text);
+      const decision = await accept(mail);
+      if (!decision.accepted) return decision.refusal;
       this.#session.messageAccepted();
-      return reply(250, '2.0.0', `Accepted as ${outcome.id}`);
+      // The only 250 for a message. It is safe because `accept` resolves after the commit.
+      return reply(250, '2.0.0', `Accepted as ${decision.id}`);
     } catch (err) {
-      log.error({ err, remoteIp: mail.remoteIp }, 'A message was not accepted; told to try again later');
+      log.error({ err, remoteIp: mail.remoteIp }, 'Accepting a message failed; the client got 451');
       return tryLater;
     }
   }
 
-  #tellMessage(answer: Reply): void {
-    this.#parts.metrics?.messageAnswered(answer.status);
-    this.#say(this.#session.count(answer));
-  }
-
-  /** Meanwhile the client is not timed and, past what it has sent already, not read. */
-  #ask(answer: Promise<Reply>): void {
+  /** Until the reply is ready, the client has no timeout, and nothing more is read than one chunk. */
+  #replyLater(answer: Promise<Reply>): void {
     this.#phase = 'waiting';
-    this.#isAsking = true;
+    this.#isWaiting = true;
     answer.then((answered) => {
-      this.#isAsking = false;
+      this.#isWaiting = false;
       if (this.#isGone) {
         this.#ended();
         return;
       }
       this.#phase = 'command';
-      this.#guard(() => this.#say(answered));
+      this.#guard(() => this.#queueReply(answered));
       this.#advance();
-      this.#listenAgain();
+      this.#resumeReading();
     });
   }
 
-  /** Not before all that came is dealt with: else a client could fill our memory with commands. */
-  #listenAgain(): void {
+  /** Only after all received bytes are handled: else a client could fill our memory with commands. */
+  #resumeReading(): void {
     if (this.#phase !== 'waiting' && !this.#socket.writableNeedDrain) this.#socket.resume();
   }
 
-  #say(answer: Reply): void {
+  #queueReply(answer: Reply): void {
     this.#replies += formatReply(answer);
     if (answer.next === 'close') this.#close();
     else if (answer.next === 'tls') this.#startTls();
@@ -312,7 +293,7 @@ export class Connection<Route> {
     else this.#timer.arm(this.#parts.limits.commandTimeoutMs);
   }
 
-  /** A client that does not read what it is told is not listened to. */
+  /** If the client does not read its replies, we stop reading its commands. */
   #flush(): void {
     if (this.#replies === '' || !this.#socket.writable) return;
     const written = this.#socket.write(this.#replies);
@@ -320,8 +301,8 @@ export class Connection<Route> {
     if (!written) this.#socket.pause();
   }
 
-  #farewell(enhanced: string, text: string): Reply {
-    return reply(421, enhanced, `${this.#parts.mailHost} ${text}`, 'close');
+  #disconnect(enhanced: string, text: string): void {
+    this.#queueReply(reply(421, enhanced, `${this.#parts.mailHost} ${text}`, 'close'));
   }
 
   #startData(): void {
@@ -337,7 +318,7 @@ export class Connection<Route> {
     this.#reader = null;
   }
 
-  /** Reads no more than what hangs in the line, so that the client sees our last reply and not a reset. */
+  /** Goes on reading for `lingerMs`: closing with unread bytes would send a reset, and the client would miss the reply. */
   #close(): void {
     if (this.#phase === 'closing') return;
     this.#flush();
@@ -349,13 +330,12 @@ export class Connection<Route> {
     this.#timer.arm(lingerMs);
   }
 
-  /** The go-ahead is given once there is a certificate. */
   async #prepareTls(goAhead: Reply): Promise<Reply> {
     try {
       this.#secureContext = await this.#parts.certificate.context();
       return goAhead;
     } catch (err) {
-      this.#parts.log.error({ err }, 'There is no certificate for SMTP');
+      this.#parts.log.error({ err }, 'The SMTP certificate cannot be loaded; STARTTLS got 454');
       return noTls;
     }
   }
@@ -371,11 +351,11 @@ export class Connection<Route> {
     this.#plain.off('data', this.#onData).off('end', this.#onEnd).off('drain', this.#onDrain);
     const secured = new tls.TLSSocket(this.#plain, { isServer: true, secureContext });
     this.#socket = secured;
-    this.#listen(secured);
-    // Only a tls.Server makes an 'error' of what fails in the protocol; a socket of its own leaves it at this.
+    this.#addListeners(secured);
+    // A TLSSocket without a tls.Server emits this instead of 'error' when the handshake fails.
     secured.on('_tlsError', (err: Error) => {
       this.#onError(err);
-      this.cut();
+      this.destroy();
     });
     secured.once('secure', () => {
       if (this.#phase !== 'handshake') return;
@@ -394,7 +374,7 @@ export class Connection<Route> {
 
   #expire(): void {
     if (this.#phase === 'waiting') return;
-    if (this.#phase === 'closing' || this.#phase === 'handshake') this.cut();
-    else this.#say(this.#farewell('4.4.2', 'Waited too long for you; closing the connection'));
+    if (this.#phase === 'closing' || this.#phase === 'handshake') this.destroy();
+    else this.#disconnect('4.4.2', 'Timeout; closing the connection');
   }
 }

@@ -1,11 +1,10 @@
 /**
- * The bytes of one message, from 354 to the final dot. Guarantees: the message is what the client sent with only the
- * dot-stuffing of RFC 5321 §4.5.2 undone; it ends at CRLF "." CRLF and at nothing that resembles it, however the bytes
- * were cut into chunks; and of a message that is too big nothing is kept.
+ * Reads the bytes of one message, from 354 to the final dot. Guarantees: only the dot-stuffing of RFC 5321 §4.5.2 is undone;
+ * only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP smuggling); a message that is too big keeps no memory.
  */
 import { allocateShared, largeBytes } from '../lib/shared-bytes.ts';
 
-/** Memory that connections share: those of one client a part, and all of them the whole. */
+/** A memory limit that connections share: a client's budget is a part of the budget of all (`whole`). */
 export class Budget {
   readonly #limit: number;
   readonly #whole: Budget | null;
@@ -44,18 +43,18 @@ const lineFeed = 10;
 const nothing = Buffer.alloc(0);
 const firstBytes = 16_384;
 const hugeBytes = 2 * 1024 * 1024;
-/** By which a huge one takes of the budget. */
+/** A huge message reserves its budget in these steps. */
 const stepBytes = 256 * 1024;
 
 export class DataReader {
   readonly #maxBytes: number;
   readonly #budget: Budget;
-  /** Starts with a line end that nobody sent, because a dot at the very start is one at the start of a line. */
+  /** Starts with a CRLF that nobody sent: a dot at the very start is at the start of a line too. */
   #kept: Buffer = nothing;
-  /** The size of `kept`, which is 0 once its memory was handed to another thread. */
+  /** Bytes taken from the budget. */
   #reserved = 0;
   #length = 0;
-  /** The end of the last chunk, where it may be the beginning of a line end and a dot. */
+  /** The end of the last chunk, if it may be the beginning of CRLF ".". */
   #carry: Buffer = lineEnd;
   #isRefused = false;
 
@@ -64,52 +63,49 @@ export class DataReader {
     this.#budget = budget;
   }
 
-  /** Of the message so far, kept or not. */
+  /** Bytes of the message so far, kept or not. */
   get size(): number {
     return Math.max(0, this.#length - lineEnd.length);
   }
 
-  /** Too big, or there was no room: the message is not kept. */
+  /** The message is too big, or the budget is used up: nothing is kept. */
   get isRefused(): boolean {
     return this.#isRefused;
   }
 
-  /** Takes a chunk; once the message has ended, gives what comes after it. */
+  /** Null: the message goes on. Else the message has ended, and the bytes after it are returned. */
   push(chunk: Buffer): Buffer | null {
     const bytes = this.#carry.length > 0 ? Buffer.concat([this.#carry, chunk]) : chunk;
     let from = 0;
     for (;;) {
       const found = bytes.indexOf(lineEndAndDot, from);
-      if (found === -1) {
-        return this.#carryOn(bytes, from, bytes.length - lengthOfHalfLineEnd(bytes));
-      }
+      if (found === -1) return this.#awaitMore(bytes, from, bytes.length - countPartialLineEnd(bytes));
       const dot = found + 2;
       const [next, afterNext] = [bytes[dot + 1], bytes[dot + 2]];
       if (next === undefined || (next === carriageReturn && afterNext === undefined)) {
-        return this.#carryOn(bytes, from, found);
+        return this.#awaitMore(bytes, from, found);
       }
-      // A dot followed by more is taken away, whatever follows; a line of one dot is the end.
+      // A line of one dot is the end; at the start of any other line the dot is dropped.
       this.#keep(bytes, from, dot);
       if (next === carriageReturn && afterNext === lineFeed) return bytes.subarray(dot + 3);
       from = dot + 1;
     }
   }
 
-  /** The whole message, after its end. Holds its memory until `release`. */
+  /** Call it after the end. The budget is used until `release`. */
   message(): Buffer {
     return this.#kept.subarray(lineEnd.length, this.#length);
   }
 
-  /** The message is dealt with, or given up. */
   release(): void {
     this.#budget.giveBack(this.#reserved);
     this.#reserved = 0;
     this.#kept = nothing;
   }
 
-  #carryOn(bytes: Buffer, from: number, to: number): null {
+  #awaitMore(bytes: Buffer, from: number, to: number): null {
     this.#keep(bytes, from, to);
-    // A copy: a view of a byte or two would hold the whole chunk.
+    // A copy: a view of one or two bytes would keep the whole chunk in memory.
     this.#carry = to < bytes.length ? Buffer.from(bytes.subarray(to)) : nothing;
     return null;
   }
@@ -121,7 +117,7 @@ export class DataReader {
     this.#length = length;
   }
 
-  /** One growing buffer rather than a list of chunks: a client that sends byte by byte costs no more than another. */
+  /** One growing buffer, not a list of chunks: a client that sends single bytes costs no more memory than another. */
   #grow(length: number): void {
     const most = this.#maxBytes + lineEnd.length;
     const isHuge = length > hugeBytes;
@@ -133,22 +129,17 @@ export class DataReader {
       return;
     }
     this.#reserved = reserved;
-    // Room for the largest at once: doubling leaves as much behind as it takes, and pages never written cost nothing.
-    if (reserved > this.#kept.length) this.#moveTo(allocate(isHuge ? most : reserved));
-  }
-
-  #moveTo(grown: Buffer): void {
+    if (reserved <= this.#kept.length) return;
+    // A huge message gets the largest size at once: doubling leaves much garbage, and pages never written cost nothing.
+    const bytes = isHuge ? most : reserved;
+    const grown = bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
     this.#kept.copy(grown, 0, 0, this.#length);
     this.#kept = grown;
   }
 }
 
-function allocate(bytes: number): Buffer {
-  return bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
-}
-
-/** How many bytes at the end may be the beginning of a line end and a dot: 0, 1 (CR) or 2 (CR LF). */
-function lengthOfHalfLineEnd(bytes: Buffer): number {
+/** Bytes at the end that may be the beginning of CRLF ".": 0, 1 (CR) or 2 (CR LF). */
+function countPartialLineEnd(bytes: Buffer): number {
   if (bytes.at(-1) === carriageReturn) return 1;
   return bytes.at(-1) === lineFeed && bytes.at(-2) === carriageReturn ? 2 : 0;
 }

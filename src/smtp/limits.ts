@@ -1,21 +1,21 @@
-/** How much one SMTP client may ask of us, and all of them together. Every bound of the MX door is here. */
+/** What one SMTP client may use, and all clients together. All limits of the SMTP server are settings in this list. */
 export interface SmtpLimits {
-  /** Announced as SIZE. A bigger message is read to its end without being kept, and refused; at twice this it is cut. */
+  /** Announced as SIZE. A larger message is read to its end, not kept, and refused; at twice the size the connection is closed. */
   maxMessageBytes: number;
   maxRecipients: number;
-  /** A command line. A longer one is refused; at 32 times this the connection is cut. Lines of a message have no bound. */
+  /** A longer command line is refused; at 32 times the length the connection is closed. Message lines have no limit. */
   maxLineBytes: number;
   /** Refusals (5xx) since the last accepted message, after which the connection is closed. */
   maxErrors: number;
-  /** For a whole command line, so that a byte now and then gains nothing. RFC 5321 §4.5.3.2.7 asks for 5 minutes. */
+  /** For a whole command line, so that sending single bytes gains no time. RFC 5321 §4.5.3.2.7 asks for 5 minutes. */
   commandTimeoutMs: number;
-  /** Between two pieces of a message. */
+  /** Between two chunks of a message. */
   dataTimeoutMs: number;
-  /** For a message from DATA to its final dot. */
+  /** From DATA to the final dot. */
   messageTimeoutMs: number;
   maxConnections: number;
-  /** Counted by IPv4 address and by IPv6 /64, which is what one customer has. */
+  /** Counted by IPv4 address and by IPv6 /64, because one customer usually has a whole /64. */
   maxConnectionsPerAddress: number;
-  /** Memory for the messages of all connections that are being read or accepted; beyond it: try again later. */
+  /** Memory for the messages of all connections that are being read or accepted. Above the limit, mail is deferred. */
   maxBytesUnderWay: number;
 }

@@ -1,8 +1,8 @@
-/** What the MX door counts about itself, told as it happens. No value is one that a client chooses. */
+/** What the SMTP server counts. No value comes from a client: a client must not be able to create metric series. */
 export interface SmtpMetrics {
   connections(open: number): void;
   connectionRefused(): void;
-  /** With the status of the reply; a recipient given twice is answered once. */
+  /** Not called again for a recipient that the client repeats. */
   recipientAnswered(status: number): void;
   messageAnswered(status: number): void;
 }

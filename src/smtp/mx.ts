@@ -1,15 +1,21 @@
-/** The MX door as the service uses it: a recipient is routed at RCPT, a message is committed before its 250. */
+/**
+ * The MX server: joins the SMTP protocol (server.ts, connection.ts, session.ts) to the receiving code.
+ *   RCPT         → `routeRecipient` finds the identity: 250, 550 (unknown) or 450 (several unverified owners)
+ *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now
+ * Guarantee: no 250 for a message before its commit.
+ */
 import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { type RouteDecision, type RoutedRecipient, routeRecipient } from '../receiving/route.ts';
-import type { Acceptance, ReceivedMail } from './connection.ts';
+import type { MessageDecision, ReceivedMail } from './connection.ts';
+import { type Refusal, refusal } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
-import type { RecipientDecision, Refusal } from './session.ts';
+import type { RecipientDecision } from './session.ts';
 
-interface DoorParts {
+interface MxParts {
   config: Config;
   mail: AcceptParts;
   log: Log;
@@ -18,58 +24,45 @@ interface DoorParts {
 
 const diskFull = '53100';
 
-const unknownRecipient: Refusal = {
-  status: 550,
-  enhanced: '5.1.1',
-  text: 'There is no such recipient here; check the address',
-};
-const contested: Refusal = {
-  status: 450,
-  enhanced: '4.2.1',
-  text: 'It is not settled whose address this is; please try again later',
-};
-const away: Refusal = {
-  status: 451,
-  enhanced: '4.3.0',
-  text: 'Mail cannot be stored for the moment; please try again later',
-};
-const full: Refusal = {
-  status: 452,
-  enhanced: '4.3.1',
-  text: 'There is no room for mail for the moment; please try again later',
-};
+const unknownRecipient = refusal(550, '5.1.1', 'No such recipient; check the address');
+const contestedRecipient = refusal(
+  450,
+  '4.2.1',
+  'The owner of this address is not verified yet; please try again later',
+);
+const storageUnavailable = refusal(451, '4.3.0', 'Mail cannot be stored right now; please try again later');
+const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later');
 
-export function startMxServer(parts: DoorParts): Promise<SmtpServer> {
-  const { config, mail, log, metrics } = parts;
-  const route = rememberRoutes((address) => routeRecipient(mail, address));
+export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<SmtpServer> {
+  const findRoute = cacheRoutes((address) => routeRecipient(mail, address));
 
-  async function answerRecipient(address: string): Promise<RecipientDecision<RoutedRecipient>> {
+  async function route(address: string): Promise<RecipientDecision<RoutedRecipient>> {
     try {
-      const found = await route(address);
-      if (typeof found !== 'string') return { accept: true, route: { ...found, address } };
-      if (found === 'unknown') return { accept: false, ...unknownRecipient };
+      const found = await findRoute(address);
+      if (typeof found !== 'string') return { accepted: true, route: found };
+      if (found === 'unknown') return { accepted: false, refusal: unknownRecipient };
       log.warn(
         { address },
-        'mail was put off: several unverified identities claim this address, and none gets it before one is verified',
+        'Mail was deferred: several unverified identities have this address. Verify one of them to receive its mail.',
       );
-      return { accept: false, ...contested };
+      return { accepted: false, refusal: contestedRecipient };
     } catch (error) {
-      return { accept: false, ...explain(error) };
+      return { accepted: false, refusal: refusalFor(error) };
     }
   }
 
-  async function accept(received: ReceivedMail<RoutedRecipient>): Promise<Acceptance> {
+  async function accept(received: ReceivedMail<RoutedRecipient>): Promise<MessageDecision> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
     const recipients = async () => received.recipients.map(({ route }) => route);
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
       const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
-      // Here 250 becomes safe to send: the message is committed.
-      return id === undefined ? { ok: false, ...unknownRecipient } : { ok: true, id };
+      // From here on a 250 is safe: `acceptMail` has committed the message. Without an id, every identity was deleted meanwhile.
+      return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
     } catch (error) {
-      const refusal = explain(error);
-      log.warn({ err: error }, `a message was put off with ${refusal.status}`);
-      return { ok: false, ...refusal };
+      const refusal = refusalFor(error);
+      log.warn({ err: error }, `A message was deferred with ${refusal.status}`);
+      return { accepted: false, refusal };
     }
   }
 
@@ -79,7 +72,7 @@ export function startMxServer(parts: DoorParts): Promise<SmtpServer> {
     mailHost: config.mailHost,
     tls: config.tls,
     limits: config.smtpLimits,
-    route: answerRecipient,
+    route,
     accept,
     log,
     metrics: {
@@ -91,28 +84,28 @@ export function startMxServer(parts: DoorParts): Promise<SmtpServer> {
   });
 }
 
-/** What the database being away or full is called in SMTP; anything else is ours to log, and is thrown on. */
-function explain(error: unknown): Refusal {
-  if (errorCode(error) === diskFull) return full;
-  if (isUnavailable(error)) return away;
+/** Throws any other error again: the connection logs it and answers 451. */
+function refusalFor(error: unknown): Refusal {
+  if (errorCode(error) === diskFull) return storageFull;
+  if (isUnavailable(error)) return storageUnavailable;
   throw error;
 }
 
-const rememberMs = 1000;
-const maxRemembered = 10_000;
+const cacheMs = 1000;
+const maxCached = 10_000;
 
 /**
- * Who gets an address is asked once a second at most, unless nobody does. What is recorded is held against the identities of
- * that moment, so one that was deleted stops at once.
+ * Safe to cache: `acceptMail` checks the identity again when it records, so a deleted identity gets no more mail. `unknown` is
+ * not cached: a new identity receives at once.
  */
-function rememberRoutes(route: (address: string) => Promise<RouteDecision>) {
-  const known = new Map<string, { found: RouteDecision; until: number }>();
+function cacheRoutes(findRoute: (address: string) => Promise<RouteDecision>) {
+  const cached = new Map<string, { found: RouteDecision; until: number }>();
   return async (address: string): Promise<RouteDecision> => {
-    const remembered = known.get(address);
-    if (remembered && remembered.until > performance.now()) return remembered.found;
-    const found = await route(address);
-    if (known.size >= maxRemembered) known.clear();
-    if (found !== 'unknown') known.set(address, { found, until: performance.now() + rememberMs });
+    const entry = cached.get(address);
+    if (entry && entry.until > performance.now()) return entry.found;
+    const found = await findRoute(address);
+    if (cached.size >= maxCached) cached.clear();
+    if (found !== 'unknown') cached.set(address, { found, until: performance.now() + cacheMs });
     return found;
   };
 }

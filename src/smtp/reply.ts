@@ -1,25 +1,34 @@
 /**
- * What the server says: a status, an enhanced status code (RFC 3463) and a text for a human postmaster.
- * Guarantee: a reply is one line for each line of its text, whatever characters a text has.
+ * A reply of the server: a status, an enhanced status code (RFC 3463) and a text for a human postmaster.
+ * Guarantee: control characters in a text cannot start another reply line.
  */
 export interface Reply {
   status: number;
-  /** Null where RFC 2034 §3 wants none: the greeting, HELO and EHLO, and the 354 that is no verdict. */
+  /** Null where RFC 2034 §3 wants none: the greeting, the replies to HELO and EHLO, and 354. */
   enhanced: string | null;
-  /** Several lines are for EHLO. */
+  /** Only EHLO is answered with several lines. */
   text: string | readonly string[];
-  /** What follows once it is said; the next command, if nothing is named. */
+  /** What the connection does after the reply. Default: read the next command. */
   next?: 'data' | 'tls' | 'close';
+}
+
+/** A reply that turns a recipient or a message away. */
+export interface Refusal extends Reply {
+  status: 450 | 451 | 452 | 550 | 551 | 552 | 553 | 554;
 }
 
 export function reply(status: number, enhanced: string | null, text: string, next?: Reply['next']): Reply {
   return next ? { status, enhanced, text, next } : { status, enhanced, text };
 }
 
+export function refusal(status: Refusal['status'], enhanced: string, text: string): Refusal {
+  return { status, enhanced, text };
+}
+
 /** RFC 5321 §4.5.3.1.5 allows a reply line of 512 octets, and a text may repeat an address of 320. */
 const maxTextLength = 480;
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it removes.
 const controlCharacters = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g;
 
 export function formatReply({ status, enhanced, text }: Reply): string {

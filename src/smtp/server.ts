@@ -1,16 +1,16 @@
 /**
- * The MX door: listens for SMTP, counts connections, and stops without breaking off what it can finish.
+ * The SMTP listener: counts connections, shares memory among clients, and lets messages finish when it stops.
  *
- * On node:net and node:tls, not on the smtp-server package: of that, all we need otherwise is private there (the end of
- * data and dot-stuffing after a bare LF, enhanced codes, one timeout for everything, errors that are not counted,
- * addresses rewritten, a fixed wait of 100 ms before the greeting), so what is left of it is smaller than its patches.
+ * Built on node:net and node:tls. The smtp-server package keeps private what we need to change: the end of data and
+ * dot-stuffing after a bare LF, enhanced codes, separate timeouts, error counting, unchanged addresses, and no fixed wait
+ * of 100 ms before the greeting.
  */
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import type { Log } from '../lib/log.ts';
 import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
-import { type Acceptance, Connection, type ReceivedMail } from './connection.ts';
+import { Connection, type MessageDecision, type ReceivedMail } from './connection.ts';
 import { Budget } from './data.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
@@ -18,35 +18,32 @@ import type { RecipientDecision } from './session.ts';
 
 export interface SmtpParts<Route = unknown> {
   host: string;
-  /** 0 for any that is free. */
+  /** 0: any free port. */
   port: number;
-  /** What we call ourselves. */
+  /** The host name that the server announces. */
   mailHost: string;
-  /** Null for a certificate that is made here. */
+  /** Null: a self-signed certificate, made at start. */
   tls: CertificateFiles | null;
   limits: SmtpLimits;
-  /** Asked for each recipient. */
   route(address: string): Promise<RecipientDecision<Route>>;
-  /** Resolves after the commit: the client is told at once. */
-  accept(mail: ReceivedMail<Route>): Promise<Acceptance>;
+  /** Must resolve with `accepted` only after the commit: the client gets its 250 at once. */
+  accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
   log: Log;
   metrics?: SmtpMetrics;
-  /** How often the certificate's files are looked at, at most. */
+  /** The shortest time between two checks of the certificate files. */
   certificateRecheckMs?: number;
-  /** How long `stop` waits for messages that are under way. */
+  /** How long `stop` waits for messages that are being sent or accepted. */
   stopWithinMs?: number;
 }
 
 export interface SmtpServer {
   port: number;
-  /** No new connections; a message that is being sent or accepted may end, all else is told to come back later. */
+  /** Accepts no new connections. Messages that are being sent or accepted may finish; every other client gets 421. */
   stop(): Promise<void>;
 }
 
-const standardStopWithinMs = 5000;
-
 export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<SmtpServer> {
-  const { limits, log, metrics, mailHost, stopWithinMs = standardStopWithinMs } = parts;
+  const { limits, log, metrics, mailHost, route, accept, stopWithinMs = 5000 } = parts;
   const certificate = await openCertificate({
     files: parts.tls,
     mailHost,
@@ -55,34 +52,31 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   });
   // One message of any allowed size must fit.
   const budget = new Budget(Math.max(limits.maxBytesUnderWay, 2 * limits.maxMessageBytes));
-  const { route, accept } = parts;
-  // For one client a part, though two messages at least: one who sends slowly on purpose must not keep the others out.
-  const share = Math.max(budget.limit / 4, 2 * (limits.maxMessageBytes + 2));
+  // Each client gets a part of it, at least two messages: a client that sends slowly on purpose must not block the others.
+  const clientBytes = Math.max(budget.limit / 4, 2 * (limits.maxMessageBytes + 2));
   const connectionParts = { mailHost, limits, certificate, route, accept, log, metrics };
   const connections = new Set<Connection<Route>>();
   const clients = new Map<string, { count: number; budget: Budget }>();
-  let nothingLeft = () => {};
+  let onLastEnded = () => {};
 
   function onConnection(socket: Socket): void {
     const remoteIp = (socket.remoteAddress ?? '').replace(/^::ffff:(?=\d+\.)/i, '');
-    const client = clientKey(remoteIp);
-    const known = clients.get(client) ?? { count: 0, budget: new Budget(share, budget) };
-    if (
-      remoteIp === '' ||
-      known.count >= limits.maxConnectionsPerAddress ||
-      connections.size >= limits.maxConnections
-    ) {
+    const key = clientKey(remoteIp);
+    const client = clients.get(key) ?? { count: 0, budget: new Budget(clientBytes, budget) };
+    const isFull =
+      client.count >= limits.maxConnectionsPerAddress || connections.size >= limits.maxConnections;
+    if (remoteIp === '' || isFull) {
       refuse(socket);
       return;
     }
-    known.count += 1;
-    clients.set(client, known);
-    const connection = new Connection(socket, remoteIp, { ...connectionParts, budget: known.budget }, () => {
+    client.count += 1;
+    clients.set(key, client);
+    const connection = new Connection(socket, remoteIp, { ...connectionParts, budget: client.budget }, () => {
       connections.delete(connection);
-      known.count -= 1;
-      if (known.count === 0) clients.delete(client);
+      client.count -= 1;
+      if (client.count === 0) clients.delete(key);
       metrics?.connections(connections.size);
-      if (connections.size === 0) nothingLeft();
+      if (connections.size === 0) onLastEnded();
     });
     connections.add(connection);
     metrics?.connections(connections.size);
@@ -102,16 +96,16 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   async function stop(): Promise<void> {
     server.close();
     const ended = new Promise<void>((resolve) => {
-      nothingLeft = resolve;
+      onLastEnded = resolve;
     });
     for (const connection of connections) connection.stop();
     if (connections.size === 0) return;
-    const patience = setTimeout(() => {
-      for (const connection of connections) connection.cut();
-      nothingLeft();
+    const timer = setTimeout(() => {
+      for (const connection of connections) connection.destroy();
+      onLastEnded();
     }, stopWithinMs);
     await ended;
-    clearTimeout(patience);
+    clearTimeout(timer);
   }
 
   return { port: (server.address() as AddressInfo).port, stop: once(stop) };
@@ -121,8 +115,8 @@ function listen(server: net.Server, { host, port }: { host: string; port: number
   return new Promise((resolve, reject) => {
     server.once('error', (cause) => {
       const message =
-        `Mail cannot be taken on port ${port} of ${host}: ${cause.message}.\n` +
-        'Stop the program that has it, or set POSTHORN_SMTP_PORT (POSTHORN_SMTP_HOST) to another.';
+        `The SMTP server cannot listen on ${host}, port ${port}: ${cause.message}.\n` +
+        'Stop the program that uses the port, or set POSTHORN_SMTP_PORT or POSTHORN_SMTP_HOST to another value.';
       reject(new OperatorError(message, { cause }));
     });
     server.listen({ host, port, backlog: 511 }, () => {
@@ -132,7 +126,7 @@ function listen(server: net.Server, { host, port }: { host: string; port: number
   });
 }
 
-/** What connections are counted by: an IPv4 address, or the /64 of an IPv6 one. */
+/** What connections are counted by: the IPv4 address, or the /64 of the IPv6 address. */
 export function clientKey(remoteIp: string): string {
   if (!isIPv6(remoteIp)) return remoteIp;
   const [head = '', tail] = remoteIp.split('%')[0]?.split('::') ?? [];

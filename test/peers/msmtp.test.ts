@@ -60,7 +60,7 @@ test('it tells what its server can', async () => {
 test('an unknown recipient is told with our words', async () => {
   const { code, output } = await msmtp(['nobody@shop.example'], 'for nobody');
   assert.notEqual(code, 0);
-  assert.match(output, /550 5\.1\.1 There is no such recipient here/);
+  assert.match(output, /550 5\.1\.1 No such recipient/);
 });
 
 test('a message of 10 MB', async () => {
