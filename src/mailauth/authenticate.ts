@@ -1,20 +1,19 @@
 /**
- * Who sent a message, as far as DNS can tell: SPF, DKIM, DMARC and ARC, for the event to carry; nothing is refused for it.
- * Guarantees: never throws of itself, waits for DNS no longer than the deadline, asks DNS and nothing else. A DNS that does not
- * answer is `temperror` for what it was asked, while what was answered in time still counts; nothing else is `temperror`, for
- * it hides what DMARC says: a message must not get there by being large or odd.
+ * Authenticates the sender of a message with SPF, DKIM, DMARC and ARC. The results go into the event; no mail is refused for them.
+ * Guarantees: rejects only if `verify` rejects; waits for DNS no longer than the deadline; uses no network but DNS. `temperror`
+ * always means that DNS did not answer: a sender must not be able to get it with a large or odd message, because it hides DMARC.
  *
- * In three steps: DNS is asked for SPF and for the keys; the signatures are verified with these keys (signatures.ts), which
- * takes a processor and no DNS and may be done elsewhere (`Verify`); DNS is asked for DMARC.
+ * Three steps: query DNS for SPF and the keys; verify the signatures (signatures.ts; no DNS, may run in a worker); query DNS for
+ * DMARC.
  *
- * SPF: RFC 7208. `none` over HTTP, where nobody connected. Of `<>` the HELO name is checked.
- * DMARC: RFC 9989, which replaced RFC 7489; the organizational domain is found by walking up the tree. `permerror`: no From,
- * several, or authors of several domains, so that nothing says whose policy holds. A record that cannot be read is none.
+ * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked.
+ * DMARC: RFC 9989, which replaced RFC 7489; the organizational domain is found by walking up the tree. `permerror`: no From field,
+ * several of them, or authors of several domains, so that no single policy applies. An unreadable record counts as none.
  */
 import { isIP } from 'node:net';
 import { domainToASCII } from 'node:url';
-// By its documented parts: half the time to load and 10 MB less than the whole, which brings BIMI, XML and HTTP along. What we rely
-// on in them is in test/mailauth-contract.test.ts.
+// These entry points load in half the time and take 10 MB less than the whole package, which adds BIMI, XML and HTTP.
+// test/mailauth-contract.test.ts has what we rely on.
 import { evaluateDmarc } from 'mailauth/lib/dmarc/index.js';
 import { spf } from 'mailauth/lib/spf/index.js';
 import { getDomain } from 'tldts';
@@ -38,33 +37,33 @@ type SpfResult = (typeof spfResults)[number];
 type DmarcResult = (typeof dmarcResults)[number];
 
 export interface Authentication {
-  /** `domain`: the one that was checked, of MAIL FROM or else of HELO. */
+  /** `domain`: of MAIL FROM, or of HELO for `<>`. */
   spf: { result: SpfResult; domain: string | null };
-  /** One for each signature, in the order of the message. `aligned`: of the author's domain, whether or not it verifies. */
+  /** In the order of the header fields. `aligned`: the signing domain is the author's, whether or not the signature verifies. */
   dkim: { result: DkimResult; domain: string | null; selector: string | null; aligned: boolean }[];
-  /** `policy`: what the author's domain asks for mail that fails. `aligned`: null where there was nothing to judge by. */
+  /** `policy`: what the author's domain asks for failing mail. `aligned`: null if DMARC gave no decision. */
   dmarc: { result: DmarcResult; policy: (typeof policies)[number] | null; aligned: boolean | null };
   arc: { result: ArcResult };
 }
 
+/** Who sent a message, as far as SMTP knows. */
 export interface MailOrigin {
-  /** null: `<>` */
+  /** Null: `<>`. */
   mailFrom: string | null;
   remoteIp: string | null;
   helo: string | null;
 }
 
-/** What the bytes of a message say with these keys. Rejects only where `authenticate` shall. */
 export type Verify = (
   raw: Buffer,
   keys: Keys,
   message: SignedMessage | null,
 ) => SignatureResults | Promise<SignatureResults>;
 
-type Authenticate = (raw: Buffer, envelope: MailOrigin, verify?: Verify) => Promise<Authentication>;
+type Authenticate = (raw: Buffer, origin: MailOrigin, verify?: Verify) => Promise<Authentication>;
 
-/** For SPF, for keys and for DMARC apart, so that none uses up what another needs. Honest mail asks less than 20. */
-const maxQuestions = 50;
+/** For SPF, keys and DMARC separately, so that none uses up the limit of another. Real mail needs less than 20. */
+const maxQueries = 50;
 
 export function makeAuthenticate(options: {
   dnsServers: readonly string[] | null;
@@ -72,65 +71,67 @@ export function makeAuthenticate(options: {
   deadlineMs?: number;
 }): Authenticate {
   const { dnsServers, mailHost, deadlineMs = 5000 } = options;
-  // Thousands of messages ask alike.
+  // Cached: thousands of messages need the same records.
   const dns = makeDnsClient({ dnsServers, keepMs: 60_000 });
 
-  return async (raw, envelope, verify = verifySignatures) => {
-    // The rest is for DMARC: a sender's own slow names must not hide what the author's domain says of it.
-    const gatherMs = deadlineMs * 0.7;
+  return async (raw, origin, verify = verifySignatures) => {
+    // DMARC gets the rest: slow DNS names of the sender must not hide the policy of the author's domain.
+    const senderMs = deadlineMs * 0.7;
     const message = splitMessage(raw);
     const [sender, keys] = await Promise.all([
-      withDeadline(gatherMs, (signal) => checkSpf(envelope, mailHost, makeMailauthResolver(dns, signal))),
-      withDeadline(gatherMs, (signal) => askForKeys(message, dns, signal)),
+      withDeadline(senderMs, (signal) => checkSpf(origin, mailHost, makeMailauthResolver(dns, signal))),
+      withDeadline(senderMs, (signal) => queryKeys(message, dns, signal)),
     ]);
     const signed = await verify(raw, keys, message);
-    return withDeadline(deadlineMs - gatherMs, (signal) =>
-      judge(sender, signed, makeMailauthResolver(dns, signal)),
+    const { dmarc, isAligned } = await withDeadline(deadlineMs - senderMs, (signal) =>
+      checkDmarc(sender, signed, makeMailauthResolver(dns, signal)),
     );
+    const dkim = signed.dkim.map((signature) => ({ ...signature, aligned: isAligned(signature.domain) }));
+    return { spf: sender, dkim, dmarc, arc: { result: signed.arc } };
   };
 }
 
 type Resolver = (name: string, type: string) => Promise<string[]>;
 
-/** The same errors for all: to make one takes a sixth of a message's time. mailauth copies them before it changes them. */
+/** Shared: making an error takes a sixth of a message's time. mailauth copies errors before it changes them. */
 const [noName, noRecord] = ['ENOTFOUND', 'ENODATA'].map((code) =>
   Object.assign(new Error('DNS has no such record.'), { code }),
 );
 
-/** For one message. mailauth wants Node's error codes where DNS has nothing or does not answer. */
+/** For one message. mailauth expects Node's error codes if DNS has no record or does not answer. */
 export function makeMailauthResolver(dns: DnsClient, signal: AbortSignal): Resolver {
-  const asked = new Set<string>();
+  const queries = new Set<string>();
   return async (name, type) => {
-    asked.add(`${type} ${name}`);
-    if (asked.size > maxQuestions) throw new Error('Too many DNS questions for one message.');
+    queries.add(`${type} ${name}`);
+    if (queries.size > maxQueries) throw new Error('Too many DNS queries for one message.');
     const answer = await dns.resolve(name, type as RecordType, signal);
     if (answer.kind === 'none') throw answer.why === 'no_such_record' ? noRecord : noName;
     if (answer.kind === 'unknown') throw Object.assign(new Error(answer.reason), { code: 'ETIMEOUT' });
-    // An MX is an object; mailauth's types do not say so.
+    // An MX record is an object, although mailauth's types say string.
     return answer.values as string[];
   };
 }
 
-/** All at once, so that one that does not come holds up no other. */
-async function askForKeys(message: SignedMessage | null, dns: DnsClient, signal: AbortSignal): Promise<Keys> {
+/** All at once, so that a slow answer delays no other. */
+async function queryKeys(message: SignedMessage | null, dns: DnsClient, signal: AbortSignal): Promise<Keys> {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
-  // Those of DKIM first: they must be among the questions that are asked. The rest is not known to anyone, and no outage.
+  // DKIM first: its keys must be within the limit. A key above the limit is `policy`, not `temperror`.
   const named = new Set([...dkim, ...arc].map(readKeyName).filter((name) => name !== null));
-  const names = [...named].slice(0, maxQuestions);
+  const names = [...named].slice(0, maxQueries);
   const answers = names.map(async (name) => [name, await dns.resolve(name, 'TXT', signal)] as const);
   return new Map(await Promise.all(answers));
 }
 
 type Spf = Authentication['spf'];
 
-async function checkSpf(envelope: MailOrigin, mailHost: string, resolver: Resolver): Promise<Spf> {
-  const { mailFrom, remoteIp, helo } = envelope;
+async function checkSpf(origin: MailOrigin, mailHost: string, resolver: Resolver): Promise<Spf> {
+  const { mailFrom, remoteIp, helo } = origin;
   if (remoteIp === null || (!mailFrom && !helo)) return { result: 'none', domain: null };
   try {
     const { status, domain } = await spf({
       sender: mailFrom ?? '',
       ip: remoteIp,
-      // An address is no name that could have a record.
+      // An IP address is not a name that can have a record.
       helo: helo && isIP(helo) ? `[${helo}]` : (helo ?? ''),
       mta: mailHost,
       resolver,
@@ -141,22 +142,7 @@ async function checkSpf(envelope: MailOrigin, mailHost: string, resolver: Resolv
   }
 }
 
-async function judge(sender: Spf, signed: SignatureResults, resolver: Resolver): Promise<Authentication> {
-  const { dmarc, isAligned } = await checkDmarc(sender, signed, resolver);
-  const author = readAuthorDomain(signed.authors);
-  return {
-    spf: sender,
-    dkim: signed.dkim.map((signature) => ({
-      ...signature,
-      aligned:
-        author !== null && (isAligned ? isAligned(signature.domain) : isRelated(signature.domain, author)),
-    })),
-    dmarc,
-    arc: { result: signed.arc },
-  };
-}
-
-/** Null where it is not clear: several From fields, one of which a signature may not cover, or authors of several domains. */
+/** Null if it is not clear: several From fields (a signature may not cover all), or authors of several domains. */
 function readAuthorDomain({ headerFrom, fromFields }: SignatureResults['authors']): string | null {
   const domains = new Set(
     headerFrom.map((address) => normalise(address.slice(address.lastIndexOf('@') + 1))),
@@ -165,33 +151,35 @@ function readAuthorDomain({ headerFrom, fromFields }: SignatureResults['authors'
   return fromFields === 1 && domains.size === 1 ? (domain ?? null) : null;
 }
 
-/** By the public suffix list, where no DMARC record says how to compare. */
-function isRelated(domain: string | null, author: string): boolean {
+/** By the public suffix list, for authors without a DMARC record. */
+function isSameOrganization(domain: string | null, author: string): boolean {
   const organization = (name: string) => getDomain(normalise(name), { allowPrivateDomains: true });
   const found = domain === null ? null : organization(domain);
   return found !== null && found === organization(author);
 }
 
-interface Judgement {
+interface DmarcDecision {
   dmarc: Authentication['dmarc'];
-  /** By the record's own rule; null without a record. */
-  isAligned: ((domain: string | null) => boolean) | null;
+  /** Whether a signing domain is the author's: by the DMARC record, else by the public suffix list. */
+  isAligned(domain: string | null): boolean;
 }
 
 async function checkDmarc(
   sender: Spf,
   { dkim, authors }: SignatureResults,
   resolver: Resolver,
-): Promise<Judgement> {
-  const without = (result: DmarcResult): Judgement => ({
+): Promise<DmarcDecision> {
+  const author = readAuthorDomain(authors);
+  const withoutRecord = (result: DmarcResult): DmarcDecision => ({
     dmarc: { result, policy: null, aligned: null },
-    isAligned: null,
+    isAligned: (domain) => author !== null && isSameOrganization(domain, author),
   });
-  const compare = async (isMeant: (result: string) => boolean) => {
+  /** Evaluates DMARC as if exactly the SPF and DKIM results for which `isCounted` is true had passed. */
+  const evaluate = async (isCounted: (result: string) => boolean) => {
     const { response, dkimAligned } = await evaluateDmarc({
       ...authors,
-      spfDomains: sender.domain && isMeant(sender.result) ? [sender.domain] : [],
-      dkimDomains: dkim.flatMap(({ result, domain }) => (domain && isMeant(result) ? [{ domain }] : [])),
+      spfDomains: sender.domain && isCounted(sender.result) ? [sender.domain] : [],
+      dkimDomains: dkim.flatMap(({ result, domain }) => (domain && isCounted(result) ? [{ domain }] : [])),
       resolver,
     });
     const result = response && oneOf(dmarcResults, response.status.result);
@@ -199,33 +187,27 @@ async function checkDmarc(
   };
 
   try {
-    const { response, result, aligned } = await compare(isPass);
+    const { response, result, aligned } = await evaluate(isPass);
     const policy = response && oneOf(policies, response.policy);
-    if (!policy) return without(result);
+    if (!policy) return withoutRecord(result);
 
-    const others = dkim.every((signature) => isPass(signature.result))
-      ? []
-      : (await compare(isFinal)).aligned;
-    // It would pass if these did, and DNS did not say: that is no failure.
-    const open = [sender, ...dkim].some((one) => isOpen(one.result)) ? await compare(isOpen) : null;
+    const failed = dkim.every((signature) => isPass(signature.result)) ? null : await evaluate(isFailure);
+    const open = [sender, ...dkim].some((one) => isOpen(one.result)) ? await evaluate(isOpen) : null;
+    // It would pass with the results that DNS did not give: that is not a failure.
     const final = result === 'fail' && open && open.result !== 'fail' ? 'temperror' : result;
-    const domains = new Set([...aligned, ...others, ...(open?.aligned ?? [])]);
+    const domains = new Set([...aligned, ...(failed?.aligned ?? []), ...(open?.aligned ?? [])]);
     return {
-      dmarc: {
-        result: final,
-        policy,
-        aligned: final === 'temperror' ? null : final === 'pass',
-      },
-      isAligned: (domain) => domain !== null && domains.has(normalise(domain)),
+      dmarc: { result: final, policy, aligned: final === 'temperror' ? null : final === 'pass' },
+      isAligned: (domain) => author !== null && domain !== null && domains.has(normalise(domain)),
     };
   } catch {
-    return without('permerror');
+    return withoutRecord('permerror');
   }
 }
 
 const isPass = (result: string) => result === 'pass';
 const isOpen = (result: string) => result === 'temperror';
-const isFinal = (result: string) => !isPass(result) && !isOpen(result);
+const isFailure = (result: string) => !isPass(result) && !isOpen(result);
 
 function normalise(domain: string): string {
   return (domainToASCII(domain) || domain).replace(/\.+$/, '').toLowerCase();

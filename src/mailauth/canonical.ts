@@ -1,16 +1,16 @@
 /**
- * The canonical forms that signatures are made over: of header fields and of bodies (RFC 6376 §3.4). A bare LF ends a line as
- * CRLF does. Guarantee: time grows with the bytes and with nothing else.
+ * The canonical forms of header fields and bodies that signatures cover (RFC 6376 §3.4). A bare LF counts as CRLF.
+ * Guarantee: linear time.
  */
 import { createHash } from 'node:crypto';
 import { trimBlanks } from '../mime/lexical.ts';
 
-export type Form = 'simple' | 'relaxed';
+export type CanonicalForm = 'simple' | 'relaxed';
 
 const [tab, lineFeed, carriageReturn, space] = [0x09, 0x0a, 0x0d, 0x20];
 
-/** Of a field as it was written, by CRLF, each character a byte. Without the line's end. */
-export function canonicalField(field: string, form: Form): string {
+/** `field`: as it was written, with CRLF, one character for each byte. The result has no line end. */
+export function canonicalField(field: string, form: CanonicalForm): string {
   if (form === 'simple') return field;
   const colon = field.indexOf(':');
   const value = field
@@ -22,40 +22,44 @@ export function canonicalField(field: string, form: Form): string {
 
 export interface BodyHash {
   hash: Buffer;
-  /** Of the canonical form, of which no more than the first `limit` bytes are hashed. */
+  /** Of the whole canonical form; only its first `limit` bytes are hashed. */
   length: number;
 }
 
-/** What is hashed at once. Nothing is under way between two calls, so all share it. */
+/** Shared by all calls: `hashBody` is synchronous and leaves nothing in it. */
 const chunk = Buffer.allocUnsafeSlow(16 * 1024);
 
-export function hashBody(body: Uint8Array, form: Form, algorithm: string, limit = Infinity): BodyHash {
+export function hashBody(
+  body: Uint8Array,
+  form: CanonicalForm,
+  algorithm: string,
+  limit = Infinity,
+): BodyHash {
   const hash = createHash(algorithm);
   let length = 0;
   const add = (bytes: number) => {
     if (length < limit) hash.update(chunk.subarray(0, Math.min(bytes, limit - length)));
     length += bytes;
   };
-  const state: Place = { at: 0, lineEnds: 0, isBlank: false };
+  const state: ScanState = { at: 0, lineEnds: 0, isBlank: false };
   while (state.at < body.length) add(fillChunk(body, form === 'relaxed', state));
-  // Of an empty body the simple form is an empty line, and the relaxed one is nothing.
+  // The simple form of an empty body is an empty line; the relaxed form is nothing.
   if (form === 'simple' || length > 0) add(chunk.write('\r\n'));
   return { hash: hash.digest(), length };
 }
 
-interface Place {
+interface ScanState {
   at: number;
-  /** Ends of lines, and a blank, that count only when something follows. */
+  /** Line ends and a blank that count only if something follows. */
   lineEnds: number;
   isBlank: boolean;
 }
 
-/** Goes on until the chunk is full or the body ends; returns how much is in it. Local variables make it four times as fast. */
-function fillChunk(body: Uint8Array, isRelaxed: boolean, place: Place): number {
-  let { at, lineEnds, isBlank } = place;
+/** Returns how many bytes it put into `chunk`. Local variables make it four times as fast. */
+function fillChunk(body: Uint8Array, isRelaxed: boolean, state: ScanState): number {
+  let { at, lineEnds, isBlank } = state;
   let filled = 0;
-  const room = chunk.length - 2;
-  for (; at < body.length && filled < room; at++) {
+  for (; at < body.length && filled < chunk.length - 2; at++) {
     const byte = body[at] as number;
     if (byte === lineFeed || (byte === carriageReturn && body[at + 1] === lineFeed)) {
       if (byte === carriageReturn) at++;
@@ -67,7 +71,7 @@ function fillChunk(body: Uint8Array, isRelaxed: boolean, place: Place): number {
       chunk[filled++] = carriageReturn;
       chunk[filled++] = lineFeed;
       lineEnds--;
-      // This byte is for later.
+      // The same byte again, until all line ends are written.
       at--;
     } else {
       if (isBlank) chunk[filled++] = space;
@@ -75,8 +79,6 @@ function fillChunk(body: Uint8Array, isRelaxed: boolean, place: Place): number {
       chunk[filled++] = byte;
     }
   }
-  place.at = at;
-  place.lineEnds = lineEnds;
-  place.isBlank = isBlank;
+  Object.assign(state, { at, lineEnds, isBlank });
   return filled;
 }

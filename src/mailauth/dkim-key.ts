@@ -1,58 +1,58 @@
-/** What a key in DNS says (RFC 6376 §3.6.1, RFC 8463 §4), and whether a signature may be verified with it. */
+/** Reads DKIM keys from DNS records (RFC 6376 §3.6.1, RFC 8463 §4) and decides whether a key may verify a signature. */
 import { createPublicKey, type KeyObject } from 'node:crypto';
 import { readTags } from './tag-list.ts';
 
 export type KeyType = 'rsa' | 'ed25519';
 
-interface Key {
+interface DkimKey {
   key: KeyObject;
   type: string | undefined;
-  /** null: any. */
+  /** Null: any. */
   hashes: string[] | null;
   isForMail: boolean;
-  /** `t=s`: i= may not name a subdomain. */
+  /** `t=s`: `i=` may not name a subdomain. */
   isExact: boolean;
-  /** Neither too weak nor so odd that to verify with it takes a hundred times as long. */
-  isFit: boolean;
+  /** False: too weak, or so large that a verification takes a hundred times as long. */
+  isUsable: boolean;
 }
 
 /** RFC 8301 §3.2. */
-const leastRsaBits = 1024;
-const mostRsaBits = 8192;
-/** Honest keys have 65537. One as long as the modulus takes 30 ms of a processor, as often as a message says. */
-const mostExponent = 2n ** 32n;
+const minRsaBits = 1024;
+const maxRsaBits = 8192;
+/** Real keys have 65537. An exponent as long as the modulus costs 30 ms of CPU for each signature. */
+const maxExponent = 2n ** 32n;
 const ed25519Prefix = Buffer.from('302a300506032b6570032100', 'hex');
 
-/** `policy`: too weak. `permerror`: none that could verify this. */
+/** `policy`: the key is not usable. `permerror`: no key fits the algorithm. */
 export function readKey(
   records: readonly string[],
   wanted: { type: KeyType; hash: string },
 ): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
-  // There may be other records beside it, in any order.
-  const found = records.map(recall).find((key) => key?.type === wanted.type);
+  // Other TXT records may stand at the same name.
+  const found = records.map(readCached).find((key) => key?.type === wanted.type);
   if (!found?.isForMail) return 'permerror';
   if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
-  return found.isFit ? found : 'policy';
+  return found.isUsable ? found : 'policy';
 }
 
-/** To read a key takes ten times as long as to verify with it, and a sender has one for all its mail. */
-const known = new Map<string, Key | null>();
-const maxKnown = 500;
-/** A longer one is read each time: honest ones are far shorter. */
-const maxKnownChars = 4096;
+/** By record. Reading a key takes ten times as long as a verification, and a sender uses one key for all its mail. */
+const cachedKeys = new Map<string, DkimKey | null>();
+const maxCached = 500;
+/** Longer records are not cached; real ones are far shorter. */
+const maxCachedChars = 4096;
 
-function recall(record: string): Key | null {
-  const kept = known.get(record);
-  if (kept !== undefined) return kept;
-  const read = readRecord(record);
-  if (record.length > maxKnownChars) return read;
-  const [oldest] = known.size >= maxKnown ? known.keys() : [];
-  if (oldest !== undefined) known.delete(oldest);
-  known.set(record, read);
-  return read;
+function readCached(record: string): DkimKey | null {
+  const cached = cachedKeys.get(record);
+  if (cached !== undefined) return cached;
+  const key = readRecord(record);
+  if (record.length > maxCachedChars) return key;
+  const [oldest] = cachedKeys.size >= maxCached ? cachedKeys.keys() : [];
+  if (oldest !== undefined) cachedKeys.delete(oldest);
+  cachedKeys.set(record, key);
+  return key;
 }
 
-function readRecord(record: string): Key | null {
+function readRecord(record: string): DkimKey | null {
   const tags = readTags(record.replace(/\s+/g, ''), 'leniently');
   const word = (name: string) => tags?.get(name)?.toLowerCase();
   if (!tags || (word('v') ?? 'dkim1') !== 'dkim1') return null;
@@ -65,35 +65,25 @@ function readRecord(record: string): Key | null {
     hashes: word('h')?.split(':') ?? null,
     isForMail: services.includes('*') || services.includes('email'),
     isExact: (word('t') ?? '').split(':').includes('s'),
-    isFit: isFit(key),
+    isUsable: isUsable(key),
   };
 }
 
-function isFit({ asymmetricKeyDetails }: KeyObject): boolean {
-  const { modulusLength = leastRsaBits, publicExponent = 0n } = asymmetricKeyDetails ?? {};
-  return modulusLength >= leastRsaBits && modulusLength <= mostRsaBits && publicExponent <= mostExponent;
+function isUsable({ asymmetricKeyDetails }: KeyObject): boolean {
+  const { modulusLength = minRsaBits, publicExponent = 0n } = asymmetricKeyDetails ?? {};
+  return modulusLength >= minRsaBits && modulusLength <= maxRsaBits && publicExponent <= maxExponent;
 }
 
-/** null: no key. An empty one has been revoked. */
+/** Null: not a key. An empty key was revoked. */
 function importKey(base64: string): KeyObject | null {
   if (!/^[A-Za-z0-9+/]+={0,2}$/.test(base64)) return null;
   const bytes = Buffer.from(base64, 'base64');
-  try {
-    if (bytes.length === 32) {
-      const key = Buffer.concat([ed25519Prefix, bytes]);
-      return createPublicKey({ key, format: 'der', type: 'spki' });
-    }
-    return importRsa(bytes);
-  } catch {
-    return null;
+  const key = bytes.length === 32 ? Buffer.concat([ed25519Prefix, bytes]) : bytes;
+  // `spki` is what people publish; `pkcs1`, the RSAPublicKey inside it, is what the RFC says.
+  for (const type of ['spki', 'pkcs1'] as const) {
+    try {
+      return createPublicKey({ key, format: 'der', type });
+    } catch {}
   }
-}
-
-/** People publish a SubjectPublicKeyInfo; the RFC's own form is the RSAPublicKey within it. */
-function importRsa(key: Buffer): KeyObject {
-  try {
-    return createPublicKey({ key, format: 'der', type: 'spki' });
-  } catch {
-    return createPublicKey({ key, format: 'der', type: 'pkcs1' });
-  }
+  return null;
 }

@@ -1,36 +1,35 @@
 /**
- * Verifies the signatures of a message: DKIM (RFC 6376, RFC 8301, RFC 8463), and what ARC has of it (arc.ts). Takes bytes and
- * the keys that DNS has, waits for nothing. Guarantees: never throws, and its time grows with the message and not with its
- * square, since anyone may send anything. Our own because mailauth's takes five times as long for 5 KB and a minute for 25 MB
- * of blanks (docs/decisions/0009-own-dkim.md).
+ * Verifies DKIM signatures (RFC 6376, RFC 8301, RFC 8463) and the ARC signatures of the same form (arc.ts). Pure: the keys are
+ * given. Guarantees: never throws; linear time for any input. Our own because mailauth takes five times as long for 5 KB and a
+ * minute for 25 MB of blanks (docs/decisions/0009-own-dkim.md).
  */
 import { createHash, verify as verifyBytes } from 'node:crypto';
 import { domainToASCII } from 'node:url';
 import { findHeaderEnd } from '../mime/headers.ts';
 import { trimBlanks } from '../mime/lexical.ts';
 import type { DnsAnswer } from '../net/dns.ts';
-import { type BodyHash, canonicalField, type Form, hashBody } from './canonical.ts';
+import { type BodyHash, type CanonicalForm, canonicalField, hashBody } from './canonical.ts';
 import { type KeyType, readKey } from './dkim-key.ts';
 import { readTags } from './tag-list.ts';
 
-/** In the words of RFC 8601 §2.7.1. */
+/** RFC 8601 §2.7.1. */
 export type DkimResult = 'pass' | 'fail' | 'neutral' | 'policy' | 'temperror' | 'permerror';
 
-/** What DNS says of the keys that a message names, by name in lower case. */
+/** The DNS answers for the keys that a message names, by name in lower case. */
 export type Keys = ReadonlyMap<string, DnsAnswer<string>>;
 
-/** A message as signatures see it: its fields as they were written, by CRLF, each character a byte. */
+/** Fields as they were written, with CRLF, one character for each byte. */
 export interface SignedMessage {
   fields: readonly string[];
   body: Uint8Array;
 }
 
-/** A header that is longer is one that nobody signed. */
+/** Nobody signs a longer header. */
 const maxHeaderBytes = 256 * 1024;
-/** Each way to hash the body takes it once more from end to end. Honest mail has one, or two. */
+/** Each different hash reads the whole body again. Real mail needs one or two. */
 const maxBodyHashes = 4;
 
-/** null: its header is too long. */
+/** Null: the header is too long. */
 export function splitMessage(raw: Buffer): SignedMessage | null {
   const end = findHeaderEnd(raw, maxHeaderBytes);
   if (end === -1 && raw.length > maxHeaderBytes) return null;
@@ -40,7 +39,7 @@ export function splitMessage(raw: Buffer): SignedMessage | null {
   return { fields, body };
 }
 
-/** A signature as it was written. No tags: it cannot be read. */
+/** Without tags if the field cannot be read. */
 export interface Signature {
   field: string;
   tags: ReadonlyMap<string, string>;
@@ -52,20 +51,20 @@ export function readSignature(field: string): Signature {
   return { field, tags: readTags(text) ?? new Map() };
 }
 
-/** null: it names none that DNS could hold. */
+/** The DNS name of the signature's key. Null: not a valid name. */
 export function readKeyName({ tags }: Signature): string | null {
   const [domain, selector] = [tags.get('d'), tags.get('s')].map(toAscii);
   return domain && selector ? `${selector}._domainkey.${domain}` : null;
 }
 
-/** A name that can be asked for, shown and stored; mail says anything. */
+/** Null: not a name that is safe to query, show and store. */
 export function readName(name: string | undefined): string | null {
   return name && /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]{0,252}$/u.test(name) ? name.toLowerCase() : null;
 }
 
 /**
- * RFC 8616 §3: DNS is asked for A-labels. Of names alone, and each apart: `domainToASCII` reads a URL's host, and ends at the
- * first `/`, so that a selector with one in it would have another domain asked for the key.
+ * RFC 8616 §3: DNS wants A-labels. `readName` first: `domainToASCII` parses a URL host and stops at the first `/`, so a selector with
+ * a `/` would fetch the key from another domain.
  */
 function toAscii(text: string | undefined): string | null {
   const name = readName(text);
@@ -74,9 +73,9 @@ function toAscii(text: string | undefined): string | null {
 }
 
 export interface Verifier {
-  /** Of a DKIM-Signature, or of an ARC-Message-Signature (RFC 8617 §4.1.2), which has no version and whose `i=` is a number. */
+  /** `arc`: an ARC-Message-Signature (RFC 8617 §4.1.2). It has no version, and its `i=` is a number. */
   verify(signature: Signature, kind: 'dkim' | 'arc'): DkimResult;
-  /** Whether `text` is what was signed with the key that the signature names. `isExact`: for no subdomain of the signer's. */
+  /** Checks `text` against the signature's value. `isExact`: the signature is not for a subdomain of its domain. */
   verifyText(signature: Signature, text: string, isExact?: boolean): DkimResult;
 }
 
@@ -84,18 +83,18 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
   const fieldsByName = Map.groupBy(message.fields, readFieldName);
   const bodyHashes = new Map<string, BodyHash>();
 
-  function hashOnce(form: Form, hash: string, limit: number): BodyHash | null {
+  /** Null: too many different hashes. */
+  function hashOnce(form: CanonicalForm, hash: string, limit: number): BodyHash | null {
     const key = `${form} ${hash} ${limit}`;
     const known = bodyHashes.get(key);
-    if (known) return known;
-    if (bodyHashes.size === maxBodyHashes) return null;
+    if (known || bodyHashes.size === maxBodyHashes) return known ?? null;
     const made = hashBody(message.body, form, hash, limit);
     bodyHashes.set(key, made);
     return made;
   }
 
-  /** RFC 6376 §5.4.2: of fields with one name the last is signed first. One that is not there counts as nothing. */
-  function selectFields(names: readonly string[], form: Form): string {
+  /** RFC 6376 §5.4.2: of repeated fields the last is signed first. A missing field counts as empty. */
+  function selectFields(names: readonly string[], form: CanonicalForm): string {
     const taken = new Map<string, number>();
     let text = '';
     for (const name of names) {
@@ -112,7 +111,7 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     const name = readKeyName(signature);
     if (!algorithm || !name) return 'neutral';
     const answer = keys.get(name);
-    // Not among the questions that were asked.
+    // The message has too many keys; this one was not queried.
     if (answer === undefined) return 'policy';
     if (answer.kind === 'unknown') return 'temperror';
     if (answer.kind === 'none') return 'permerror';
@@ -121,11 +120,11 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     if (found.isExact && !isExact) return 'permerror';
     const bytes = Buffer.from(text, 'latin1');
     const signed = Buffer.from(signature.tags.get('b') ?? '', 'base64');
-    const isGood =
+    const isValid =
       algorithm.type === 'rsa'
         ? verifyBytes(algorithm.hash, bytes, found.key, signed)
         : verifyBytes(null, createHash(algorithm.hash).update(bytes).digest(), found.key, signed);
-    return isGood ? 'pass' : 'fail';
+    return isValid ? 'pass' : 'fail';
   }
 
   function verify(signature: Signature, kind: 'dkim' | 'arc'): DkimResult {
@@ -135,7 +134,7 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     const required = kind === 'dkim' ? ['v', 'd', 's', 'h', 'bh', 'b'] : ['d', 's', 'h', 'bh', 'b'];
     if (!algorithm || !forms || !required.every((tag) => tags.get(tag))) return 'neutral';
     if (kind === 'dkim' && tags.get('v') !== '1') return 'neutral';
-    if (!numbers.every((tag) => /^\d{1,15}$/.test(tags.get(tag) || '0'))) return 'neutral';
+    if (!['t', 'x', 'l'].every((tag) => /^\d{1,15}$/.test(tags.get(tag) || '0'))) return 'neutral';
     const names = (tags.get('h') ?? '').split(':').map((name) => name.trim().toLowerCase());
     if (!names.includes('from')) return 'permerror';
     const identity = kind === 'dkim' ? readIdentity(tags) : 'domain';
@@ -146,20 +145,18 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     if (!body) return 'policy';
     const isSame = body.hash.equals(Buffer.from(tags.get('bh') ?? '', 'base64'));
     if (!isSame || (limit !== Infinity && limit > body.length)) return 'fail';
-    // RFC 8301 §3.1.
+    // RFC 8301 §3.1
     if (algorithm.hash === 'sha1') return 'policy';
     const text = `${selectFields(names, forms.header)}${canonicalField(withoutValue(field), forms.header)}`;
     const result = verifyText(signature, text, identity === 'domain');
     if (result !== 'pass') return result;
     if (isExpired(tags, now)) return 'fail';
-    // Anyone may have added what comes after.
+    // Anyone may have added text after the signed length.
     return body.length > limit ? 'policy' : 'pass';
   }
 
   return { verify, verifyText };
 }
-
-const numbers = ['t', 'x', 'l'];
 
 function readFieldName(field: string): string {
   return trimBlanks(field.slice(0, Math.max(0, field.indexOf(':')))).toLowerCase();
@@ -171,13 +168,15 @@ function readAlgorithm({ tags }: Signature): { type: KeyType; hash: string } | n
   return { type: type.toLowerCase() as KeyType, hash: hash.toLowerCase() };
 }
 
-/** RFC 6376 §3.5: one word is of the header, and then the body's is simple. */
-function readForms(text: string): { header: Form; body: Form } | null {
+/** RFC 6376 §3.5: one word is for the header, and the body is simple. */
+function readForms(text: string): { header: CanonicalForm; body: CanonicalForm } | null {
   const [, header, body = 'simple'] = /^(simple|relaxed)(?:\/(simple|relaxed))?$/i.exec(text) ?? [];
-  return header ? { header: header.toLowerCase() as Form, body: body.toLowerCase() as Form } : null;
+  return header
+    ? { header: header.toLowerCase() as CanonicalForm, body: body.toLowerCase() as CanonicalForm }
+    : null;
 }
 
-/** RFC 6376 §6.1.1: whom it is signed for must be of the domain that signed, or of one below. */
+/** RFC 6376 §6.1.1: `i=` must name the signing domain or a subdomain of it. */
 function readIdentity(tags: ReadonlyMap<string, string>): 'domain' | 'subdomain' | 'other' {
   const domain = toAscii(tags.get('d'));
   const identity = tags.get('i') || `@${tags.get('d')}`;
@@ -195,7 +194,7 @@ function isExpired(tags: ReadonlyMap<string, string>, now: Date): boolean {
   return expiresAt < now.getTime() || (signedAt != null && expiresAt < signedAt);
 }
 
-/** RFC 6376 §3.7: a signature is made over its own field as well, with nothing for its value. */
+/** RFC 6376 §3.7: a signature covers its own field too, with an empty `b=`. */
 export function withoutValue(field: string): string {
   const colon = field.indexOf(':') + 1;
   const value = field.slice(colon).replace(/(^|;)([ \t\r\n]*b[ \t\r\n]*=)[^;]*/, '$1$2');

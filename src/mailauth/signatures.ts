@@ -1,13 +1,13 @@
 /**
- * All that a message says of who signed and who wrote it, with the keys that DNS has. Pure, so that a thread can do it.
+ * Verifies all signatures of a message with the keys from DNS, and reads its authors. Pure, so that a worker can do it.
  *
- * DKIM in the words of RFC 8601. `permerror`: no key, a revoked or unusable key, From not signed. `fail`: an expired signature
- * too. `policy`: RSA under 1024 bits, SHA-1 (RFC 8301), a body that goes on after what was signed (`l=`), since anyone may have
- * added that, or more ways to hash the body than honest mail has. `neutral`: one that cannot be read.
+ * DKIM results (RFC 8601). `fail`: wrong or expired. `permerror`: no key, a revoked or unusable key, or From is not signed.
+ * `policy`: RSA below 1024 bits, SHA-1 (RFC 8301), body text after the signed length (`l=`; anyone may have added it), or more
+ * different body hashes than real mail has. `neutral`: the signature cannot be read.
  */
 import { readAddresses } from '../mime/address-list.ts';
-import { cutHeader, gatherValues, readFields } from '../mime/headers.ts';
-import { type ArcResult, validateArc } from './arc.ts';
+import { cutHeader, readFields } from '../mime/headers.ts';
+import { type ArcResult, arcField, validateArc } from './arc.ts';
 import {
   type DkimResult,
   type Keys,
@@ -20,24 +20,24 @@ import {
 } from './dkim.ts';
 
 export interface SignatureResults {
-  /** In the order of the message. */
+  /** In the order of the header fields. */
   dkim: { result: DkimResult; domain: string | null; selector: string | null }[];
   arc: ArcResult;
   authors: Authors;
 }
 
-/** As DMARC wants them. */
+/** The input of mailauth's `evaluateDmarc`. */
 interface Authors {
   headerFrom: string[];
   fromFields: number;
 }
 
 const maxSignatures = 10;
-/** As much of a header as the message is shown by; see structure.ts. */
+/** The same limits as in mime/structure.ts: the checked From must be the From that is shown. */
 const maxReadBytes = 512 * 1024;
 const maxFields = 20_000;
 const maxAuthors = 100;
-/** So much is read of the header of a message that could not be verified. */
+/** How much of the header is read if the message could not be verified. */
 const unverifiedBytes = 64 * 1024;
 
 export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage(raw)): SignatureResults {
@@ -46,26 +46,26 @@ export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage
   if (!message || dkim.length + arc.length === 0) return { dkim: [], arc: 'none', authors };
   const verifier = makeVerifier(message, keys, new Date());
   return {
-    dkim: dkim.map((signature) => show(signature, verifier.verify(signature, 'dkim'))),
-    arc: validateArc(message.fields, verifier),
+    dkim: dkim.map((signature) => describeSignature(signature, verifier.verify(signature, 'dkim'))),
+    arc: validateArc(arc, verifier),
     authors,
   };
 }
 
-/** Of a message that nobody signed, which is told by its header; null where there is something to verify. */
+/** The results of a message without signatures. Null: there is something to verify. */
 export function readUnsigned(raw: Buffer, message: SignedMessage | null): SignatureResults | null {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
   if (dkim.length + arc.length > 0) return null;
   return { dkim: [], arc: 'none', authors: readAuthors(raw, message) };
 }
 
-/** Of a message that broke what should have verified it: DMARC goes by SPF alone. */
+/** The results of a message that broke the worker: DMARC can only use SPF. */
 export function describeUnverified(raw: Buffer): SignatureResults {
   const head = cutHeader(raw, unverifiedBytes);
   const message = splitMessage(head);
   const { dkim } = listSignatures(message?.fields ?? []);
   return {
-    dkim: dkim.map((signature) => show(signature, 'policy')),
+    dkim: dkim.map((signature) => describeSignature(signature, 'policy')),
     arc: 'none',
     authors: readAuthors(head, message),
   };
@@ -77,24 +77,24 @@ export function listSignatures(fields: readonly string[]): { dkim: Signature[]; 
       .filter((field) => /^dkim-signature[ \t]*:/i.test(field))
       .slice(0, maxSignatures)
       .map(readSignature),
-    arc: fields
-      .filter((field) => /^arc-(?:authentication-results|message-signature|seal)[ \t]*:/i.test(field))
-      .map(readSignature),
+    arc: fields.filter((field) => arcField.test(field)).map(readSignature),
   };
 }
 
-function show({ tags }: Signature, result: DkimResult): SignatureResults['dkim'][number] {
+function describeSignature({ tags }: Signature, result: DkimResult): SignatureResults['dkim'][number] {
   return { result, domain: readName(tags.get('d')), selector: readName(tags.get('s')) };
 }
 
 /**
- * By the reader that shows the message, so that whom it shows is who is judged: of `<eve@one.example> <ada@other.example>` some
- * take the first and others the second.
+ * Uses the address parser that also reads the shown From, so that both are the same: of `<eve@one.example> <ada@other.example>` some
+ * parsers take the first and others the second.
  */
 function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
   const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
   const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
-  const values = gatherValues(readFields(block, maxFields), ['from']).get('from') ?? [];
+  const values = readFields(block, maxFields).flatMap(({ name, value }) =>
+    /^from$/i.test(name) ? [value] : [],
+  );
   const addresses = values.flatMap((value) => readAddresses(value, maxAuthors).addresses);
   return { headerFrom: addresses.map(({ address }) => address), fromFields: values.length };
 }

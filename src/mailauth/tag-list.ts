@@ -1,8 +1,8 @@
-/** Tag lists, `v=DKIM1; k=rsa; p=…` (RFC 6376 §3.2), as DKIM and DMARC records are written. Pure. */
+/** Reads tag lists, `v=DKIM1; k=rsa; p=…` (RFC 6376 §3.2), of DKIM and DMARC. Pure. */
 
 /**
- * Null for text that is no tag list, one that names a tag twice included. Space around names and values is dropped, and so is
- * an empty tag. Leniently, as what people write in DNS is read: names in any case, and whatever is no tag is passed over.
+ * Null: the text is not a tag list, or a tag occurs twice. `leniently`, for DNS records that people write: names in any case,
+ * and everything that is not a tag is skipped.
  */
 export function readTags(
   text: string,

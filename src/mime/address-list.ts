@@ -1,8 +1,8 @@
 /**
- * Address lists (RFC 5322 §3.4 with the old forms of §4.4, RFC 6532): groups flattened, comments and routes left out.
- * What has no addr-spec (`undisclosed-recipients:;`, `foo`) is left out as well. Encoded words are decoded in names,
- * quoted ones too because senders write them so, and never looked into for an address.
- * Guarantee: linear time; every address has a local part, one "@" that is not quoted, and a domain.
+ * Reads address lists (RFC 5322 §3.4 with the old forms of §4.4, RFC 6532). Groups are flattened; comments, routes and entries
+ * without an address (`undisclosed-recipients:;`, `foo`) are dropped. Encoded words are decoded in names, also inside quotes
+ * because senders write them there, and never searched for an address.
+ * Guarantee: linear time; every address has a local part, one unquoted "@" and a domain.
  */
 import { decodeLine } from './encoded-words.ts';
 import { findCommentEnd, findQuoteEnd, unquote } from './lexical.ts';
@@ -15,14 +15,13 @@ export interface Address {
 interface Token {
   kind: 'word' | 'quoted' | 'literal' | 'comment' | 'special';
   text: string;
-  /** a blank or a comment stands before it */
+  /** A blank or a comment precedes it. */
   isApart: boolean;
 }
 
-/** No address is longer than a line (RFC 5322 §2.1.1); names are cut there. */
+/** RFC 5322 §2.1.1: the longest line. Longer addresses are dropped, longer names are cut. */
 const maxLength = 998;
 
-/** The first `max` addresses, and whether there were more. */
 export function readAddresses(value: string, max: number): { addresses: Address[]; isCut: boolean } {
   const addresses: Address[] = [];
   let mailbox: Token[] = [];
@@ -34,7 +33,7 @@ export function readAddresses(value: string, max: number): { addresses: Address[
   };
   for (const token of readTokens(value)) {
     const special = token.kind === 'special' ? token.text : '';
-    // §4.4: in a route, `<@one,@two:ada@example.com>`, comma and colon are not what they are elsewhere.
+    // §4.4: in a route, `<@one,@two:ada@example.com>`, comma and colon do not separate addresses.
     if (angle === 'opened' && token.kind !== 'comment') angle = special === '@' ? 'route' : 'address';
     if (special === '<') angle = 'opened';
     if (special === '>') angle = 'closed';
@@ -50,18 +49,24 @@ export function readAddresses(value: string, max: number): { addresses: Address[
 const encodedWord = /=\?[^?\s]+\?[bq]\?[^?\s]*\?=/iy;
 const word = /[^\s"(<>,;:@.[]+/y;
 
+const enclosures = new Map<string, { kind: Token['kind']; findEnd(value: string, start: number): number }>([
+  ['"', { kind: 'quoted', findEnd: findQuoteEnd }],
+  ['(', { kind: 'comment', findEnd: findCommentEnd }],
+  ['[', { kind: 'literal', findEnd: (value, start) => value.indexOf(']', start) + 1 || -1 }],
+]);
+
 function* readTokens(value: string): Generator<Token> {
   let isApart = false;
   let isOpenEnded = false;
   for (let i = 0; i < value.length; ) {
     const character = value[i] ?? '';
-    const kind = isOpenEnded ? undefined : findKind(character);
-    const end = kind ? findTokenEnd(value, i, kind) : -1;
-    // What never closes opened nothing: the character is dropped, and no other is taken for an opening one.
-    if (kind && end === -1) isOpenEnded = true;
-    if (kind && end !== -1) {
-      yield { kind, text: value.slice(i, end), isApart };
-      isApart = kind === 'comment';
+    const enclosure = isOpenEnded ? undefined : enclosures.get(character);
+    const end = enclosure?.findEnd(value, i) ?? -1;
+    // An unclosed opener is dropped, and no more openers are read after it: this keeps the time linear.
+    if (enclosure && end === -1) isOpenEnded = true;
+    if (enclosure && end !== -1) {
+      yield { kind: enclosure.kind, text: value.slice(i, end), isApart };
+      isApart = enclosure.kind === 'comment';
       i = end;
     } else if (/\s/.test(character)) {
       isApart = true;
@@ -79,31 +84,20 @@ function* readTokens(value: string): Generator<Token> {
   }
 }
 
-function findKind(character: string): 'quoted' | 'comment' | 'literal' | undefined {
-  if (character === '"') return 'quoted';
-  if (character === '(') return 'comment';
-  return character === '[' ? 'literal' : undefined;
-}
-
-function findTokenEnd(value: string, start: number, kind: 'quoted' | 'comment' | 'literal'): number {
-  if (kind === 'quoted') return findQuoteEnd(value, start);
-  return kind === 'comment' ? findCommentEnd(value, start) : value.indexOf(']', start) + 1 || -1;
-}
-
-function matchAt(pattern: RegExp, value: string, place: number): string | undefined {
-  pattern.lastIndex = place;
+function matchAt(pattern: RegExp, value: string, start: number): string | undefined {
+  pattern.lastIndex = start;
   return pattern.exec(value)?.[0];
 }
 
-/** No more than `max` of those that stand together without a comma. */
+/** The tokens between two commas may hold several addresses; at most `max` are read. */
 function readMailbox(tokens: readonly Token[], max: number): Address[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
-  const aside = comment ? readName(unquote(comment.text)) : null;
+  const commentName = comment ? readName(unquote(comment.text)) : null;
   const angle = words.findLastIndex(({ kind, text }) => kind === 'special' && text === '<');
   if (angle !== -1) {
     const address = readAddrSpec(dropRoute(words.slice(angle + 1)));
-    return address ? [{ name: readName(joinWords(words.slice(0, angle))) ?? aside, address }] : [];
+    return address ? [{ name: readName(joinWords(words.slice(0, angle))) ?? commentName, address }] : [];
   }
   const found: string[] = [];
   const rest: Token[] = [];
@@ -113,7 +107,7 @@ function readMailbox(tokens: readonly Token[], max: number): Address[] {
     else for (const token of run) rest.push(token);
     if (found.length === max) break;
   }
-  const name = found.length === 1 ? (readName(joinWords(rest)) ?? aside) : null;
+  const name = found.length === 1 ? (readName(joinWords(rest)) ?? commentName) : null;
   return found.map((address) => ({ name, address }));
 }
 
@@ -123,7 +117,7 @@ function dropRoute(tokens: readonly Token[]): Token[] {
   return inner[0]?.text === '@' ? inner.slice(inner.findIndex(({ text }) => text === ':') + 1) : inner;
 }
 
-/** Words with blanks between them are apart, but for dots and "@": `ada . lovelace @ example.com` is one (§4.4). */
+/** Splits at blanks, but not around dots and "@": `ada . lovelace @ example.com` is one run (§4.4). */
 function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
   let run: Token[] = [];
   for (const token of tokens) {
@@ -145,7 +139,7 @@ function readAddrSpec(tokens: readonly Token[]): string | undefined {
   return `${local}@${domain}`;
 }
 
-/** Quotes stay only where they are needed: with and without them it is the same mailbox (RFC 5321 §4.1.2). */
+/** Drops needless quotes: the mailbox is the same with and without them (RFC 5321 §4.1.2). */
 function joinLocal(tokens: readonly Token[]): string | undefined {
   const joined = joinDotted(tokens, ['word', 'quoted']);
   if (joined === undefined || joined.length > maxLength) return undefined;
@@ -154,7 +148,7 @@ function joinLocal(tokens: readonly Token[]): string | undefined {
   return isAtom ? joined : `"${joined.replace(/["\\]/g, '\\$&')}"`;
 }
 
-/** Undefined unless words and dots take turns; a dot too many is let pass, as such mailboxes exist. */
+/** Undefined if two words have no dot between them. Extra dots are allowed: such mailboxes exist. */
 function joinDotted(tokens: readonly Token[], kinds: readonly Token['kind'][]): string | undefined {
   let joined = '';
   let wasWord = false;

@@ -1,7 +1,6 @@
 /**
- * Which parts are the message and which come along with it, by the rules of JMAP (RFC 8621 §4.1.4), and what is
- * told of an attachment. `text` is made of text/plain parts alone and `html` of text/html parts alone: neither is
- * ever made from the other. Messages within the message stay whole, as attachments.
+ * Sorts the parts into text, HTML and attachments by the rules of JMAP (RFC 8621 §4.1.4), and describes attachments. `text` holds
+ * text/plain parts only and `html` text/html parts only; neither is made from the other. An embedded message is one attachment.
  */
 import { createHash } from 'node:crypto';
 import { decodeLine } from './encoded-words.ts';
@@ -11,15 +10,15 @@ import { findValue, type Part } from './structure.ts';
 import { decodeTransfer } from './transfer.ts';
 
 export interface ParsedAttachment {
-  /** its place: '0', '1', … */
+  /** Its index: '0', '1', … */
   id: string;
   filename: string | null;
   contentType: string;
   size: number;
   disposition: 'attachment' | 'inline' | null;
-  /** with its angle brackets */
+  /** With its angle brackets. */
   contentId: string | null;
-  /** of the decoded content, in hexadecimal */
+  /** Of the decoded content, in hexadecimal. */
   sha256: string;
 }
 
@@ -35,7 +34,7 @@ export function sortParts(root: Part): Bodies {
   return bodies;
 }
 
-/** As deep as `maxDepth` at most. `isFirst`: of its multipart, the one that is shown even if it has a name. */
+/** Recursion ends at `maxDepth` of structure.ts. `isFirst`: the multipart's first part is shown even if it has a file name. */
 function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
   if (part.isContainer) {
     const first = findFirst(part);
@@ -55,7 +54,7 @@ function isRelated(part: Part | null): boolean {
   return part?.contentType.value === 'multipart/related';
 }
 
-/** RFC 2387 §3.2: of a multipart/related the part that `start` names, else the first. */
+/** RFC 2387 §3.2: in a multipart/related `start` may name another part than the first. */
 function findFirst(multipart: Part): Part | undefined {
   const start = isRelated(multipart) ? multipart.contentType.parameters.get('start') : undefined;
   const [id] = readMessageIds(start ?? '', { isAlone: true });
@@ -63,9 +62,9 @@ function findFirst(multipart: Part): Part | undefined {
   return named || multipart.children[0];
 }
 
-export function describeAttachment(part: Part, content: Buffer, place: number): ParsedAttachment {
+export function describeAttachment(part: Part, content: Buffer, n: number): ParsedAttachment {
   return {
-    id: String(place),
+    id: String(n),
     filename: readFilename(part),
     contentType: part.contentType.value,
     size: content.length,
@@ -75,7 +74,6 @@ export function describeAttachment(part: Part, content: Buffer, place: number): 
   };
 }
 
-/** The content as it was before it was encoded for transfer, line ends included. */
 export function decodeBody(raw: Buffer, part: Part): Buffer {
   const encoding = stripComments(findValue(part, 'content-transfer-encoding') ?? '');
   const body = raw.subarray(part.bodyStart, part.bodyEnd);
@@ -84,7 +82,7 @@ export function decodeBody(raw: Buffer, part: Part): Buffer {
   return isMultipart ? body : decodeTransfer(body, /[\w-]+/.exec(encoding.toLowerCase())?.[0] ?? '');
 }
 
-/** RFC 2183 §2.8: a disposition that nobody knows is an attachment. */
+/** RFC 2183 §2.8: an unknown disposition counts as attachment. */
 function readDisposition(part: Part): 'attachment' | 'inline' | null {
   const disposition = part.disposition?.value;
   if (!disposition) return null;
@@ -94,8 +92,8 @@ function readDisposition(part: Part): 'attachment' | 'inline' | null {
 const maxFilename = 255;
 
 /**
- * The last component alone, for it might be used as a path, and without control characters. Encoded words are
- * decoded though RFC 2047 §5 forbids them here: senders use them all the same.
+ * Only the last path component, without control characters: someone may use the name as a path. Encoded words are decoded although
+ * RFC 2047 §5 forbids them here, because senders use them.
  */
 function readFilename(part: Part): string | null {
   const written =

@@ -1,7 +1,7 @@
 /**
- * Bytes to text, by the name that the sender gives to the charset. iconv-lite knows the names. Node's TextDecoder decodes what it
- * can, iconv-lite the rest; its tables are loaded when they are first used, and never for UTF-8 and ASCII.
- * Guarantee: never throws, and every string is well-formed and without NULs (PostgreSQL's jsonb takes none).
+ * Decodes bytes by the charset name that the sender gives. iconv-lite resolves the names. Node's TextDecoder decodes what it can,
+ * iconv-lite the rest; iconv-lite loads its tables at first use, and never for UTF-8 and ASCII.
+ * Guarantee: never throws; every string is well-formed and without NULs (PostgreSQL's jsonb refuses them).
  */
 import { isAscii, isUtf8 } from 'node:buffer';
 import { TextDecoder } from 'node:util';
@@ -12,10 +12,7 @@ type Decode = (bytes: Buffer) => string;
 const utf8 = new TextDecoder();
 const windows1252 = new TextDecoder('windows-1252');
 
-/**
- * Where no charset is named, or "us-ascii", or an unknown one, bytes that are valid UTF-8 are read as UTF-8 and others as
- * windows-1252; RFC 2045 §5.2 would have them all be ASCII.
- */
+/** With no charset, "us-ascii" or an unknown one: UTF-8 if the bytes are valid UTF-8, else windows-1252 (RFC 2045 §5.2: ASCII). */
 export function decodeCharset(bytes: Buffer, label: string | undefined): string {
   const name = (label ?? '').trim().toLowerCase();
   if (/^utf-?8$/.test(name)) return tidy(utf8.decode(bytes));
@@ -28,19 +25,19 @@ export function tidy(text: string): string {
   return (text.includes('\0') ? text.replaceAll('\0', '') : text).toWellFormed();
 }
 
-/** `null`: the charset is unknown, or the bytes cannot be in it. */
+/** Null: the charset is unknown, or the bytes cannot be in it. */
 function findDecoder(label: string, bytes: Buffer): Decode | null {
   const name = findName(label);
   if (name === null) return null;
   if (name === 'utf7') return isAscii(bytes) ? decodeUtf7 : null;
-  // RFC 2781 §4.3: the byte order mark decides, and without one it is big-endian.
+  // RFC 2781 §4.3: the byte order mark decides; the default is big-endian.
   const order = name === 'utf16' ? (bytes[0] === 0xff && bytes[1] === 0xfe ? 'le' : 'be') : '';
   const native = makeTextDecoder(name + order);
   if (native) return (bytes) => native.decode(bytes);
   return iconv.encodingExists(name) ? (bytes) => iconv.decode(bytes, name) : null;
 }
 
-/** Where iconv-lite has no name, or Node a better table under another name. */
+/** Names that iconv-lite lacks, or for which Node has a better table under another name. */
 const moreNames: readonly (readonly [RegExp, string])[] = [
   [/utf8/, 'utf8'],
   [/utf7$/, 'utf7'],
@@ -56,17 +53,17 @@ const moreNames: readonly (readonly [RegExp, string])[] = [
   [/^mac(?:cyrillic|ukrainian)$/, 'x-mac-cyrillic'],
 ];
 
-/** Codecs of iconv-lite that are not charsets, and ASCII, whose bytes above 127 it would drop. */
+/** Codecs of iconv-lite that are not charsets, and ASCII: iconv-lite would drop bytes above 127. */
 const notCharsets = /^(?:ascii|binary|base64|hex|utf7imap)$/;
 
-/** The name that iconv-lite has for a charset, "cp949" for "x-windows-949" and "KS_C_5601-1987"; null for an unknown one. */
+/** iconv-lite's name of the charset: "cp949" for "x-windows-949" and "KS_C_5601-1987". */
 function findName(label: string): string | null {
   const plain = label
     .replace(/^(?:x-)+(?:ms-)?|^cs(?=euc|iso2022|iso8859|gb|unicode|windows)|:\d{4}$|[^0-9a-z]/g, '')
     .replace(/^(?:ibm|ms|windows|win|dos)0*(?=\d+$)/, 'cp');
   const more = moreNames.find(([pattern]) => pattern.test(plain));
   if (more) return more[1];
-  // iconv-lite has a list of names once it was asked. An exception for each unknown name would take 10 µs, 30,000 times a message.
+  // The first call fills `iconv.encodings`. The list avoids an exception for each unknown name: 10 µs, up to 30,000 times a message.
   if (!iconv.encodings) iconv.encodingExists('ascii');
   const names: Readonly<Record<string, unknown>> = iconv.encodings ?? {};
   let name = plain;
@@ -75,8 +72,8 @@ function findName(label: string): string | null {
 }
 
 /**
- * Node finds charsets that it decodes well under iconv-lite's names with a hyphen. It does not find "cp949" and "big5hkscs", and
- * must not: its "euc-kr" lacks 8,822 syllables that mail uses, its "big5" the characters of Hong Kong.
+ * Node knows iconv-lite's names with a hyphen. "cp949" and "big5hkscs" must stay unknown to Node: its "euc-kr" lacks 8,822 syllables
+ * that mail uses, and its "big5" lacks the characters of Hong Kong.
  */
 function makeTextDecoder(name: string): TextDecoder | null {
   try {
@@ -86,10 +83,7 @@ function makeTextDecoder(name: string): TextDecoder | null {
   }
 }
 
-/**
- * RFC 2152: a plus sign begins base64 of UTF-16. What is too short for a character stays as it is written.
- * Not iconv-lite's decoder, which takes 2 seconds for 2 MiB of short runs.
- */
+/** RFC 2152: "+" begins base64 of UTF-16. Our own because iconv-lite takes 2 seconds for 2 MiB of short runs. */
 function decodeUtf7(bytes: Buffer): string {
   return bytes.toString('latin1').replace(/\+(?:([A-Za-z0-9+/]{3,})-?|-)/g, (_, run: string | undefined) => {
     if (run === undefined) return '+';

@@ -1,17 +1,17 @@
-/** Encoded words of header fields (RFC 2047) to text. Guarantee: one pass, and all that `decodeCharset` guarantees. */
+/** Decodes the encoded words of header fields (RFC 2047). Guarantee: one pass, and all that `decodeCharset` guarantees. */
 import { decodeCharset, tidy } from './charset.ts';
 import { decodeTransfer } from './transfer.ts';
 
-/** A language after the charset (RFC 2231 §5) is left out. */
+/** The language after the charset (RFC 2231 §5) is ignored. */
 const encodedWord = /=\?([^?\s*]+)(?:\*[^?\s]*)?\?([QB])\?([^?]*)\?=/gi;
 
-/** Neighbours of one charset. */
+/** Adjacent words of one charset. */
 interface Run {
   charset: string;
   words: Buffer[];
 }
 
-/** For a value of one line: a decoded line break must not become a line break where the value is written on. */
+/** Replaces decoded control characters: a decoded line break could split a header or a log line that is written later. */
 export function decodeLine(text: string): string {
   return tidy(text.includes('=?') ? decodeWords(text) : text)
     .replace(/\p{Cc}+/gu, ' ')
@@ -26,7 +26,7 @@ function decodeWords(text: string): string {
     const [word, label = '', encoding = '', content = ''] = match;
     const charset = label.toLowerCase();
     const between = text.slice(end, match.index);
-    // §6.2: blanks between encoded words are not shown.
+    // §6.2: blanks between encoded words are dropped.
     const isNeighbour = run.words.length > 0 && /^[ \t\r\n]*$/.test(between);
     if (!isNeighbour || run.charset !== charset) {
       decoded += decodeRun(run) + (isNeighbour ? '' : between);
@@ -38,7 +38,7 @@ function decodeWords(text: string): string {
   return decoded + decodeRun(run) + text.slice(end);
 }
 
-/** §5 forbids to split a character between two words, but senders do: words are read together if that gives whole characters. */
+/** §5 forbids splitting a character between two words, but senders do it. Words are decoded together if that gives no U+FFFD. */
 function decodeRun({ charset, words }: Run): string {
   const together = decodeCharset(Buffer.concat(words), charset);
   if (words.length < 2 || !together.includes('\ufffd')) return together;
@@ -47,7 +47,7 @@ function decodeRun({ charset, words }: Run): string {
 
 function decodeContent(encoding: string, content: string): Buffer {
   if (/b/i.test(encoding)) return decodeTransfer(Buffer.from(content), 'base64');
-  // §4.2. A blank after "=" comes from a line that was folded inside the word; "=" at the end is no soft line break.
+  // §4.2. A blank after "=" comes from folding inside the word; "=" at the end is not a soft line break.
   const unfolded = content.replace(/=\s+(?=[0-9a-f])/gi, '=').replace(/=$/, '=3D');
   return decodeTransfer(Buffer.from(unfolded.replace(/[_\s]/g, '=20')), 'quoted-printable');
 }

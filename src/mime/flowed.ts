@@ -1,7 +1,4 @@
-/**
- * `format=flowed` (RFC 3676 §4): paragraphs put together again, quote marks kept, the stuffed space taken away.
- * `isSpaceDropped` is `delsp=yes`: the space before a soft break is not part of the text.
- */
+/** Joins the lines of `format=flowed` text to paragraphs (RFC 3676 §4). `isSpaceDropped`: the parameter `delsp=yes`. */
 export function joinFlowed(text: string, isSpaceDropped: boolean): string {
   const lines: string[] = [];
   let paragraph: string[] = [];
@@ -12,9 +9,9 @@ export function joinFlowed(text: string, isSpaceDropped: boolean): string {
     paragraph = [];
   };
   for (const line of text.split('\n')) {
-    const quotes = countQuotes(line);
+    const quotes = /^>*/.exec(line)?.[0].length ?? 0;
     const content = line.slice(line[quotes] === ' ' ? quotes + 1 : quotes);
-    // §4.3: the signature's separator is never part of a paragraph. §4.5: nor are lines of different depth of one.
+    // §4.3: the signature separator belongs to no paragraph. §4.5: a paragraph has one quote depth.
     const isSeparator = content === '-- ';
     if (quotes !== depth || isSeparator) endParagraph();
     depth = quotes;
@@ -24,10 +21,4 @@ export function joinFlowed(text: string, isSpaceDropped: boolean): string {
   }
   endParagraph();
   return lines.join('\n');
-}
-
-function countQuotes(line: string): number {
-  let quotes = 0;
-  while (line[quotes] === '>') quotes++;
-  return quotes;
 }

@@ -1,9 +1,6 @@
-/**
- * The tokens that structured header fields share: comments and quoted strings (RFC 5322 §3.2).
- * Guarantee: one pass, whatever is left open.
- */
+/** The tokens that structured header fields share: comments and quoted strings (RFC 5322 §3.2). Guarantee: one pass. */
 
-/** The place after the comment that opens at `start`, or -1 when it never closes. Comments nest. */
+/** The offset after the comment that opens at `start`; -1 if it never closes. Comments nest. */
 export function findCommentEnd(text: string, start: number): number {
   let depth = 0;
   for (let i = start; i < text.length; i++) {
@@ -15,7 +12,7 @@ export function findCommentEnd(text: string, start: number): number {
   return -1;
 }
 
-/** The place after the quoted string that opens at `start`, or -1 when it never closes. */
+/** The offset after the quoted string that opens at `start`; -1 if it never closes. */
 export function findQuoteEnd(text: string, start: number): number {
   for (let i = start + 1; i < text.length; i++) {
     if (text[i] === '\\') i++;
@@ -24,12 +21,12 @@ export function findQuoteEnd(text: string, start: number): number {
   return -1;
 }
 
-/** The content of a quoted string or comment: without its ends, without the backslashes of quoted pairs. */
+/** The content of a quoted string or comment, with quoted pairs resolved. */
 export function unquote(quoted: string): string {
   return quoted.slice(1, -1).replace(/\\(.)/gs, '$1');
 }
 
-/** Each comment becomes a space. One that never closes is no comment: nothing from there on is taken away. */
+/** Each comment becomes a space. A comment that never closes stays. */
 export function stripComments(text: string): string {
   let kept = '';
   let from = 0;
@@ -47,7 +44,7 @@ export function stripComments(text: string): string {
   return kept + text.slice(from);
 }
 
-/** Without spaces and tabs at its ends; other Unicode spaces are content (RFC 5322 §2.2.2). */
+/** Trims spaces and tabs only: other Unicode spaces are content (RFC 5322 §2.2.2). Not a regex: `/[ \t]+$/` takes quadratic time. */
 export function trimBlanks(text: string): string {
   let start = 0;
   let end = text.length;
@@ -56,6 +53,13 @@ export function trimBlanks(text: string): string {
   return text.slice(start, end);
 }
 
-function isBlank(code: number): boolean {
+/** The offset after the last byte between `start` and `end` that is neither space nor tab. */
+export function findBlankTail(bytes: Buffer, start: number, end: number): number {
+  let tail = end;
+  while (tail > start && isBlank(bytes[tail - 1])) tail--;
+  return tail;
+}
+
+export function isBlank(code: number | undefined): boolean {
   return code === 0x20 || code === 0x09;
 }

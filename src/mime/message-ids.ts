@@ -1,16 +1,14 @@
 /**
- * Message ids out of Message-ID, In-Reply-To and References (RFC 5322 §3.6.4), angle brackets kept.
- * The old syntax (§4.5.4) lets phrases and comments stand between them: those are skipped. Blanks inside the
- * brackets come from folding and are dropped. Where a value has no brackets at all, its words that hold an "@"
- * are ids whose brackets were forgotten, and get them.
- * Guarantee: one pass; every id is `<…>` without blanks or further brackets in it.
+ * Reads the ids of Message-ID, In-Reply-To and References (RFC 5322 §3.6.4). Phrases and comments between ids (§4.5.4) are skipped.
+ * Blanks inside the brackets come from folding and are dropped. If a value has no brackets at all, its words with an "@" are ids.
+ * Guarantee: one pass; every id is `<…>` without blanks or brackets inside.
  */
 import { findCommentEnd, findQuoteEnd, stripComments } from './lexical.ts';
 
-/** RFC 5322 §2.1.1: what fits on a line. */
+/** RFC 5322 §2.1.1: the longest line. */
 const maxLength = 998;
 
-/** `isAlone`: the field holds an id and nothing else, so that any single word is one. */
+/** `isAlone`: the field holds one id and nothing else, so a single word without "@" is an id too. */
 export function readMessageIds(value: string, { isAlone = false } = {}): string[] {
   const bracketed = findBracketed(value);
   if (bracketed.length > 0) return bracketed;
@@ -29,7 +27,7 @@ function findBracketed(value: string): string[] {
     if (character === '<') {
       const end = value.indexOf('>', i);
       if (end === -1) break;
-      // A bracket that was never closed is not the beginning of the id that follows it.
+      // `<lost <a@b>`: the id begins at the last bracket.
       const start = value.lastIndexOf('<', end);
       const id = value.slice(start + 1, end).replace(/\s+/g, '');
       if (id !== '' && fits(id)) ids.push(`<${id}>`);

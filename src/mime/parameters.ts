@@ -1,14 +1,14 @@
 /**
- * A value with parameters, as in Content-Type and Content-Disposition (RFC 2045 §5.1, RFC 2231).
- * Guarantee: one pass; a parameter may have any name; of repeated ones the first counts.
+ * Reads a value with parameters, as in Content-Type and Content-Disposition (RFC 2045 §5.1, RFC 2231).
+ * Guarantee: one pass; a parameter may have any name; the first of repeated parameters counts.
  */
 import { decodeCharset } from './charset.ts';
 import { findCommentEnd, findQuoteEnd, trimBlanks, unquote } from './lexical.ts';
 
 export interface Parameterized {
-  /** lower-cased */
+  /** In lower case. */
   value: string;
-  /** by lower-cased name */
+  /** By name in lower case. */
   parameters: Map<string, string>;
 }
 
@@ -37,7 +37,7 @@ export function readParameterized(text: string): Parameterized {
     sections.push({ number: Number(number ?? 0), isEncoded: number === undefined || star === '*', value });
     sectioned.set(base, sections);
   }
-  // The extended form is the better one where a sender gives both.
+  // If a sender gives both forms, the extended one has more characters.
   for (const [name, sections] of sectioned) {
     const joined = joinSections(sections);
     if (joined !== undefined) plain.set(name, joined);
@@ -45,7 +45,7 @@ export function readParameterized(text: string): Parameterized {
   return { value: readValue(first).toLowerCase(), parameters: plain };
 }
 
-/** Comments left out. In an unquoted value a parenthesis opens one only after a blank: `name=Invoice(1).pdf`. */
+/** Drops comments. In an unquoted value "(" opens a comment only after a blank: `name=Invoice(1).pdf`. */
 function splitAtSemicolons(text: string): string[] {
   const pieces: string[] = [];
   let piece = '';
@@ -86,7 +86,7 @@ function readValue(text: string): string {
   return end === -1 ? value.slice(1) : unquote(value.slice(0, end));
 }
 
-/** RFC 2231 §3 and §4: sections count from 0 without a gap; only those with a star are percent-encoded. */
+/** RFC 2231 §3 and §4: sections count from 0 without a gap; only sections with a star are percent-encoded. */
 function joinSections(sections: Section[]): string | undefined {
   const ordered = sections.toSorted((a, b) => a.number - b.number);
   const [first] = ordered;
@@ -94,7 +94,7 @@ function joinSections(sections: Section[]): string | undefined {
   const [, charset = '', start = first.value] =
     (first.isEncoded && /^([^']*)'[^']*'(.*)$/s.exec(first.value)) || [];
   let joined = '';
-  // One character may begin in one section and end in the next, so neighbours are decoded together.
+  // A character may begin in one section and end in the next, so adjacent sections are decoded together.
   let encoded = '';
   const flush = () => {
     joined += encoded && decodeCharset(decodePercent(encoded), charset);

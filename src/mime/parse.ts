@@ -1,8 +1,8 @@
 /**
- * What a message says, in the form that `message.received` tells it. The layout of the message is ours to find
- * (structure.ts), because postal-mime changes the bytes of attachments, loses parts and has no limits.
- * Guarantee: any bytes give an answer, in time linear in their number and within the limits below; what was left out
- * is named in `truncated`; every string is well-formed and holds no NUL.
+ * Parses a message to the fields of `message.received`. The MIME structure is read by our own code (structure.ts), because
+ * postal-mime changes the bytes of attachments, loses parts and has no limits.
+ * Guarantee: any bytes give a result, in linear time and within the limits below; `truncated` names what was left out; every
+ * string is well-formed and has no NUL.
  */
 import { type Address, readAddresses } from './address-list.ts';
 import { decodeBody, describeAttachment, type ParsedAttachment, sortParts } from './bodies.ts';
@@ -10,7 +10,7 @@ import { decodeCharset } from './charset.ts';
 import { readDate } from './date.ts';
 import { decodeLine } from './encoded-words.ts';
 import { joinFlowed } from './flowed.ts';
-import { type Field, gatherValues } from './headers.ts';
+import type { Field } from './headers.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { makePreview } from './preview.ts';
@@ -19,11 +19,11 @@ import { type Part, readStructure, type Structure } from './structure.ts';
 export type { ParsedAttachment } from './bodies.ts';
 
 export interface ParsedMessage {
-  /** ids keep their angle brackets */
+  /** All ids keep their angle brackets. */
   messageId: string | null;
   inReplyTo: string | null;
   references: string[];
-  /** ISO 8601 in UTC with milliseconds; null when absent or unreadable */
+  /** ISO 8601 in UTC with milliseconds; null if absent or unreadable. */
   date: string | null;
   from: Address | null;
   sender: Address | null;
@@ -35,12 +35,12 @@ export interface ParsedMessage {
   text: string | null;
   html: string | null;
   preview: string | null;
-  /** in order, repeats kept, unfolded, not decoded */
+  /** In order, with repeats, unfolded, not decoded. */
   headers: Field[];
-  /** the keyword of RFC 3834 §5, lower-cased */
+  /** The keyword of RFC 3834 §5, in lower case. */
   autoSubmitted: string | null;
   attachments: ParsedAttachment[];
-  /** names of what was left out, wholly or in part: keys of this object, or "body" */
+  /** What was left out, wholly or in part: keys of this object, or "body". */
   truncated: string[];
 }
 
@@ -49,30 +49,36 @@ const maxHeaderValue = 64 * 1024;
 const maxSubject = 16 * 1024;
 const maxAddresses = 1000;
 const maxReferences = 1000;
-/** Of each list of addresses or ids: lists of messages carry them too. */
+/** For each list of addresses or ids: the list of messages in the API repeats them. */
 const maxListBytes = 64 * 1024;
 const maxTextBytes = 512 * 1024;
-/** Bytes of all parts that are decoded for it: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
+/** Decoded for `maxTextBytes`: UTF-16 takes two bytes where UTF-8 takes one, ISO-2022-JP up to three. */
 const maxSourceBytes = 4 * maxTextBytes;
 
 export async function parseMessage(raw: Uint8Array): Promise<ParsedMessage> {
   const bytes = asBuffer(raw);
   const structure = readStructure(bytes);
-  const header = attempt(() => readHeader(structure), noHeader);
-  const body = attempt(() => readBody(bytes, structure), noBody);
+  const header = attempt(
+    () => readHeader(structure.root.fields, structure.hasWholeHeader),
+    () => readHeader([], false),
+  );
+  const body = attempt(
+    () => readBody(bytes, structure),
+    () => ({ text: null, html: null, preview: null, attachments: [], truncated: ['body'] }),
+  );
   return { ...header, ...body, truncated: [...header.truncated, ...body.truncated] };
 }
 
-/** Nothing is known to throw here. Should something, the mail must arrive all the same, and say what is missing. */
-function attempt<T>(read: () => T, otherwise: T): T {
+/** No input is known to throw. If one does, the mail must still arrive and say what is missing. */
+function attempt<T>(read: () => T, fallback: () => T): T {
   try {
     return read();
   } catch {
-    return otherwise;
+    return fallback();
   }
 }
 
-/** The decoded bytes of attachment `n`, counted as in `parseMessage`, or null when there is no such one. */
+/** The decoded attachment `n`, counted as in `parseMessage`. */
 export async function extractAttachment(
   raw: Uint8Array,
   n: number,
@@ -88,49 +94,16 @@ function asBuffer(raw: Uint8Array): Buffer {
   return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength);
 }
 
-const namesRead = [
-  'message-id',
-  'in-reply-to',
-  'references',
-  'date',
-  'from',
-  'sender',
-  'reply-to',
-  'to',
-  'cc',
-  'bcc',
-  'subject',
-  'auto-submitted',
-] as const;
-
 type Body = Pick<ParsedMessage, 'text' | 'html' | 'preview' | 'attachments' | 'truncated'>;
 type Header = Omit<ParsedMessage, Exclude<keyof Body, 'truncated'>>;
 
-const noHeader: Header = {
-  messageId: null,
-  inReplyTo: null,
-  references: [],
-  date: null,
-  from: null,
-  sender: null,
-  replyTo: [],
-  to: [],
-  cc: [],
-  bcc: [],
-  subject: null,
-  headers: [],
-  autoSubmitted: null,
-  truncated: ['headers'],
-};
-const noBody: Body = { text: null, html: null, preview: null, attachments: [], truncated: ['body'] };
-
-function readHeader({ root, hasWholeHeader }: Structure): Header {
+function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   const truncated: string[] = [];
-  const values = gatherValues(root.fields, namesRead);
-  const all = (name: (typeof namesRead)[number]) => values.get(name) ?? [];
-  // Only one is allowed (RFC 5322 §3.6). Of several the first counts, as for postal-mime and most programs.
-  const first = (name: (typeof namesRead)[number]) => all(name)[0] ?? '';
-  const many = (key: string, name: (typeof namesRead)[number]) => {
+  const byName = Map.groupBy(fields, ({ name }) => name.toLowerCase());
+  const all = (name: string) => byName.get(name)?.map(({ value }) => value) ?? [];
+  // RFC 5322 §3.6 allows one. Of several the first counts, as in most programs.
+  const first = (name: string) => all(name)[0] ?? '';
+  const many = (key: string, name: string) => {
     const { addresses, isCut } = readAddresses(all(name).join(','), maxAddresses);
     const kept = cutList(addresses, (one) => `${one.name ?? ''}${one.address}`);
     if (isCut || kept.length < addresses.length) truncated.push(key);
@@ -140,8 +113,9 @@ function readHeader({ root, hasWholeHeader }: Structure): Header {
   const named = readMessageIds(first('references'));
   const references = cutList(named.slice(0, maxReferences), (id) => id);
   const subject = all('subject')[0];
-  const headers = listHeaders(root.fields);
-  if (!headers.isComplete || !hasWholeHeader) truncated.push('headers');
+  const headers = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutValue(value) }));
+  const isListed = headers.every(({ value }, i) => value.length === fields[i]?.value.length);
+  if (!isWhole || !isListed || fields.length > maxHeaders) truncated.push('headers');
   if (references.length < named.length) truncated.push('references');
   if (subject !== undefined && subject.length > maxSubject) truncated.push('subject');
   return {
@@ -156,7 +130,7 @@ function readHeader({ root, hasWholeHeader }: Structure): Header {
     cc: many('cc', 'cc'),
     bcc: many('bcc', 'bcc'),
     subject: subject === undefined ? null : decodeLine(subject.slice(0, maxSubject)),
-    headers: headers.listed,
+    headers,
     autoSubmitted: readKeyword(first('auto-submitted')),
     truncated,
   };
@@ -171,13 +145,7 @@ function cutList<T>(list: readonly T[], textOf: (one: T) => string): T[] {
   return list.slice(0, end === -1 ? undefined : end);
 }
 
-function listHeaders(fields: readonly Field[]) {
-  const listed = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutUnits(value) }));
-  const isWhole = listed.every(({ value }, i) => value.length === fields[i]?.value.length);
-  return { listed, isComplete: isWhole && fields.length <= maxHeaders };
-}
-
-function cutUnits(value: string): string {
+function cutValue(value: string): string {
   return value.length <= maxHeaderValue ? value : value.slice(0, maxHeaderValue).toWellFormed();
 }
 
@@ -197,14 +165,12 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
     text: text.joined,
     html: html.joined,
     preview: makePreview(text.joined, html.joined),
-    attachments: parts.attachments.map((part, place) =>
-      describeAttachment(part, decodeBody(raw, part), place),
-    ),
+    attachments: parts.attachments.map((part, n) => describeAttachment(part, decodeBody(raw, part), n)),
     truncated,
   };
 }
 
-/** Each part begins on a line of its own. Null when there is none, or none that has a body. */
+/** Each part begins on a new line. Null: no part has a body. */
 function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null; isCut: boolean } {
   const texts: string[] = [];
   let size = 0;
@@ -236,7 +202,7 @@ function readText(source: Buffer, part: Part): string {
   return isFlowed ? joinFlowed(text, parameters.get('delsp')?.toLowerCase() === 'yes') : text;
 }
 
-/** At most `max` bytes that do not end within a character. */
+/** At most `max` bytes, without a partial character at the end. */
 function cutUtf8(bytes: Buffer, max: number): Buffer {
   if (bytes.length <= max) return bytes;
   let end = max;

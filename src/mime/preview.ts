@@ -1,6 +1,6 @@
 /**
- * The first characters of a message, for a list. Of HTML, what stands between the tags.
- * Guarantee: one pass over no more than the first 256 KiB. It is for reading, and not safe to use as HTML.
+ * The first characters of a message, for a list: of its text, else of its HTML without tags.
+ * Guarantee: one pass over at most 256 KiB. The result is plain text and not safe to use as HTML.
  */
 const maxCharacters = 200;
 const maxRead = 256 * 1024;
@@ -11,7 +11,7 @@ export function makePreview(text: string | null, html: string | null): string | 
 
 function shorten(text: string): string {
   const collapsed = text.trimStart().slice(0, maxRead).replace(/\s+/g, ' ').trimEnd();
-  // Twice as many units hold that many characters for certain.
+  // A character has at most two UTF-16 units.
   return [...collapsed.slice(0, 2 * maxCharacters)].slice(0, maxCharacters).join('').trimEnd().toWellFormed();
 }
 
@@ -37,7 +37,7 @@ function stripTags(html: string): string {
   return decodeEntities(kept.join(''));
 }
 
-/** The place after the tag, comment or hidden element that begins here, or -1 when it never ends. */
+/** The offset after the tag, comment or hidden element that begins at `open`; -1 if it never ends. */
 function findMarkupEnd(html: string, open: number, start: string): number {
   if (start.startsWith('<!--')) return after(html, '-->', open + 4);
   if (!/^<[a-z/!?]/i.test(start)) return open + 1;

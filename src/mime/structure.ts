@@ -1,9 +1,10 @@
 /**
- * Where the parts of a message begin and end (RFC 2046 §5.1), and what their headers say. Nothing is decoded.
- * Guarantee: one pass over any bytes. Parts past the limit are left out, a multipart that lies too deep is kept
- * whole as a part without children, and `isComplete` says so.
+ * Finds where the parts of a message begin and end (RFC 2046 §5.1), and reads their headers. Decodes nothing.
+ * Guarantee: one pass over any bytes. Parts above the limit are left out and a multipart that is nested too deep gets no children;
+ * then `isComplete` is false.
  */
 import { cutAtLine, type Field, readFields } from './headers.ts';
+import { findBlankTail } from './lexical.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
 
 export interface Part {
@@ -12,9 +13,9 @@ export interface Part {
   fields: Field[];
   contentType: Parameterized;
   disposition: Parameterized | null;
-  /** a multipart whose delimiter was seen: its children are its content */
+  /** A multipart with at least one delimiter: its children are its content. */
   isContainer: boolean;
-  /** false when the header runs to the end of the part (RFC 5322 §3.5: the body is optional) */
+  /** False: the header goes on to the end of the part (RFC 5322 §3.5: the body is optional). */
   hasBody: boolean;
   bodyStart: number;
   bodyEnd: number;
@@ -26,23 +27,24 @@ export interface Structure {
   hasWholeHeader: boolean;
 }
 
-/** Messages within are not entered, so that real mail stays far below either. */
+/** Real mail stays far below, because embedded messages are not parsed. */
 const maxParts = 500;
 const maxDepth = 20;
-/** Past these a header is not read: of the message itself (Postfix takes 100 KiB), of each part. */
+/** Only so much of a header is read. Postfix accepts 100 KiB. */
 const maxHeaderBytes = 512 * 1024;
 const maxPartHeaderBytes = 64 * 1024;
 const maxFields = 20_000;
-/** RFC 6838 §4.2: 127 characters on either side of the slash. */
+/** RFC 6838 §4.2: 127 characters on each side of the slash. */
 const maxContentType = 255;
 
-interface Open {
+interface OpenMultipart {
   part: Part;
   boundary: Buffer;
 }
 
 interface Delimiter {
   part: Part;
+  /** Its index in the list of open multiparts. */
   level: number;
   isClose: boolean;
 }
@@ -54,7 +56,7 @@ const hyphen = 0x2d;
 
 export function readStructure(raw: Buffer): Structure {
   const root = makePart(null, 0);
-  const open: Open[] = [];
+  const open: OpenMultipart[] = [];
   const multiparts: Part[] = [];
   let current: Part | null = root;
   let isInHeader = true;
@@ -104,7 +106,7 @@ export function readStructure(raw: Buffer): Structure {
 
   if (isInHeader && current) endHeader(current, raw.length, raw.length, false);
   endParts(open, current, raw.length);
-  // Without one delimiter there are no parts, and what is there is shown as it is.
+  // A multipart without a delimiter has no parts: its body is shown as plain text.
   for (const part of multiparts) if (!part.isContainer) part.contentType = plainText;
   return {
     root,
@@ -127,7 +129,7 @@ function makePart(parent: Part | null, start: number): Part {
   };
 }
 
-/** A block in which no line is a field is no header: the empty line was forgotten, and all of it is body. */
+/** If no line is a field, the sender forgot the empty line: the whole block is body. */
 function readPartHeader(
   raw: Buffer,
   part: Part,
@@ -147,16 +149,16 @@ function readPartHeader(
   part.disposition = disposition === undefined ? null : readParameterized(disposition);
 }
 
-/** Of the first field of that name. */
+/** The value of the first field of that name. */
 export function findValue(part: Part, name: string): string | undefined {
   return part.fields.find((field) => field.name.toLowerCase() === name)?.value;
 }
 
-/** The first one counts. RFC 2045 §5.2: none, or one that cannot be read, is plain text. */
+/** RFC 2045 §5.2: a missing or unreadable type is plain text. */
 function readContentType(part: Part): Parameterized {
   const field = findValue(part, 'content-type');
   if (field === undefined) {
-    // RFC 2046 §5.1.5
+    // RFC 2046 §5.1.5: the default type inside a digest.
     const isInDigest = part.parent?.contentType.value === 'multipart/digest';
     return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
   }
@@ -173,15 +175,19 @@ function readBoundary(part: Part): Buffer | undefined {
   return value.startsWith('multipart/') && boundary ? Buffer.from(boundary) : undefined;
 }
 
-/** The open multipart that this line belongs to, if any. The innermost is asked first; an outer one ends all within. */
-function findDelimiter(raw: Buffer, line: number, lineEnd: number, open: readonly Open[]): Delimiter | null {
+/** The open multipart whose delimiter this line is. The innermost is tried first; a delimiter of an outer one ends all inside it. */
+function findDelimiter(
+  raw: Buffer,
+  line: number,
+  lineEnd: number,
+  open: readonly OpenMultipart[],
+): Delimiter | null {
   if (raw[line] !== hyphen || raw[line + 1] !== hyphen) return null;
-  // RFC 2046 §5.1.1: blanks after the delimiter are padding.
-  let end = lineEnd;
-  while (end > line && (raw[end - 1] === 0x20 || raw[end - 1] === 0x09)) end--;
+  // RFC 2046 §5.1.1: blanks after a delimiter are ignored.
+  const end = findBlankTail(raw, line, lineEnd);
   const length = end - line - 2;
   for (let level = open.length - 1; level >= 0; level--) {
-    const { part, boundary } = open[level] as Open;
+    const { part, boundary } = open[level] as OpenMultipart;
     const isClose = length === boundary.length + 2 && raw[end - 1] === hyphen && raw[end - 2] === hyphen;
     if (!isClose && length !== boundary.length) continue;
     if (raw[line + 2] !== boundary[0]) continue;
@@ -190,13 +196,13 @@ function findDelimiter(raw: Buffer, line: number, lineEnd: number, open: readonl
   return null;
 }
 
-/** RFC 2046 §5.1.1: the line break before a delimiter belongs to it, not to the part. */
+/** RFC 2046 §5.1.1: the line break before a delimiter belongs to the delimiter. */
 function endBefore(raw: Buffer, line: number): number {
   const isCrLf = raw[line - 2] === carriageReturn;
   return line === 0 ? 0 : line - (isCrLf ? 2 : 1);
 }
 
-function endParts(open: readonly Open[], current: Part | null, end: number): void {
+function endParts(open: readonly OpenMultipart[], current: Part | null, end: number): void {
   for (const { part } of open) part.bodyEnd = Math.max(part.bodyStart, end);
   if (current) current.bodyEnd = Math.max(current.bodyStart, end);
 }

@@ -1,8 +1,8 @@
 /**
- * Content-Transfer-Encoding undone (RFC 2045 §6): the bytes that the sender put in, line ends as they came.
- * Guarantee: one pass, never longer than what is encoded. An encoding that nobody knows is taken for none:
- * "8-bit" and "utf-8" are seen there, and their bytes are what they are.
+ * Decodes Content-Transfer-Encoding (RFC 2045 §6); line ends stay as they are. An unknown encoding means no encoding: senders write
+ * "8-bit" and "utf-8". Guarantee: one pass; the result is never longer than the input.
  */
+import { findBlankTail } from './lexical.ts';
 
 export function decodeTransfer(bytes: Buffer, encoding: string): Buffer {
   if (encoding === 'base64') return decodeBase64(bytes);
@@ -16,8 +16,8 @@ const sextets = new Int8Array(256).fill(-1);
 });
 
 /**
- * §6.8: what is not of the alphabet is skipped. After padding a new unit may begin: some programs pad each line.
- * Not Buffer's own decoder, which takes "-" and "_" for data and loses its place after padding.
+ * §6.8: other characters are skipped. After padding the decoding starts again, because some programs pad each line.
+ * Buffer's own decoder reads "-" and "_" as data and fails after padding.
  */
 function decodeBase64(bytes: Buffer): Buffer {
   const decoded = Buffer.allocUnsafe(Math.floor((bytes.length * 3) / 4));
@@ -51,7 +51,8 @@ function decodeQuotedPrintable(bytes: Buffer): Buffer {
     let feed = start;
     while (feed < bytes.length && bytes[feed] !== lineFeed) feed++;
     const lineEnd = feed > start && bytes[feed - 1] === carriageReturn ? feed - 1 : feed;
-    const end = findContentEnd(bytes, start, lineEnd);
+    // §6.7 rule 3: blanks at the end of a line were added in transit.
+    const end = findBlankTail(bytes, start, lineEnd);
     const isSoftBreak = end > start && bytes[end - 1] === equals;
     for (let i = start; i < (isSoftBreak ? end - 1 : end); i++) {
       const escaped = bytes[i] === equals && i + 2 < end ? readHex(bytes[i + 1], bytes[i + 2]) : -1;
@@ -65,14 +66,7 @@ function decodeQuotedPrintable(bytes: Buffer): Buffer {
   return decoded.subarray(0, length);
 }
 
-/** §6.7 rule 3: blanks at the end of a line were added on the way. */
-function findContentEnd(bytes: Buffer, start: number, lineEnd: number): number {
-  let end = lineEnd;
-  while (end > start && (bytes[end - 1] === 0x20 || bytes[end - 1] === 0x09)) end--;
-  return end;
-}
-
-/** The byte that two hexadecimal digits stand for, or -1. Lower case is the sender's fault, and read. */
+/** -1: not two hexadecimal digits. Lower case is allowed: senders write it. */
 function readHex(high = 0, low = 0): number {
   const value = readDigit(high) * 16 + readDigit(low);
   return value < 256 ? value : -1;
