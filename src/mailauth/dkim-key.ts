@@ -28,7 +28,7 @@ export function readKey(
   records: readonly string[],
   wanted: { type: KeyType; hash: string },
 ): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
-  // Other TXT records may stand at the same name.
+  // The name may have other TXT records too.
   const found = records.map(readCached).find((key) => key?.type === wanted.type);
   if (!found?.isForMail) return 'permerror';
   if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';

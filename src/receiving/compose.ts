@@ -27,26 +27,13 @@ export function composeMessage(parts: MessageParts): Message {
       ? { id: identity.spamId, kind: 'spam' }
       : { id: identity.inboxId, kind: 'inbox' },
     source: parts.source,
-    messageId: parsed.messageId,
-    inReplyTo: parsed.inReplyTo,
-    references: parsed.references,
     threadId: parts.threadId,
-    date: parsed.date,
     receivedAt: parts.receivedAt.toISOString(),
     size: parts.size,
-    from: parsed.from,
-    sender: parsed.sender,
-    replyTo: parsed.replyTo,
-    to: parsed.to,
-    cc: parsed.cc,
-    bcc: parsed.bcc,
     recipient: envelope.rcptTo[0] ?? null,
     tag: parts.tag,
-    subject: parsed.subject,
-    text: parsed.text,
-    html: parsed.html,
-    preview: parsed.preview,
-    headers: parsed.headers,
+    ...parsed,
+    attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
     envelope,
     authentication: {
       ...authentication,
@@ -54,9 +41,6 @@ export function composeMessage(parts: MessageParts): Message {
       dkim: authentication.dkim.map((signature) => ({ ...signature, reason: null })),
       dmarc: { ...authentication.dmarc, reason: null },
     },
-    autoSubmitted: parsed.autoSubmitted,
-    attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
-    truncated: parsed.truncated,
   };
 }
 

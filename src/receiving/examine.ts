@@ -26,7 +26,7 @@ export interface Examination {
 
 type ExtractedAttachment = { meta: ParsedAttachment; content: Uint8Array } | null;
 
-/** A job for the worker (examine-worker.ts). The worker computes only; DNS queries are made in this thread. */
+/** A job for the worker (examine-worker.ts). The worker computes only; DNS queries are made by its caller. */
 export type ExamineJob =
   | { kind: 'parse'; raw: Uint8Array }
   | { kind: 'verify'; raw: Uint8Array; keys: Keys }
@@ -144,20 +144,13 @@ function makeExamineWorker(timeoutMs: number) {
 
   async function run(job: ExamineJob): Promise<ExamineResult> {
     await slot.take('');
+    clearTimeout(idleTimer);
+    let timer: NodeJS.Timeout | undefined;
     try {
       if (isStopped) throw new Stopped();
-      return await post(job);
-    } finally {
-      slot.release('');
-    }
-  }
-
-  async function post(job: ExamineJob): Promise<ExamineResult> {
-    clearTimeout(idleTimer);
-    worker ??= start();
-    const used = worker;
-    const timer = setTimeout(() => abandon(used, new Error('The worker took too long')), timeoutMs);
-    try {
+      worker ??= start();
+      const used = worker;
+      timer = setTimeout(() => abandon(used, new Error('The worker took too long')), timeoutMs);
       return await new Promise((resolve, reject) => {
         current = { worker: used, resolve, reject };
         if (job.kind === 'extract') used.postMessage(job, [job.raw.buffer as ArrayBuffer]);
@@ -167,6 +160,7 @@ function makeExamineWorker(timeoutMs: number) {
       clearTimeout(timer);
       current = undefined;
       if (!isStopped) idleTimer = setTimeout(end, idleMs).unref();
+      slot.release('');
     }
   }
 

@@ -43,7 +43,7 @@ interface RecipientKeys {
 }
 
 function listKeys(address: string): RecipientKeys | undefined {
-  // A catch-all domain accepts any local part, so line breaks and NUL are refused here.
+  // A catch-all domain accepts any local part, so line breaks and NUL must be refused.
   if (address.length > maxAddressLength || /\p{Cc}|\p{Zl}|\p{Zp}/u.test(address)) return undefined;
   const at = address.lastIndexOf('@');
   const read = readAddressOrDomain(address.slice(at + 1));

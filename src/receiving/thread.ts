@@ -3,12 +3,7 @@
  * the form of a UUID, because a Message-ID may have any length.
  */
 import { createHash } from 'node:crypto';
-
-interface Ids {
-  messageId: string | null;
-  inReplyTo: string | null;
-  references: readonly string[];
-}
+import type { ParsedMessage } from '../mime/parse.ts';
 
 /** The root and the nearest ancestors: more are not needed to find the thread. */
 const maxAncestors = 20;
@@ -20,7 +15,7 @@ const maxAncestors = 20;
 export function readThread(
   identityId: string,
   id: string,
-  { messageId, inReplyTo, references }: Ids,
+  { messageId, inReplyTo, references }: Pick<ParsedMessage, 'messageId' | 'inReplyTo' | 'references'>,
 ): { threadId: string; ancestors: string[] } {
   const named = [...references, ...(inReplyTo === null ? [] : [inReplyTo])];
   const root = named[0] ?? messageId;

@@ -5,14 +5,11 @@
  */
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
-import type { Log } from '../lib/log.ts';
 import { MovableTimer } from '../lib/movable-timer.ts';
 import type { Certificate } from '../net/certificate.ts';
 import { type Budget, DataReader } from './data.ts';
-import type { SmtpLimits } from './limits.ts';
-import type { SmtpMetrics } from './metrics.ts';
 import { formatReply, type Refusal, type Reply, reply } from './reply.ts';
-import { type MailTransaction, type RecipientDecision, Session, tooBig, tryLater } from './session.ts';
+import { type MailTransaction, Session, type SessionParts, tooBig, tryLater } from './session.ts';
 
 export interface ReceivedMail<Route = unknown> extends MailTransaction<Route> {
   /** The bytes that the client sent, with only the dot-stuffing undone. */
@@ -25,15 +22,11 @@ export interface ReceivedMail<Route = unknown> extends MailTransaction<Route> {
 /** `accepted`: the message is committed. */
 export type MessageDecision = { accepted: true; id: string } | { accepted: false; refusal: Refusal };
 
-export interface ConnectionParts<Route> {
-  mailHost: string;
-  limits: SmtpLimits;
+export interface ConnectionParts<Route> extends SessionParts<Route> {
   certificate: Certificate;
   budget: Budget;
-  route(address: string): Promise<RecipientDecision<Route>>;
+  /** Must resolve with `accepted` only after the commit: the client gets its 250 at once. */
   accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
-  log: Log;
-  metrics?: SmtpMetrics | undefined;
 }
 
 /** `waiting`: for `route`, `accept` or a certificate. `closing`: for the client to read the last reply. */
@@ -72,7 +65,7 @@ export class Connection<Route> {
   #replies = '';
 
   readonly #timer = new MovableTimer(() => this.#expire());
-  #inputEnded = false;
+  #hasInputEnded = false;
   #isStopping = false;
   #isGone = false;
   /** `route`, `accept` or the certificate has not answered yet; the answer may come after the socket closed. */
@@ -82,7 +75,7 @@ export class Connection<Route> {
   constructor(socket: Socket, remoteIp: string, parts: ConnectionParts<Route>, ended: () => void) {
     this.#parts = parts;
     this.#remoteIp = remoteIp;
-    this.#session = new Session({ ...parts, remoteIp });
+    this.#session = new Session(parts, remoteIp);
     this.#ended = ended;
     this.#plain = socket;
     this.#socket = socket;
@@ -117,7 +110,7 @@ export class Connection<Route> {
 
   /** The client sends no more, but may still read replies. */
   #onEnd = (): void => {
-    this.#inputEnded = true;
+    this.#hasInputEnded = true;
     this.#advance();
   };
 
@@ -146,7 +139,7 @@ export class Connection<Route> {
     // RFC 2920 §3.2: the replies to pipelined commands leave together, so none while an answer is awaited.
     if (this.#phase === 'waiting') return;
     this.#flush();
-    if (this.#inputEnded) this.#close();
+    if (this.#hasInputEnded) this.#close();
   }
 
   /** An exception here is a bug of ours: it must end this connection only, not the process. */
@@ -241,7 +234,7 @@ export class Connection<Route> {
     const answer = await this.#accept(mail);
     reader.release();
     metrics?.messageAnswered(answer.status);
-    if (this.#isGone || this.#inputEnded) {
+    if (this.#isGone || this.#hasInputEnded) {
       const { status, text } = answer;
       const fields = { remoteIp: mail.remoteIp, status, answer: text };
       log.info(fields, 'The client closed its side before the reply to its message was ready');

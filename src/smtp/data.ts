@@ -6,17 +6,13 @@ import { allocateShared, largeBytes } from '../lib/shared-bytes.ts';
 
 /** A memory limit that connections share: a client's budget is a part of the budget of all (`whole`). */
 export class Budget {
-  readonly #limit: number;
+  readonly limit: number;
   readonly #whole: Budget | null;
   #used = 0;
 
   constructor(limit: number, whole: Budget | null = null) {
-    this.#limit = limit;
+    this.limit = limit;
     this.#whole = whole;
-  }
-
-  get limit(): number {
-    return this.#limit;
   }
 
   get used(): number {
@@ -24,7 +20,7 @@ export class Budget {
   }
 
   take(bytes: number): boolean {
-    if (this.#used + bytes > this.#limit || this.#whole?.take(bytes) === false) return false;
+    if (this.#used + bytes > this.limit || this.#whole?.take(bytes) === false) return false;
     this.#used += bytes;
     return true;
   }
@@ -51,7 +47,7 @@ export class DataReader {
   readonly #budget: Budget;
   /** Starts with a CRLF that nobody sent: a dot at the very start is at the start of a line too. */
   #kept: Buffer = nothing;
-  /** Bytes taken from the budget. */
+  /** Bytes taken from the budget. Not `#kept.length`: a buffer that was transferred to a worker has length 0. */
   #reserved = 0;
   #length = 0;
   /** The end of the last chunk, if it may be the beginning of CRLF ".". */

@@ -57,7 +57,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
       const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
-      // From here on a 250 is safe: `acceptMail` has committed the message. Without an id, every identity was deleted meanwhile.
+      // Now a 250 is safe: `acceptMail` has committed the message. No id: every identity was deleted since RCPT.
       return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
     } catch (error) {
       const refusal = refusalFor(error);

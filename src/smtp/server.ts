@@ -6,30 +6,18 @@
  * of 100 ms before the greeting.
  */
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
-import type { Log } from '../lib/log.ts';
 import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
-import { Connection, type MessageDecision, type ReceivedMail } from './connection.ts';
+import { Connection, type ConnectionParts } from './connection.ts';
 import { Budget } from './data.ts';
-import type { SmtpLimits } from './limits.ts';
-import type { SmtpMetrics } from './metrics.ts';
-import type { RecipientDecision } from './session.ts';
 
-export interface SmtpParts<Route = unknown> {
+export interface SmtpParts<Route = unknown> extends Omit<ConnectionParts<Route>, 'certificate' | 'budget'> {
   host: string;
   /** 0: any free port. */
   port: number;
-  /** The host name that the server announces. */
-  mailHost: string;
   /** Null: a self-signed certificate, made at start. */
   tls: CertificateFiles | null;
-  limits: SmtpLimits;
-  route(address: string): Promise<RecipientDecision<Route>>;
-  /** Must resolve with `accepted` only after the commit: the client gets its 250 at once. */
-  accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
-  log: Log;
-  metrics?: SmtpMetrics;
   /** The shortest time between two checks of the certificate files. */
   certificateRecheckMs?: number;
   /** How long `stop` waits for messages that are being sent or accepted. */

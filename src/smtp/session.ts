@@ -29,10 +29,10 @@ export interface MailTransaction<Route> {
 }
 
 export interface SessionParts<Route> {
+  /** The host name that the server announces. */
   mailHost: string;
   limits: SmtpLimits;
   route(address: string): Promise<RecipientDecision<Route>>;
-  remoteIp: string;
   log: Log;
   metrics?: SmtpMetrics | undefined;
 }
@@ -57,6 +57,7 @@ const maxRecipientRounds = 10;
 
 export class Session<Route> {
   readonly #parts: SessionParts<Route>;
+  readonly #remoteIp: string;
   #helo: string | null = null;
   #isSecure = false;
   #transaction: MailTransaction<Route> | null = null;
@@ -66,8 +67,9 @@ export class Session<Route> {
   #idleCount = 0;
   #recipientCount = 0;
 
-  constructor(parts: SessionParts<Route>) {
+  constructor(parts: SessionParts<Route>, remoteIp: string) {
     this.#parts = parts;
+    this.#remoteIp = remoteIp;
   }
 
   /** The name that the client gave with EHLO or HELO. */
@@ -102,7 +104,7 @@ export class Session<Route> {
     if (answer.status < 500) return answer;
     this.#errorCount += 1;
     if (this.#errorCount < this.#parts.limits.maxErrors || answer.next === 'close') return answer;
-    return this.#disconnect('Too many errors');
+    return this.#closingReply('Too many errors');
   }
 
   messageAccepted(): void {
@@ -112,14 +114,14 @@ export class Session<Route> {
   }
 
   /** 421 and not 5xx: an honest client must keep its mail and try again. */
-  #disconnect(reason: string): Reply {
+  #closingReply(reason: string): Reply {
     return reply(421, '4.7.0', `${this.#parts.mailHost} ${reason}; closing the connection`, 'close');
   }
 
   #decide({ verb, argument }: Command): Reply | Promise<Reply> {
     if (idleCommands.has(verb)) {
       this.#idleCount += 1;
-      if (this.#idleCount > maxIdleCommands) return this.#disconnect('Too many commands without mail');
+      if (this.#idleCount > maxIdleCommands) return this.#closingReply('Too many commands without mail');
     }
     if (unsupportedCommands.has(verb)) return reply(502, '5.5.1', 'This command is not supported');
     if (httpMethods.has(verb)) return reply(554, '5.5.1', 'This server speaks SMTP, not HTTP', 'close');
@@ -215,7 +217,7 @@ export class Session<Route> {
     if (this.#helo === null) return greetFirst;
     this.#recipientCount += 1;
     if (this.#recipientCount > maxRecipientRounds * limits.maxRecipients) {
-      return this.#disconnect('Too many recipients without mail');
+      return this.#closingReply('Too many recipients without mail');
     }
     const transaction = this.#transaction;
     if (!transaction) return reply(503, '5.5.1', 'Send MAIL first');
@@ -240,7 +242,7 @@ export class Session<Route> {
   }
 
   async #route(address: string, transaction: MailTransaction<Route>): Promise<Reply> {
-    const { route, log, remoteIp } = this.#parts;
+    const { route, log } = this.#parts;
     try {
       const decision = await route(address);
       if (!decision.accepted) return decision.refusal;
@@ -248,7 +250,7 @@ export class Session<Route> {
       this.#accepted.add(address.toLowerCase());
       return recipientOk;
     } catch (err) {
-      log.error({ err, remoteIp }, 'The lookup of a recipient failed; the client got 451');
+      log.error({ err, remoteIp: this.#remoteIp }, 'The lookup of a recipient failed; the client got 451');
       return tryLater;
     }
   }
