@@ -1,4 +1,4 @@
-/** The only way in for mail: what is committed, counted and announced, and who gets mail whose identity is gone meanwhile. */
+/** acceptMail: what is committed, counted and announced, and who gets the mail of an identity that was just deleted. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -20,7 +20,7 @@ const examiner = makeExaminer({
 });
 after(() => examiner.stop());
 
-/** A fresh set of parts, and what was counted and done with them, in order. */
+/** New parts, with a list of what was counted and woken, in order. */
 function makeParts() {
   const done: string[] = [];
   const metrics = makeMetrics();
@@ -56,7 +56,7 @@ async function routeAll(parts: AcceptParts, ...addresses: string[]): Promise<Rou
   return routes.map((route) => (typeof route === 'string' ? assert.fail(route) : route));
 }
 
-/** Whose the messages with these ids are. */
+/** The identities of the messages with these ids. */
 async function identitiesOf(messageIds: string[]): Promise<string[]> {
   const rows = await sql<{ id: string; identityId: string }[]>`
     select id, identity_id as "identityId" from messages where id = any (${messageIds}::uuid[])`;
@@ -83,7 +83,7 @@ describe('a message', () => {
     assert.deepEqual(await counted(), { 'api recorded': 1 });
   });
 
-  test('that the caller rolls back is not there, not counted and not announced', async () => {
+  test('that the caller rolls back is not stored, not counted and not announced', async () => {
     const { parts, done, counted } = makeParts();
     const address = `a@${newDomain()}`;
     const id = await makeIdentity(address);
@@ -118,7 +118,7 @@ describe('a message', () => {
   });
 });
 
-describe('an identity that is deleted after it was routed to', () => {
+describe('an identity that is deleted after routing', () => {
   /** Routes to these addresses, then deletes the identity. */
   const routeThenDelete =
     (parts: AcceptParts, id: string, ...addresses: string[]) =>
@@ -128,7 +128,7 @@ describe('an identity that is deleted after it was routed to', () => {
       return routed;
     };
 
-  test('leaves its mail to the domain that takes all its mail', async () => {
+  test('leaves its mail to the catch-all domain', async () => {
     const { parts, done, counted } = makeParts();
     const domain = newDomain();
     const all = await makeIdentity(domain, { incoming_domain: true });
@@ -139,7 +139,7 @@ describe('an identity that is deleted after it was routed to', () => {
     assert.deepEqual(await counted(), { 'api gone': 1, 'api recorded': 1 });
   });
 
-  test('takes nothing from the others, of one message in one transaction', async () => {
+  test('does not affect the other identities of the same message', async () => {
     const { parts } = makeParts();
     const domain = newDomain();
     const all = await makeIdentity(domain, { incoming_domain: true });
@@ -152,7 +152,7 @@ describe('an identity that is deleted after it was routed to', () => {
     assert.equal(commits, 1);
   });
 
-  test("leaves nothing to another owner's, where the mail is for one owner", async () => {
+  test('leaves nothing to another owner if the mail is for one owner', async () => {
     const { parts, done } = makeParts();
     const domain = newDomain();
     const stranger = await service.makeUser();

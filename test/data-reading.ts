@@ -1,7 +1,7 @@
-/** What the tests of SMTP data share: a wire cut into pieces, and what a reader makes of them. */
+/** Shared by the tests of SMTP data: cuts a wire into chunks and reads them. */
 import { Budget, DataReader } from '../src/smtp/data.ts';
 
-/** In pieces of these lengths, over and over. */
+/** Cuts into chunks of these lengths, repeated. */
 export function split(bytes: Buffer, lengths: number[]): Buffer[] {
   const pieces: Buffer[] = [];
   let at = 0;
@@ -25,7 +25,7 @@ export function read(pieces: Buffer[], maxBytes = 1_000_000) {
   return { raw: null, after: null, reader, budget };
 }
 
-/** What a message becomes on the wire ends in a line end, so one without gets it. */
+/** On the wire every message ends with a line end. */
 export function withLineEnd(raw: Buffer): Buffer {
   return raw.length === 0 || raw.toString('latin1').endsWith('\r\n')
     ? raw

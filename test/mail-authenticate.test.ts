@@ -6,7 +6,7 @@ import { makeAuthenticate } from '../src/mailauth/authenticate.ts';
 import { startDns } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 
-test('a message of which DNS knows nothing: the shape of the sample event', async () => {
+test('a message without any DNS records: the shape of the sample event', async () => {
   assert.deepEqual(await check(plain), {
     spf: { result: 'none', domain: null },
     dkim: [],
@@ -28,7 +28,7 @@ describe('ARC', () => {
   };
   beforeEach(() => publish(rsa.publicKey, { domain: 'list.example', selector: 'arc' }));
 
-  test('pass, by one and by two', async () => {
+  test('pass, with one set and with two', async () => {
     const once = await seal(plain);
     assert.match(once, /^ARC-Seal: i=1;/m);
     assert.deepEqual((await check(once)).arc, { result: 'pass' });
@@ -44,7 +44,7 @@ describe('ARC', () => {
     ['a field twice', (sealed) => `${/^ARC-Seal:(?:.|\r\n[ \t])*\r\n/m.exec(sealed)?.[0]}${sealed}`],
     ['a number that is missing', (sealed) => sealed.replaceAll(/^(ARC-[\w-]+:\s+i=)1/gm, '$12')],
     ['a number beyond the last', (sealed) => sealed.replaceAll(/^(ARC-[\w-]+:\s+i=)1/gm, '$151')],
-    ['a verdict that the first cannot have', (sealed) => sealed.replace('cv=none', 'cv=pass')],
+    ['a result that the first set cannot have', (sealed) => sealed.replace('cv=none', 'cv=pass')],
     ['SHA-1', (sealed) => sealed.replace('a=rsa-sha256', 'a=rsa-sha1')],
     ['a missing field', (sealed) => sealed.replace('ARC-Authentication-Results', 'X-Results')],
   ];
@@ -69,7 +69,7 @@ describe('ARC', () => {
 });
 
 describe('DNS', () => {
-  test('a black hole: temperror for everything, by the deadline', async () => {
+  test('DNS that never answers: temperror for everything, within the deadline', async () => {
     for (const name of ['example.com', '_dmarc.example.com', 's1._domainkey.example.com']) {
       dns.answer(name, 'DROP');
     }
@@ -92,7 +92,7 @@ describe('DNS', () => {
     assert.deepEqual([spf.result, dkim[0]?.result, dmarc.result], ['temperror', 'temperror', 'temperror']);
   });
 
-  test('thousands of messages of one sender ask once, one after the other or at once', async () => {
+  test('thousands of messages of one sender make one query, one after the other or at once', async () => {
     const authenticate = makeAuthenticate({ dnsServers: [dns.address], mailHost: 'mx.example.net' });
     dns.answer('_dmarc.example.com', { TXT: ['v=DMARC1; p=reject'] });
     publish(rsa.publicKey);
@@ -106,7 +106,7 @@ describe('DNS', () => {
     assert.equal(dns.count('s1._domainkey.example.com'), 1);
   });
 
-  test('an outage is not remembered', async () => {
+  test('an outage is not cached', async () => {
     const authenticate = makeAuthenticate({ dnsServers: [dns.address], mailHost: 'mx.example.net' });
     dns.answer('example.com', 'SERVFAIL');
     assert.equal((await authenticate(Buffer.from(plain), smtp)).spf.result, 'temperror');
@@ -115,7 +115,7 @@ describe('DNS', () => {
   });
 });
 
-describe('headers that would take minutes are judged by their author alone', { timeout: 120_000 }, () => {
+describe('headers that would take minutes: only the author is checked', { timeout: 120_000 }, () => {
   const headers: [string, string][] = [
     ['too long', `From: ada@example.com\r\n${`X: ${'y'.repeat(70)}\r\n`.repeat(5000)}`],
     ['a header without end', `From: ada@example.com\r\n${'X: y\r\n'.repeat(1_000_000)}`],
@@ -137,7 +137,7 @@ describe('headers that would take minutes are judged by their author alone', { t
   }
 });
 
-test('whatever the bytes and the envelope, there is an answer that can be stored', async () => {
+test('any bytes and any envelope give a result that can be stored', async () => {
   const authenticate = makeAuthenticate({ dnsServers: [dns.address], mailHost: 'mx.example.net' });
   const signed = await sign(plain);
   const piece = fc.oneof(

@@ -1,4 +1,4 @@
-/** The bytes a client hands in are the bytes that come back, by every way out, and nothing else in them. */
+/** The bytes of a message come back unchanged, from every place that returns them. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -22,7 +22,7 @@ const inlineBytes = 1024 * 1024;
 const maxBytes = 26_214_400;
 const allValues = Buffer.from(Array.from({ length: 256 }, (_, value) => value));
 
-/** Gives the message's id. */
+/** Returns the id of the message. */
 async function sendOverSmtp(raw: Buffer): Promise<string> {
   const client = await connectSmtp(service.smtpPort);
   assert.equal((await client.envelope('ada@sender.example', 'in@bytes.example')).status, 250);
@@ -47,7 +47,7 @@ async function fetchBytes(url: string, headers: Record<string, string> = {}): Pr
   return Buffer.from(await response.arrayBuffer());
 }
 
-/** Not deepEqual: of megabytes that differ it would print megabytes. */
+/** Not deepEqual: it would print megabytes. */
 function assertSame(got: Buffer, raw: Buffer, where: string): void {
   if (got.equals(raw)) return;
   let at = 0;
@@ -56,7 +56,7 @@ function assertSame(got: Buffer, raw: Buffer, where: string): void {
   assert.fail(`${where}: ${got.length} of ${raw.length} bytes, from ${at} on ${show(got)} for ${show(raw)}`);
 }
 
-/** What was POSTed of this message, after it was held against the bytes by every way there is. */
+/** Compares the bytes at every place that returns them; returns the POSTed event. */
 async function assertComesBack(id: string, raw: Buffer) {
   const [request] = await receiver.received(1, ({ body }) => body.includes(id));
   const { data } = JSON.parse(request?.body.toString() ?? '');
@@ -98,13 +98,13 @@ const fixtures: [string, Buffer, 'utf-8' | 'base64'][] = [
 
 describe('over SMTP', () => {
   for (const [name, raw, encoding] of fixtures) {
-    test(`${name} is given back byte for byte, in ${encoding}`, async () => {
+    test(`${name} comes back byte for byte, in ${encoding}`, async () => {
       const data = await assertComesBack(await sendOverSmtp(raw), raw);
       assert.equal(data.rawEmailEncoding, encoding);
     });
   }
 
-  test('an empty message is taken, and is empty', async () => {
+  test('an empty message is accepted, and stays empty', async () => {
     const client = await connectSmtp(service.smtpPort);
     await client.envelope('ada@sender.example', 'in@bytes.example');
     const taken = await client.data('.\r\n');
@@ -120,14 +120,14 @@ describe('over HTTP', () => {
   for (const [name, whole, encoding] of fixtures) {
     const raw = whole.subarray(0, -2);
     if (raw.length === 0) continue;
-    test(`${name}, without a final line end, is given back byte for byte`, async () => {
+    test(`${name}, without a final line end, comes back byte for byte`, async () => {
       const data = await assertComesBack(await sendOverHttp(raw), raw);
       assert.equal(data.rawEmailEncoding, encoding);
     });
   }
 });
 
-describe('what is put together at random comes back', () => {
+describe('random messages come back', () => {
   const piece = fc.oneof(
     fc.constantFrom('\r\n', '\n', '\r', '.', '..', '\r\n.', '\r\n..', '\n.\n', '\r.\r', '\r\n.\n', '\n.\r\n'),
     fc.constantFrom(
@@ -148,7 +148,7 @@ describe('what is put together at random comes back', () => {
   );
 
   test('over SMTP', async () => {
-    // A message travels in lines, so its last one ends.
+    // On the wire the last line has a line end.
     const messages = bytes.map((raw) => Buffer.concat([raw, Buffer.from('\r\n')]));
     await fc.assert(
       fc.asyncProperty(messages, async (raw) => {
@@ -170,7 +170,7 @@ describe('what is put together at random comes back', () => {
 });
 
 describe('size', () => {
-  /** Not the same row after row, so that pieces in the wrong place are found. */
+  /** Rows differ, so that chunks in the wrong order are found. */
   function fill(size: number): Buffer {
     const raw = Buffer.alloc(size);
     for (let at = 0; at < size; at += 1) raw[at] = (at * 31 + (at >> 8) * 7 + (at >> 16)) & 0xff;
@@ -211,7 +211,7 @@ describe('size', () => {
   });
 });
 
-test('nothing of all this was a failure of ours', () => {
+test('no test above logged an error', () => {
   const faults = service.logged.filter(({ level }) => Number(level) >= 50);
   assert.deepEqual(faults, []);
 });

@@ -1,4 +1,4 @@
-/** Bytes to text by the names that senders give to charsets, and encoded words. Expected text is from the charsets' own tables. */
+/** Decoding by charset names that senders use, and encoded words. The expected text comes from the charsets' own tables. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import path from 'node:path';
@@ -10,7 +10,7 @@ import { decodeLine } from '../src/mime/encoded-words.ts';
 const decode = (hex: string, label?: string) =>
   decodeCharset(Buffer.from(hex.replaceAll(' ', ''), 'hex'), label);
 
-describe('one text under every name of its charset', () => {
+describe('a text under every name of its charset', () => {
   const charsets: [text: string, hex: string, ...names: string[]][] = [
     ['é→', 'c3 a9 e2 86 92', 'utf-8', 'UTF8', ' Utf-8 ', 'x-utf-8', 'utf_8', 'utf8mb4', 'unicode-1-1-utf-8'],
     ['é→+', '2b 41 4f 6b 68 6b 67 2d 2b 2d', 'utf-7', 'UTF7', 'unicode-1-1-utf-7', 'x-unicode-2-0-utf-7'],
@@ -89,7 +89,7 @@ describe('one text under every name of its charset', () => {
     for (const name of names) test(`${name}: ${text}`, () => assert.equal(decode(hex, name), text));
 });
 
-describe('a name that says nothing', () => {
+describe('a name without meaning', () => {
   const names = [
     undefined,
     '',
@@ -101,7 +101,7 @@ describe('a name that says nothing', () => {
     '"',
     'é',
   ];
-  // Codecs of iconv-lite that are not charsets, and what every object has.
+  // Codecs of iconv-lite that are not charsets, and names that every object has.
   const traps = [
     'base64',
     'hex',
@@ -184,7 +184,7 @@ describe('encoded words', () => {
   for (const [why, written, text] of lines) test(why, () => assert.equal(decodeLine(written), text));
 });
 
-test('UTF-8, ASCII and what Node decodes load none of the tables of iconv-lite', () => {
+test('UTF-8, ASCII and what Node decodes load no table of iconv-lite', () => {
   const source = `
     const { createRequire } = await import('node:module');
     const { decodeCharset } = await import('./src/mime/charset.ts');

@@ -1,6 +1,6 @@
 /**
- * What mail is told when the database fails or goes away under it: to try again later, with nothing half stored, and
- * everything goes on when it is back.
+ * Mail while the database fails or is unavailable: it is deferred, nothing is stored in part, and everything works again
+ * when the database is back.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -30,7 +30,7 @@ after(async () => {
 const recovered = () =>
   waitFor('the service to recover', async () => (await service.call('GET', '/health/ready')).status === 200);
 
-describe('a database that goes away', { concurrency: false }, () => {
+describe('a database that becomes unavailable', { concurrency: false }, () => {
   test('between RCPT and the end of the message: 451 for it and for further recipients, 503 over HTTP', {
     timeout: 300_000,
   }, async () => {
@@ -50,7 +50,7 @@ describe('a database that goes away', { concurrency: false }, () => {
     await start();
     await recovered();
     assert.deepEqual((await service.call('GET', '/messages')).body, []);
-    // The same connection goes on, as a queue runner's would.
+    // On the same connection, as a mail server's queue does it.
     assert.equal((await client.envelope('ada@sender.example', to)).status, 250);
     assert.equal((await client.data(toWire(small))).status, 250);
     client.close();
@@ -58,7 +58,7 @@ describe('a database that goes away', { concurrency: false }, () => {
     assert.equal((await service.call('GET', '/messages')).body.length, 1);
   });
 
-  test('in the middle of a large message: 451, nothing of it is there, and the retry is taken once', {
+  test('during a large message: 451, nothing is stored, and the retry is stored once', {
     timeout: 300_000,
   }, async () => {
     const blocker = connect(url, { max: 1, applicationName: 'blocker' });
@@ -87,7 +87,7 @@ describe('a database that goes away', { concurrency: false }, () => {
     await sql.end();
   });
 
-  test('under load: every answer is 250 or 451, and what got 250 is there once', {
+  test('under load: every reply is 250 or 451, and every message with a 250 is stored once', {
     timeout: 300_000,
   }, async () => {
     const taken: string[] = [];

@@ -1,4 +1,4 @@
-/** Mail that goes: with its identity, at once from every answer and then from the tables; and with its time. */
+/** Deletion of mail: with its identity, at once from every answer and later from the tables; and by retention. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -36,7 +36,7 @@ async function makeIdentity(at: TestService, as = at.user): Promise<Identity> {
   return made.body;
 }
 
-/** One message for these identities; gives an id for each, in their order. */
+/** Sends one message to these identities; returns their message ids in order. */
 async function arrive(at: TestService, to: Identity[], text = 'Body', as = at.user): Promise<string[]> {
   const query = to.map(({ value }) => `recipient=${value}`).join('&');
   const headers = { 'content-type': 'message/rfc822' };
@@ -66,7 +66,7 @@ describe('an identity that is deleted', async () => {
   const { call, sql } = service;
   const path = (id: string, more = '') => `/messages/${id}${more}`;
 
-  test('204 at once, whatever its mail is busy with', async () => {
+  test('204 at once, also while its mail is being delivered', async () => {
     const identity = await makeIdentity(service);
     await arrive(service, [identity]);
     await sql.begin(async (tx) => {
@@ -124,7 +124,7 @@ describe('an identity that is deleted', async () => {
     }
   });
 
-  test('no replay tells of it again', async () => {
+  test('no replay sends its events again', async () => {
     const since = new Date(Date.now() - 60_000).toISOString();
     const [gone, stays] = [await makeIdentity(service), await makeIdentity(service)];
     const [lost = '', kept = ''] = await arrive(service, [gone, stays]);
@@ -146,7 +146,7 @@ describe('an identity that is deleted', async () => {
     await call('DELETE', `/webhooks/${webhook.id}`);
   });
 
-  test('its rows go by themselves, in the background', async () => {
+  test('its rows are purged in the background', async () => {
     const identity = await makeIdentity(service);
     const [id = ''] = await arrive(service, [identity]);
     await call('DELETE', `/identities/${identity.id}`);
@@ -175,7 +175,7 @@ const remove = async (at: TestService, { id }: Identity) =>
   assert.ok(await deleteIdentity(at.sql, at.user.userId, id));
 
 describe('the purge of deleted identities', () => {
-  test('takes messages, events, deliveries, attempts and bytes, in batches, and nothing of others', async () => {
+  test('deletes messages, events, deliveries, attempts and bytes, in batches, and nothing of others', async () => {
     receiver.behaveAt('/busy', answer(500));
     const sql = await leave(async (service) => {
       const [gone, stays] = [await makeIdentity(service), await makeIdentity(service)];
@@ -218,7 +218,7 @@ describe('the purge of deleted identities', () => {
   });
 
   for (const first of [0, 1]) {
-    test(`bytes that two identities share stay until both are gone, the ${first ? 'second' : 'first'} one going first`, async () => {
+    test(`bytes that two identities share stay until both are deleted, the ${first ? 'second' : 'first'} one first`, async () => {
       let identities: Identity[] = [];
       let owner = '';
       const sql = await leave(async (service) => {
@@ -240,7 +240,7 @@ describe('the purge of deleted identities', () => {
     });
   }
 
-  test('takes fewer at once where they are large', async () => {
+  test('deletes fewer at once if they are large', async () => {
     const sql = await leave(async (service) => {
       const identity = await makeIdentity(service);
       for (let n = 0; n < 5; n++) await arrive(service, [identity]);
@@ -253,7 +253,7 @@ describe('the purge of deleted identities', () => {
     assert.deepEqual(await countRows(sql), none);
   });
 
-  test('by two at once leaves nothing behind', async () => {
+  test('by two processes at once leaves nothing behind', async () => {
     const sql = await leave(async (service) => {
       const identities = [await makeIdentity(service), await makeIdentity(service)];
       for (let n = 0; n < 12; n++) {
@@ -271,7 +271,7 @@ describe('the purge of deleted identities', () => {
     assert.deepEqual(await countRows(sql), none);
   });
 
-  test('bytes that two owners have are apart', async () => {
+  test('bytes are never shared between owners', async () => {
     let kept = '';
     const sql = await leave(async (service) => {
       const stranger = await service.makeUser();
@@ -308,7 +308,7 @@ describe('retention', () => {
     while (await purgeOld(sql, 30));
   }
 
-  test('takes messages with all that hangs on them; what is younger or pending stays', async () => {
+  test('deletes messages with all their rows; younger and pending ones stay', async () => {
     receiver.behaveAt('/pending', answer(500));
     const ids: string[] = [];
     const sql = await leave(async (service) => {
@@ -347,7 +347,7 @@ describe('retention', () => {
     assert.equal((await sql`select from raw_chunks`).count, 2);
   });
 
-  test('takes more than a batch of them', async () => {
+  test('deletes more than one batch', async () => {
     const sql = await leave(async (service) => {
       const identity = await makeIdentity(service);
       for (let n = 0; n < 21; n++)
@@ -361,7 +361,7 @@ describe('retention', () => {
   });
 
   for (const first of [0, 1]) {
-    test(`keeps bytes that a younger message shares, the ${first ? 'second' : 'first'} one going first`, async () => {
+    test(`keeps bytes that a younger message shares, the ${first ? 'second' : 'first'} one first`, async () => {
       let ids: string[] = [];
       const sql = await leave(async (service) => {
         ids = await arrive(service, [await makeIdentity(service), await makeIdentity(service)]);

@@ -14,7 +14,7 @@ import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.t
 const weakRsa = generateKeyPairSync('rsa', { modulusLength: 512 });
 const ed25519 = generateKeyPairSync('ed25519');
 
-/** A signer of our own, for what an honest one will not write. Signs From alone, and no body. */
+/** A signer for signatures that a normal signer refuses to write. Signs From only, and an empty body. */
 async function signWith(tags: string, key: KeyObject): Promise<string> {
   const bodyHash = createHash('sha256').update('').digest('base64');
   const field = `DKIM-Signature: v=1; a=rsa-sha256; c=simple/relaxed; h=from; bh=${bodyHash}; ${tags}; b=`;
@@ -46,13 +46,13 @@ describe('DKIM', () => {
     assert.equal((await checkDkim(signed.replace('SUBJECT:  ', 'SUBJECT: ')))[0]?.result, 'fail');
   });
 
-  test('a key longer than UDP carries', async () => {
+  test('a key that does not fit into UDP', async () => {
     const long = generateKeyPairSync('rsa', { modulusLength: 4096 });
     publish(long.publicKey);
     assert.deepEqual(await checkDkim(await sign(plain, { key: long.privateKey })), [passed]);
   });
 
-  test('bare LF and no end of the last line', async () => {
+  test('bare LF, and no line end after the last line', async () => {
     publish(rsa.publicKey);
     const signed = await sign(plain);
     assert.deepEqual(await checkDkim(signed.replaceAll('\r\n', '\n')), [passed]);
@@ -97,7 +97,7 @@ describe('DKIM', () => {
     });
   }
 
-  test("another's key: fail", async () => {
+  test('the key of another signer: fail', async () => {
     publish(otherRsa.publicKey);
     assert.deepEqual(await checkDkim(await sign(plain)), [{ ...passed, result: 'fail' }]);
   });
@@ -132,7 +132,7 @@ describe('DKIM', () => {
     });
   }
 
-  test('a selector that DNS cannot hold: permerror', async () => {
+  test('a selector that is not a valid DNS name: permerror', async () => {
     const selector = 'x'.repeat(64);
     const signed = (await sign(plain)).replace('s=s1;', `s=${selector};`);
     assert.deepEqual(await checkDkim(signed), [{ ...passed, selector, result: 'permerror' }]);
@@ -144,7 +144,7 @@ describe('DKIM', () => {
     assert.deepEqual(await checkDkim(signed), [{ ...passed, result: 'policy' }]);
   });
 
-  test('a body that goes on after what was signed: policy', async () => {
+  test('body text after the signed length: policy', async () => {
     publish(rsa.publicKey);
     const signed = await sign(plain, { maxBodyLength: 10 });
     assert.match(signed, /; l=10;/);
@@ -172,7 +172,7 @@ describe('DKIM', () => {
     ]);
   });
 
-  test('a key that does not come holds up no other', async () => {
+  test('a key that DNS does not answer delays no other', async () => {
     publish(rsa.publicKey);
     dns.answer('k2._domainkey.esp.example', 'DROP');
     const signed = await sign(await sign(plain), { domain: 'esp.example', selector: 'k2' });
@@ -183,7 +183,7 @@ describe('DKIM', () => {
     );
   });
 
-  test('the first ten of many signatures are looked at', async () => {
+  test('only the first ten signatures are verified', async () => {
     publish(rsa.publicKey);
     let signed = plain;
     for (let count = 0; count < 12; count += 1) signed = await sign(signed, { selector: `s${count}` });
@@ -194,7 +194,7 @@ describe('DKIM', () => {
     assert.equal(dns.count('s0._domainkey.example.com'), 0);
   });
 
-  test('a name that is none is not handed on', async () => {
+  test('an invalid name is not returned', async () => {
     const signed = (await sign(plain)).replace('d=example.com;', 'd=exa\u0000mple com;');
     const [signature] = await checkDkim(signed);
     assert.equal(signature?.domain, null);
@@ -249,7 +249,7 @@ describe('DKIM', () => {
     });
   }
 
-  test('one tag twice: a signature that cannot be read', async () => {
+  test('a tag given twice: the signature cannot be read', async () => {
     publish(rsa.publicKey);
     const signed = (await sign(plain)).replace(' s=s1;', ' s=s1; s=s1;');
     assert.deepEqual(await checkDkim(signed), [
@@ -257,13 +257,13 @@ describe('DKIM', () => {
     ]);
   });
 
-  test('a key in the form of the RFC, without what is usually around it', async () => {
+  test('a key in the form of the RFC (RSAPublicKey)', async () => {
     const key = rsa.publicKey.export({ type: 'pkcs1', format: 'der' }).toString('base64');
     dns.answer('s1._domainkey.example.com', { TXT: [`p=${key}`] });
     assert.deepEqual(await checkDkim(await sign(plain)), [passed]);
   });
 
-  test('the sample of RFC 8463, which others signed', async () => {
+  test('the signed sample of RFC 8463', async () => {
     const rsaKey = [
       'MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDkHlOQoBTzWRiGs5V6NpP3idY6Wk08a5qhdR6wy5bdOKb2jLQiY/J16JYi0Qvx/b',
       'yYzCNb3W91y3FutACDfzwQ/BC/e/8uBsCR+yz1Lxj+PL6lHvqMKrM3rG4hstT5QjvHO9PzoxZyVYLzBfO2EeC3Ip3G+2kryOTIKT+l',
@@ -313,7 +313,7 @@ describe('DKIM', () => {
     ['#é', '\\é', '\0', '\0x', '/x', '@x', ':1'].map((end) => `k._domainkey.forger.example${end}`),
   );
   for (const selector of forgedSelectors) {
-    test(`a selector that would lead to another's key is none: ${JSON.stringify(selector)}`, async () => {
+    test(`a selector that would lead to another domain's key is refused: ${JSON.stringify(selector)}`, async () => {
       publish(otherRsa.publicKey, { domain: 'forger.example', selector: 'k' });
       const signed = await signWith(`d=example.com; s=${selector}`, otherRsa.privateKey);
       assert.deepEqual(await checkDkim(signed), [
@@ -323,7 +323,7 @@ describe('DKIM', () => {
     });
   }
 
-  test('an internationalized domain is asked for by its A-label, and i= may be in either form', async () => {
+  test('an internationalized domain is queried by its A-label, and i= may have either form', async () => {
     publish(rsa.publicKey, { domain: 'xn--bcher-kva.example' });
     for (const domain of ['bücher.example', 'xn--bcher-kva.example']) {
       for (const identity of ['@bücher.example', '@mail.xn--bcher-kva.example']) {
@@ -356,7 +356,7 @@ describe('DKIM', () => {
     });
   }
 
-  test('keys that would take a processor for long: policy', async () => {
+  test('keys that need too much CPU: policy', async () => {
     const large = generateKeyPairSync('rsa', { modulusLength: 1024, publicExponent: 0x10001 });
     const { n = '' } = large.publicKey.export({ format: 'jwk' });
     const odd = createPublicKey({ key: { kty: 'RSA', n, e: n }, format: 'jwk' });

@@ -29,7 +29,7 @@ describe('DMARC', () => {
     });
   }
 
-  test("another domain's pass is not the author's", async () => {
+  test('a pass of another domain does not count for the author', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     dns.answer('esp.example', { TXT: ['v=spf1 ip4:192.0.2.7 -all'] });
     publish(rsa.publicKey, { domain: 'esp.example' });
@@ -121,7 +121,7 @@ describe('DMARC', () => {
     });
   }
 
-  test('a key that did not come is no failure', async () => {
+  test('a key that DNS did not answer is not a failure', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     dns.answer('s1._domainkey.example.com', 'SERVFAIL');
     const { dkim, dmarc } = await check(await sign(plain), smtp);
@@ -129,7 +129,7 @@ describe('DMARC', () => {
     assert.deepEqual(dmarc, { result: 'temperror', policy: 'reject', aligned: null });
   });
 
-  test('an SPF record that did not come is no failure', async () => {
+  test('an SPF record that DNS did not answer is not a failure', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     dns.answer('example.com', 'SERVFAIL');
     assert.deepEqual((await check(plain, smtp)).dmarc, {
@@ -139,7 +139,7 @@ describe('DMARC', () => {
     });
   });
 
-  test("a forger's own names that do not answer hide nothing", async () => {
+  test('DNS names of a forger that do not answer hide nothing', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     dns.answer('s1._domainkey.forger.example', 'DROP');
     dns.answer('forger.example', 'DROP');
@@ -152,7 +152,7 @@ describe('DMARC', () => {
     assert.deepEqual(dmarc, reject);
   });
 
-  describe('a forger does not get past it', () => {
+  describe('a forger cannot avoid DMARC', () => {
     beforeEach(() => {
       dns.answer('_dmarc.example.com', record('p=reject'));
       dns.answer('example.com', { TXT: ['v=spf1 -all'] });
@@ -164,7 +164,7 @@ describe('DMARC', () => {
       assert.deepEqual(dmarc, reject);
     });
 
-    test('with ten signatures for each of which the body is to be hashed anew', async () => {
+    test('with ten signatures that each need another body hash', async () => {
       publish(rsa.publicKey);
       const signed = await sign(plain);
       const signature = signed.slice(0, -plain.length);
@@ -178,7 +178,7 @@ describe('DMARC', () => {
       assert.deepEqual(dmarc, reject);
     });
 
-    test('with a message that breaks what verifies it', async () => {
+    test('with a message that breaks the worker', async () => {
       const signed = await sign(plain);
       const { spf, dkim, dmarc } = await check(signed, smtp, 5000, async (raw) => describeUnverified(raw));
       assert.equal(spf.result, 'fail');
@@ -186,14 +186,14 @@ describe('DMARC', () => {
       assert.deepEqual(dmarc, reject);
     });
 
-    test('with a signature whose key is read one way and asked for in another', async () => {
+    test('with a signature whose key name can be read in two ways', async () => {
       const signed = await sign(plain);
       for (const raw of [` ${signed}`, signed.replace('d=example.com;', 'd=example.com; D=example.com;')]) {
         assert.deepEqual((await check(raw, smtp)).dmarc, reject);
       }
     });
 
-    test('with two addresses, of which the first is his and the second is shown', async () => {
+    test('with two addresses: the forger owns the first, the second is shown', async () => {
       dns.answer('forger.example', { TXT: ['v=spf1 +all'] });
       dns.answer('_dmarc.forger.example', record('p=reject'));
       const { spf, dmarc } = await check(plain.replace('Ada', '<eve@forger.example>'), {
@@ -220,7 +220,7 @@ describe('DMARC', () => {
     });
   }
 
-  test('a signature is not aligned with an author whom it does not cover', async () => {
+  test('a signature is not aligned with an author that it does not cover', async () => {
     publish(rsa.publicKey);
     const { dkim } = await check(`From: ceo@example.com\r\n${await sign(plain)}`);
     assert.deepEqual(
@@ -229,7 +229,7 @@ describe('DMARC', () => {
     );
   });
 
-  test('two authors of one domain are as one', async () => {
+  test('two authors of one domain count as one', async () => {
     dns.answer('_dmarc.example.com', record('p=reject'));
     publish(rsa.publicKey);
     const signed = await sign(plain.replace('Ada <', 'eve@example.com, <'));

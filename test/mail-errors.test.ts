@@ -1,4 +1,4 @@
-/** What mail is told when a query fails: to try again later, with nothing half stored, and the next one is taken. */
+/** Mail while a query fails: it is deferred, nothing is stored in part, and the next message is accepted. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { startDns } from './dns.ts';
@@ -13,7 +13,7 @@ await service.makeWebhook('http://127.0.0.1:9/');
 const to = await makeIdentity(service);
 
 describe('a query that fails', () => {
-  /** PostgreSQL refuses rows of this table from the condition on, with this code. */
+  /** PostgreSQL refuses rows of this table that meet the condition, with this code. */
   async function failing(
     table: string,
     when: string,
@@ -54,7 +54,7 @@ describe('a query that fails', () => {
     ['for want of room for a later piece', 'raw_chunks', 'new.n = 1', '53100', '452 4.3.1'],
     ['for a deadlock', 'events', 'true', '40P01', '451 4.3.0'],
   ] as const) {
-    test(`${name} at the end of a message: ${expected}, nothing of it is stored, and the retry is`, async () => {
+    test(`${name} at the end of a message: ${expected}, nothing is stored, and the retry is stored`, async () => {
       const before = await countRows(service.sql);
       const raw = when.includes('new.n') ? large : small;
       await failing(table, when, code, async () => {
@@ -69,7 +69,7 @@ describe('a query that fails', () => {
     });
   }
 
-  test('for the second of three identities leaves the first without it too', async () => {
+  test('for the second of three identities: the first gets nothing either', async () => {
     const before = await countRows(service.sql);
     const all = [await makeIdentity(service), await makeIdentity(service), await makeIdentity(service)];
     const { id } = (await service.call('GET', `/identities?value=${all[1]}`)).body[0];

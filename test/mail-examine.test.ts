@@ -1,4 +1,4 @@
-/** Large messages, in their thread: as small ones are examined, one breaking no other, and no longer than DNS may take. */
+/** Large messages in the worker: same results as small ones, a broken one affects no other, and DNS waits are bounded. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { generateKeyPairSync } from 'node:crypto';
@@ -37,7 +37,7 @@ async function withExaminer(
   }
 }
 
-/** With an attachment of its own, and so large that it goes to the thread. */
+/** With two attachments, and large enough for the worker. */
 function largeMail(subject: string, bytes = 300 * 1024): string {
   return [
     'From: Ada <ada@example.com>',
@@ -60,7 +60,7 @@ function largeMail(subject: string, bytes = 300 * 1024): string {
   ].join('\r\n');
 }
 
-test('a large message is examined as a small one is', () =>
+test('a large message gets the same results as a small one', () =>
   withExaminer(async (examiner) => {
     const { privateKey, publicKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
     const key = publicKey.export({ type: 'spki', format: 'der' }).toString('base64');
@@ -93,7 +93,7 @@ test('a large message is examined as a small one is', () =>
     }
   }));
 
-test('an attachment comes alone, not with the message that it was in', () =>
+test('an extracted attachment does not keep the whole message in memory', () =>
   withExaminer(async (examiner) => {
     const extracted = await examiner.extract(Buffer.from(largeMail('notes')), 0);
     assert.equal(Buffer.from(extracted?.content ?? '').toString(), 'small');
@@ -101,8 +101,8 @@ test('an attachment comes alone, not with the message that it was in', () =>
     assert.equal(await examiner.extract(Buffer.from(largeMail('notes')), 2), null);
   }));
 
-describe('a message that the thread cannot do', () => {
-  test('is taken with its header, and judged by it', () =>
+describe('a message that breaks the worker', () => {
+  test('is accepted with its header, and authenticated by it', () =>
     withExaminer(
       async (examiner) => {
         const raw = Buffer.from(`${signature}${'X: y\r\n'.repeat(2000)}${largeMail('notes')}`);
@@ -121,7 +121,7 @@ describe('a message that the thread cannot do', () => {
       { timeoutMs: 1 },
     ));
 
-  test('whose header does not end where reading does: that is told, and no line is read in part', () =>
+  test('and has a header longer than what is read: `truncated` says so, and no line is read in part', () =>
     withExaminer(
       async (examiner) => {
         const header = `Subject: notes\r\nFrom: ada@example.com${'.uk'.repeat(40_000)}\r\n`;
@@ -137,7 +137,7 @@ describe('a message that the thread cannot do', () => {
       { timeoutMs: 1 },
     ));
 
-  test('a small message goes there for a header of more than 32 KiB', () =>
+  test('a small message with a header of more than 32 KiB goes to the worker', () =>
     withExaminer(
       async (examiner) => {
         const read = async (header: string) => {
@@ -151,7 +151,7 @@ describe('a message that the thread cannot do', () => {
     ));
 });
 
-test('while DNS does not answer, many large messages wait for it together', () =>
+test('while DNS does not answer, many large messages wait at the same time', () =>
   withExaminer(async (examiner) => {
     for (const name of ['example.com', '_dmarc.example.com', 's1._domainkey.example.com']) {
       dns.answer(name, 'DROP');
@@ -162,10 +162,10 @@ test('while DNS does not answer, many large messages wait for it together', () =
       ),
     );
     for (const { authentication } of examined) assert.equal(authentication.dmarc.result, 'temperror');
-    assert.ok(dns.count('example.com', 'TXT') < examined.length, 'they share their questions');
+    assert.ok(dns.count('example.com', 'TXT') < examined.length, 'they share their DNS queries');
   }));
 
-test('a stop rejects what is under way and what waits, and leaves nothing running', async () => {
+test('stop rejects running and waiting jobs, and leaves nothing running', async () => {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
   const raw = Buffer.from(largeMail('notes'));
   const asked = Promise.allSettled([examiner.extract(raw, 0), examiner.extract(raw, 0)]);
@@ -176,7 +176,7 @@ test('a stop rejects what is under way and what waits, and leaves nothing runnin
   await assert.rejects(examiner.extract(raw, 0), /stopped/);
 });
 
-test('a program that has stopped it ends', async () => {
+test('a program that stopped its examiner exits', async () => {
   const program = `
     const { makeExaminer } = await import(${JSON.stringify(examineUrl)});
     const examiner = makeExaminer({ dnsServers: null, mailHost: 'mx', log: { error() {} } });

@@ -16,7 +16,7 @@ export async function makeIdentity(at: TestService): Promise<string> {
 
 export const told = ({ status, enhanced }: SmtpReply) => `${status} ${enhanced}`;
 
-/** The reply to the end of the message; `meanwhile` happens after its recipients were accepted. */
+/** Returns the reply to the message; `meanwhile` runs after its recipients were accepted. */
 export async function send(
   at: TestService,
   to: string[],

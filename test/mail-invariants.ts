@@ -1,4 +1,4 @@
-/** What holds for every message there is, whatever its bytes. */
+/** What must be true for every message, whatever its bytes. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
@@ -44,7 +44,7 @@ export async function checkMessage(raw: Uint8Array): Promise<void> {
   assert.equal(await extractAttachment(raw, parsed.attachments.length), null);
 }
 
-/** PostgreSQL keeps neither NULs nor halves of surrogate pairs. */
+/** PostgreSQL refuses NULs and lone surrogates. */
 export function checkStrings(value: unknown): void {
   if (typeof value === 'string')
     assert.ok(value.isWellFormed() && !value.includes('\0'), JSON.stringify(value));

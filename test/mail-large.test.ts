@@ -1,4 +1,4 @@
-/** Large and hostile messages: examined in a thread of their own, so that nobody waits for them, and kept whatever they do. */
+/** Large and hostile messages: examined in a worker, so that they delay nothing, and always stored. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import type { Transferable, Worker } from 'node:worker_threads';
@@ -7,28 +7,23 @@ import { startTestService } from './harness.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
 
-/** The threads that the service has started, the last one last; each can be told to die of a question, or of being asked. */
-const threads: Worker[] = [];
-let isDeadly = (_question: string) => false;
-let onAsked = () => {};
+/** The workers that the service started, in order. A test can make a worker die of a job (`isDeadly`) or act when it gets one (`onJob`). */
+const workers: Worker[] = [];
+let isDeadly = (_job: string) => false;
+let onJob = () => {};
 process.on('worker', (worker) => {
-  threads.push(worker);
+  workers.push(worker);
   const post = worker.postMessage.bind(worker);
-  worker.postMessage = (question, transferred) => {
-    onAsked();
-    const asked = inspect(question);
-    post(question, transferred as Transferable[]);
-    if (isDeadly(asked)) void worker.terminate();
+  worker.postMessage = (job, transferred) => {
+    onJob();
+    const inspected = inspect(job);
+    post(job, transferred as Transferable[]);
+    if (isDeadly(inspected)) void worker.terminate();
   };
 });
 
-/** Its kind, and the start of the message it is about. */
-function inspect(question: {
-  kind?: string;
-  raw?: Uint8Array;
-  question?: { kind: string; raw: Uint8Array };
-}): string {
-  const { kind = '', raw = new Uint8Array() } = question.question ?? question;
+/** The kind of the job and the start of its message. */
+function inspect({ kind = '', raw = new Uint8Array() }: { kind?: string; raw?: Uint8Array }): string {
   return `${kind} ${Buffer.from(raw.subarray(0, 100)).toString('latin1')}`;
 }
 
@@ -43,7 +38,7 @@ after(async () => {
 await call('POST', '/identities', { body: { value: 'big@large.example' } });
 await service.makeWebhook(receiver.url());
 
-/** Sends all of it, and gives its 250 later. */
+/** Sends the whole message; `taken` resolves with the reply. */
 async function begin(
   raw: Buffer | string,
   from = 'ada@sender.example',
@@ -55,7 +50,7 @@ async function begin(
   return { taken: client.reply().finally(() => client.close()) };
 }
 
-/** Gives the message's id. */
+/** Returns the id of the message. */
 async function send(raw: Buffer | string, from?: string): Promise<string> {
   const { taken } = await begin(raw, from);
   return readId(await taken);
@@ -78,7 +73,7 @@ async function assertKept(id: string, raw: Buffer): Promise<void> {
   assert.ok(Buffer.from(await response.arrayBuffer()).equals(raw), 'byte for byte');
 }
 
-/** With an attachment in base64, which takes long to examine. */
+/** With a base64 attachment, which takes long to examine. */
 function makeLarge(bytes: number, subject = 'large'): Buffer {
   const line = `${Buffer.alloc(57, 'posthorn').toString('base64')}\r\n`;
   return Buffer.from(
@@ -91,15 +86,15 @@ function makeLarge(bytes: number, subject = 'large'): Buffer {
 describe('while a message of 14 MB is examined', () => {
   test('small requests and small messages are answered', async () => {
     const large = makeLarge(14_000_000);
-    // The thread is up already, so that what follows is its work and not its start.
+    // Starts the worker first, so that the test covers its work and not its start.
     await send(makeLarge(300_000));
-    const [thread] = threads;
-    assert.ok(thread, 'large messages are examined in a thread');
+    const [worker] = workers;
+    assert.ok(worker, 'large messages are examined in a worker');
     const order: string[] = [];
     const asked = new Promise<void>((resolve) => {
-      onAsked = resolve;
+      onJob = resolve;
     });
-    thread.on('message', () => order.push('examined'));
+    worker.on('message', () => order.push('examined'));
     const { taken } = await begin(large);
     const big = taken.then((reply) => {
       order.push('large taken');
@@ -121,7 +116,7 @@ describe('while a message of 14 MB is examined', () => {
     await assertKept(id, large);
   });
 
-  test('its attachment is taken out without holding up others either', async () => {
+  test('extracting its attachment does not delay others', async () => {
     const id = await send(makeLarge(14_000_000, 'attached'));
     const { attachments } = await find(id);
     const order: string[] = [];
@@ -134,20 +129,20 @@ describe('while a message of 14 MB is examined', () => {
     assert.deepEqual(order, ['api', 'attachment']);
   });
 
-  test('more of them than are examined at once are all taken', async () => {
+  test('several such messages at once are all accepted', async () => {
     const raws = Array.from({ length: 6 }, (_, n) => makeLarge(1_000_000, `of six ${n}`));
     const ids = await Promise.all(raws.map((raw) => send(raw)));
     for (const [n, id] of ids.entries()) {
       const { subject, attachments } = await find(id);
       assert.deepEqual([subject, attachments.length], [`of six ${n}`, 1]);
     }
-    assert.equal(threads.length, 1, 'by one thread');
+    assert.equal(workers.length, 1, 'by one worker');
   });
 });
 
-describe('a thread that dies', () => {
+describe('a worker that dies', () => {
   async function dyingOf(subject: string, work: () => Promise<void>): Promise<void> {
-    isDeadly = (question) => question.includes(`Subject: ${subject}`);
+    isDeadly = (job) => job.includes(`Subject: ${subject}`);
     try {
       await work();
     } finally {
@@ -155,7 +150,7 @@ describe('a thread that dies', () => {
     }
   }
 
-  test('of a message: it is taken and announced with what is known, and the log says so', async () => {
+  test('of a message: the message is accepted and announced with its header, and the log says so', async () => {
     const raw = makeLarge(400_000, 'deadly one');
     await dyingOf('deadly one', async () => {
       const id = await send(raw);
@@ -168,25 +163,25 @@ describe('a thread that dies', () => {
       const [request] = await receiver.received(1, ({ body }) => body.includes(id));
       assert.equal(JSON.parse(request?.body.toString() ?? '').data.message.subject, 'deadly one');
     });
-    const told = service.logged.filter(({ level }) => level === 50);
-    assert.match(String(told.at(-1)?.msg), /could not be examined/);
+    const errors = service.logged.filter(({ level }) => level === 50);
+    assert.match(String(errors.at(-1)?.msg), /could not be examined/);
   });
 
-  test('is followed by another, for the next message', async () => {
+  test('is replaced for the next message', async () => {
     const { attachments, truncated } = await find(await send(makeLarge(400_000, 'next')));
     assert.deepEqual([attachments.length, truncated], [1, []]);
-    assert.ok(threads.length > 1);
+    assert.ok(workers.length > 1);
   });
 
-  test('while it has nothing to do is followed by another as well', async () => {
-    await (threads.at(-1) as Worker).terminate();
-    const before = threads.length;
+  test('while it is idle is replaced too', async () => {
+    await (workers.at(-1) as Worker).terminate();
+    const before = workers.length;
     const { attachments } = await find(await send(makeLarge(400_000, 'after idle')));
     assert.equal(attachments.length, 1);
-    assert.ok(threads.length > before);
+    assert.ok(workers.length > before);
   });
 
-  test('of one message takes nothing from those beside it', async () => {
+  test('of one message does not affect the others', async () => {
     await dyingOf('deadly too', async () => {
       const subjects = ['beside 1', 'beside 2', 'deadly too', 'beside 3', 'beside 4'];
       const ids = await Promise.all(subjects.map((subject) => send(makeLarge(2_000_000, subject))));
@@ -267,7 +262,7 @@ const hostile: [string, () => string | Buffer][] = [
   ],
 ];
 
-describe('a hostile message is taken, kept byte for byte, and announced', () => {
+describe('a hostile message is accepted, stored byte for byte, and announced', () => {
   for (const [name, make] of hostile) {
     test(name, { timeout: 60_000 }, async () => {
       const raw = Buffer.from(make());

@@ -1,4 +1,4 @@
-/** What is left out of messages made to be too much, that it is named, and that they take no time to speak of. */
+/** Limits of the parser: what is left out is named in `truncated`, and hostile messages take linear time. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
@@ -57,7 +57,7 @@ describe('what is cut is named', () => {
     assert.deepEqual((await parse(header, encode(512 * kib + 1))).truncated, ['text']);
   });
 
-  test('more than 1,000 header fields; those that mean something are found all the same', async () => {
+  test('more than 1,000 header fields; From, Subject and the like are still found', async () => {
     const parsed = await parse(
       many(10_000, (i) => `X-${i}: v\r\n`),
       'Subject: late\r\n\r\nbody',
@@ -119,7 +119,7 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated.sort(), ['headers', 'references', 'to']);
   });
 
-  test('a content type of more than 255 characters is none that anybody knows', async () => {
+  test('a content type of more than 255 characters becomes application/octet-stream', async () => {
     const type = `a/${'b'.repeat(253)}`;
     const read = async (written: string) => (await parse(`Content-Type: ${written}\r\n\r\nx`)).attachments;
     assert.equal((await read(type))[0]?.contentType, type);
@@ -128,7 +128,7 @@ describe('what is cut is named', () => {
     assert.equal(attachment?.filename, 'n.txt');
   });
 
-  test('ids of more than 998 characters are none', async () => {
+  test('ids of more than 998 characters are dropped', async () => {
     const id = `<${'i'.repeat(997)}@x>`;
     const part = `Content-Type: a/b\r\nContent-ID: ${id}\r\n`;
     const parsed = await parse(`Message-ID: ${id}\r\nIn-Reply-To: ${id}\r\n${part}\r\nx`);
@@ -138,7 +138,7 @@ describe('what is cut is named', () => {
     );
   });
 
-  test('of many ancestors those nearest and the root count', () => {
+  test('of many ancestors only the root and the nearest count', () => {
     const ids = Array.from({ length: 50 }, (_, i) => `<${i}@x.test>`);
     const read = (references: string[], inReplyTo: string | null) =>
       readThread('identity', 'id', { messageId: '<new@x.test>', inReplyTo, references }).ancestors;
@@ -148,7 +148,7 @@ describe('what is cut is named', () => {
     assert.deepEqual(read([], null), []);
   });
 
-  test('more than 500 parts: the first are told, the rest is "body"', async () => {
+  test('more than 500 parts: the first are listed, and `truncated` has "body"', async () => {
     const raw = Buffer.from(
       `Content-Type: multipart/mixed; boundary=b\r\n\r\n${many(600, (i) => `--b\r\nContent-Type: a/b\r\n\r\n${i}\r\n`)}--b--`,
     );
@@ -159,7 +159,7 @@ describe('what is cut is named', () => {
     assert.equal(await extractAttachment(raw, 499), null);
   });
 
-  test('multiparts within multiparts, deeper than 20: the one that is too deep is kept whole', async () => {
+  test('multiparts nested deeper than 20: the one that is too deep is one attachment', async () => {
     const open = (i: number) => `Content-Type: multipart/mixed; boundary=b${i}\r\n\r\n--b${i}\r\n`;
     const inner = many(30, open);
     const shallow = await parse(many(20, open), '\r\ninnermost');
@@ -181,7 +181,7 @@ describe('what is cut is named', () => {
 });
 
 /** Each takes about a second of a core at most; the bound leaves room for a slow machine, not for a square. */
-describe('the largest message of the worst kind', () => {
+describe('the slowest messages of the largest size', () => {
   const fill = (unit: string, size = largest) => Buffer.alloc(size, unit, 'latin1');
   const mixed = 'Content-Type: multipart/mixed; boundary=ab\r\n\r\n--ab\r\n\r\n';
   const prefix = 'x'.repeat(68);
@@ -252,7 +252,7 @@ test('parts related to one that is not there, in a small message', async () => {
   assert.ok(user < 2_000_000, `${user / 1000} ms`);
 });
 
-describe('a header field of half a megabyte of one thing', () => {
+describe('a header field of half a megabyte of one pattern', () => {
   const fields = [
     'To: ',
     'Subject: ',

@@ -22,7 +22,7 @@ interface Expected extends Partial<Omit<ParsedMessage, 'attachments'>> {
 const folder = path.join(import.meta.dirname, 'fixtures/mail');
 const names = globSync('*.eml', { cwd: folder }).sort();
 
-test('the corpus is there', () => {
+test('the corpus is complete', () => {
   assert.ok(names.length >= 100);
   assert.equal(globSync('*.json', { cwd: folder }).length, names.length);
 });
@@ -55,7 +55,7 @@ describe('fixtures', () => {
   }
 });
 
-test('an attachment that is not there is null', async () => {
+test('an attachment that does not exist is null', async () => {
   const raw = Buffer.from('Content-Type: image/png\r\n\r\nx');
   assert.ok(await extractAttachment(raw, 0));
   for (const n of [-1, 1, 0.5, Number.NaN, Number.POSITIVE_INFINITY]) {
@@ -63,7 +63,7 @@ test('an attachment that is not there is null', async () => {
   }
 });
 
-test('a view into a larger buffer is read alone', async () => {
+test('of a view into a larger buffer only the view is read', async () => {
   const whole = Buffer.from('XXSubject: here\r\n\r\nbodyXX');
   const parsed = await parseMessage(new Uint8Array(whole.buffer, whole.byteOffset + 2, whole.length - 4));
   assert.equal(parsed.subject, 'here');

@@ -69,7 +69,7 @@ async function age(id: string, interval: string): Promise<void> {
 }
 
 describe('the same message again', () => {
-  test('is acknowledged as the first one, stored once and announced once', async () => {
+  test('gets the id of the first, is stored once and announced once', async () => {
     const identity = await makeIdentity();
     const raw = write();
     const first = await send(raw, [identity.value]);
@@ -128,7 +128,7 @@ describe('the same message again', () => {
     assert.deepEqual(answers[1]?.body, answers[0]?.body);
   });
 
-  test('a day less a minute later is still the same; more than a day later it is a new one', async () => {
+  test('a minute less than a day later is a repeat; more than a day later is a new message', async () => {
     const identity = await makeIdentity();
     const raw = write();
     const first = await send(raw, [identity.value]);
@@ -144,7 +144,7 @@ describe('the same message again', () => {
     assert.equal(await countPosts(identity), 2);
   });
 
-  test('on the other side of midnight is the same', async () => {
+  test('after midnight is a repeat', async () => {
     const identity = await makeIdentity();
     const raw = write();
     const first = await send(raw, [identity.value]);
@@ -154,7 +154,7 @@ describe('the same message again', () => {
     assert.deepEqual(await count(identity), times(1));
   });
 
-  test('is new for an identity that did not have it, and its bytes are there', async () => {
+  test('is new for an identity that did not have it, with its bytes', async () => {
     const [known, late] = [await makeIdentity(), await makeIdentity()];
     const raw = write();
     const first = await send(raw, [known.value]);
@@ -167,19 +167,19 @@ describe('the same message again', () => {
     assert.equal(await countPosts(late), 1);
   });
 
-  test('after the identity was deleted and made again is new', async () => {
+  test('after the identity was deleted and created again is new', async () => {
     const identity = await makeIdentity();
     const raw = write();
     await send(raw, [identity.value]);
     await call('DELETE', `/identities/${identity.id}`);
     const { body: again } = await call('POST', '/identities', { body: { value: identity.value } });
-    // Spelled otherwise: the route of the first may be remembered for a second.
+    // Another spelling: the route of the first is cached for a second.
     await send(raw, [identity.value.toUpperCase()]);
     assert.equal((await count(again)).messages, 1);
   });
 });
 
-describe('what is not the same message', () => {
+describe('what is not a repeat', () => {
   const cases: [string, (raw: string, to: string) => [string, string[], string?]][] = [
     ['another byte', (raw, to) => [`${raw}.\r\n`, [to]]],
     ['another sender', (raw, to) => [raw, [to], 'bob@sender.example']],
@@ -198,7 +198,7 @@ describe('what is not the same message', () => {
     });
   }
 
-  test('without a Message-ID every one is stored, at once and one by one', async () => {
+  test('messages without a Message-ID are all stored, at once and one by one', async () => {
     const identity = await makeIdentity();
     const raw = 'Subject: no id\r\n\r\nBody\r\n';
     await Promise.all(Array.from({ length: 4 }, () => send(raw, [identity.value])));

@@ -1,4 +1,4 @@
-/** Whose a recipient is: what RCPT answers, and who has the message afterwards. */
+/** Routing: the reply to RCPT, and which identity gets the message. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -19,7 +19,7 @@ interface Made {
   value: string;
 }
 
-async function claim(
+async function addIdentity(
   value: string,
   more: Record<string, unknown> = {},
   as = user,
@@ -54,7 +54,7 @@ interface Owned {
 
 let sent = 0;
 
-/** Sends a message and tells who has it, by owner and identity. */
+/** Sends a message and returns who got it, by owner and identity. */
 async function send(to: string[], at: TestService = service): Promise<Owned[]> {
   const subject = `route ${++sent}`;
   const client = await connectSmtp(at.smtpPort);
@@ -69,7 +69,7 @@ async function send(to: string[], at: TestService = service): Promise<Owned[]> {
     from messages where summary ->> 'subject' = ${subject} order by identity_id`;
 }
 
-/** Whose message to this one address is. */
+/** Who gets mail for this one address. */
 async function receiverOf(address: string, at = service): Promise<Owned> {
   const [only, ...others] = await send([address], at);
   assert.deepEqual(others, []);
@@ -81,7 +81,7 @@ async function receiverOf(address: string, at = service): Promise<Owned> {
 describe('an address is found', () => {
   test('by its exact spelling, in any case of letters', async () => {
     const domain = newDomain();
-    const { id } = await claim(`John.Doe@${domain}`);
+    const { id } = await addIdentity(`John.Doe@${domain}`);
     for (const spelling of [`John.Doe@${domain}`, `john.doe@${domain}`, `JOHN.DOE@${domain.toUpperCase()}`]) {
       const { identity, tag } = await receiverOf(spelling);
       assert.deepEqual({ identity, tag }, { identity: id, tag: null });
@@ -91,7 +91,7 @@ describe('an address is found', () => {
 
   test('with an international domain, as U-labels, as A-labels and in capitals', async () => {
     const tail = newDomain();
-    const { id, value } = await claim(`info@bücher.${tail}`);
+    const { id, value } = await addIdentity(`info@bücher.${tail}`);
     assert.equal(value, `info@xn--bcher-kva.${tail}`);
     for (const spelling of [`info@bücher.${tail}`, `info@xn--bcher-kva.${tail}`, `INFO@BÜCHER.${tail}`]) {
       assert.equal((await receiverOf(spelling)).identity, id);
@@ -100,13 +100,13 @@ describe('an address is found', () => {
 
   test('with an international local part, in any case of letters', async () => {
     const domain = newDomain();
-    const { id } = await claim(`Jürgen@${domain}`);
+    const { id } = await addIdentity(`Jürgen@${domain}`);
     assert.equal((await receiverOf(`jÜRGEN@${domain}`)).identity, id);
   });
 
-  test('without its tag, which is told', async () => {
+  test('without its tag, and the message has the tag', async () => {
     const domain = newDomain();
-    const { id } = await claim(`sales@${domain}`);
+    const { id } = await addIdentity(`sales@${domain}`);
     const tags: [string, string | null][] = [
       ['sales+vip', 'vip'],
       ['Sales+VIP', 'VIP'],
@@ -120,12 +120,12 @@ describe('an address is found', () => {
     assert.equal(await ask(`+vip@${domain}`), '550 5.1.1');
   });
 
-  test('that itself has a plus: exactly, and before the one without', async () => {
+  test('that has a plus itself: exactly, and before the address without it', async () => {
     const domain = newDomain();
-    const plus = await claim(`sales+eu@${domain}`);
+    const plus = await addIdentity(`sales+eu@${domain}`);
     assert.equal(await ask(`sales@${domain}`), '550 5.1.1');
     assert.equal(await ask(`sales+us@${domain}`), '550 5.1.1');
-    const base = await claim(`sales@${domain}`);
+    const base = await addIdentity(`sales@${domain}`);
     const exact = await receiverOf(`Sales+EU@${domain}`);
     assert.deepEqual([exact.identity, exact.tag], [plus.id, null]);
     const tagged = await receiverOf(`sales+us@${domain}`);
@@ -133,7 +133,7 @@ describe('an address is found', () => {
   });
 
   test('nowhere: 550 5.1.1', async () => {
-    await claim(`known@${newDomain()}`);
+    await addIdentity(`known@${newDomain()}`);
     for (const address of [`known@${newDomain()}`, 'a@[127.0.0.1]', 'nobody@localhost', 'postmaster']) {
       assert.equal(await ask(address), '550 5.1.1', address);
     }
@@ -141,10 +141,10 @@ describe('an address is found', () => {
 });
 
 describe('a domain', () => {
-  test('takes mail to any of its addresses with incoming_domain, and none without: 550', async () => {
+  test('receives mail for all its addresses with incoming_domain, and for none without: 550', async () => {
     const [open, closed] = [newDomain(), newDomain()];
-    const { id } = await claim(open, { incoming_domain: true });
-    const other = await claim(closed);
+    const { id } = await addIdentity(open, { incoming_domain: true });
+    const other = await addIdentity(closed);
     for (const address of [
       `any@${open}`,
       `Any.One@${open.toUpperCase()}`,
@@ -165,25 +165,25 @@ describe('a domain', () => {
 
   test('comes after the address itself and the address without its tag', async () => {
     const domain = newDomain();
-    const all = await claim(domain, { incoming_domain: true });
-    const one = await claim(`one@${domain}`);
+    const all = await addIdentity(domain, { incoming_domain: true });
+    const one = await addIdentity(`one@${domain}`);
     assert.equal((await receiverOf(`one@${domain}`)).identity, one.id);
     assert.equal((await receiverOf(`one+t@${domain}`)).identity, one.id);
     assert.equal((await receiverOf(`two@${domain}`)).identity, all.id);
   });
 
-  test('takes over at once what is sent to an address that was deleted: 250', async () => {
+  test('receives at once the mail of an address that was deleted: 250', async () => {
     const domain = newDomain();
-    const all = await claim(domain, { incoming_domain: true });
-    const one = await claim(`one@${domain}`);
+    const all = await addIdentity(domain, { incoming_domain: true });
+    const one = await addIdentity(`one@${domain}`);
     assert.equal((await receiverOf(`one@${domain}`)).identity, one.id);
     assert.equal((await service.call('DELETE', `/identities/${one.id}`)).status, 204);
     assert.equal((await receiverOf(`one@${domain}`)).identity, all.id);
   });
 });
 
-describe('of several claimants', () => {
-  test('who is verified wins over any who is not, at every level', async () => {
+describe('several identities for one address', () => {
+  test('a verified identity wins over every unverified one, at every level', async () => {
     const stranger = await makeUser();
     const levels: ((domain: string) => [string, Record<string, unknown>])[] = [
       (domain) => [`a+t@${domain}`, {}],
@@ -193,8 +193,8 @@ describe('of several claimants', () => {
     for (const mine of levels) {
       for (const theirs of levels) {
         const domain = newDomain();
-        await claim(...theirs(domain), stranger);
-        const { id, ...own } = await claim(...mine(domain));
+        await addIdentity(...theirs(domain), stranger);
+        const { id, ...own } = await addIdentity(...mine(domain));
         await verify({ id, ...own });
         const found = await receiverOf(`a+t@${domain}`);
         assert.deepEqual(
@@ -206,59 +206,59 @@ describe('of several claimants', () => {
     }
   });
 
-  test('the most exact wins where all are verified, whoever owns them', async () => {
+  test('the most exact one wins if all are verified, whoever owns them', async () => {
     const other = await makeUser();
     const domain = newDomain();
-    const all = await claim(domain, { incoming_domain: true }, other);
-    const base = await claim(`a@${domain}`);
-    const exact = await claim(`a+t@${domain}`, {}, other);
+    const all = await addIdentity(domain, { incoming_domain: true }, other);
+    const base = await addIdentity(`a@${domain}`);
+    const exact = await addIdentity(`a+t@${domain}`, {}, other);
     for (const one of [all, base, exact]) await verify(one);
     assert.equal((await receiverOf(`a+t@${domain}`)).identity, exact.id);
     assert.equal((await receiverOf(`a+u@${domain}`)).identity, base.id);
     assert.equal((await receiverOf(`b@${domain}`)).identity, all.id);
   });
 
-  test('none gets it where none is verified: 450, a line in the log, and nobody has a message', async () => {
+  test('none gets the mail if none is verified: 450, a line in the log, and no message', async () => {
     const other = await makeUser();
     const domain = newDomain();
-    const first = await claim(`a@${domain}`);
-    await claim(`A@${domain}`, {}, other);
+    const first = await addIdentity(`a@${domain}`);
+    await addIdentity(`A@${domain}`, {}, other);
     assert.equal(await ask(`a@${domain}`), '450 4.2.1');
     const line = service.logged.find(({ address }) => address === `a@${domain}`);
     assert.match(String(line?.msg), /several unverified identities have this address/);
     assert.equal(await ask(`a+t@${domain}`), '450 4.2.1');
     await verify(first);
-    // Spelled otherwise: that nobody got it may be remembered for a second.
-    assert.equal((await receiverOf(`A@${domain}`)).identity, first.id, 'settled');
+    // Another spelling: the route of the first is cached for a second.
+    assert.equal((await receiverOf(`A@${domain}`)).identity, first.id, 'the verified identity wins');
   });
 
-  test('of a domain, none gets it either: 450', async () => {
+  test('also for a domain: 450', async () => {
     const other = await makeUser();
     const domain = newDomain();
-    await claim(domain, { incoming_domain: true });
-    await claim(domain, { incoming_domain: true }, other);
+    await addIdentity(domain, { incoming_domain: true });
+    await addIdentity(domain, { incoming_domain: true }, other);
     assert.equal(await ask(`a@${domain}`), '450 4.2.1');
   });
 
-  test('the one who has the address has it, however many claim the domain', async () => {
+  test('the identity of the address wins, however many have the domain', async () => {
     const domain = newDomain();
     const crowd: TestUser[] = [];
     while (crowd.length < 60) crowd.push(await makeUser());
-    for (const one of crowd) await claim(domain, { incoming_domain: true }, one);
-    const { id } = await claim(`a@${domain}`);
+    for (const one of crowd) await addIdentity(domain, { incoming_domain: true }, one);
+    const { id } = await addIdentity(`a@${domain}`);
     assert.equal((await receiverOf(`a@${domain}`)).identity, id);
   });
 });
 
 describe('an identity that is deleted', () => {
-  test('gets nothing from then on: 550', async () => {
-    const { id, value } = await claim(`a@${newDomain()}`);
+  test('gets no more mail: 550', async () => {
+    const { id, value } = await addIdentity(`a@${newDomain()}`);
     await service.call('DELETE', `/identities/${id}`);
     assert.equal(await ask(value), '550 5.1.1');
   });
 
-  test('between RCPT and the end of the message refuses it: 550, and nothing is kept', async () => {
-    const { id, value } = await claim(`a@${newDomain()}`);
+  test('between RCPT and the end of the message: 550, and nothing is stored', async () => {
+    const { id, value } = await addIdentity(`a@${newDomain()}`);
     const client = await connectSmtp(service.smtpPort);
     assert.equal((await client.envelope('ada@sender.example', value)).status, 250);
     assert.equal((await client.command('DATA')).status, 354);
@@ -271,17 +271,17 @@ describe('an identity that is deleted', () => {
     assert.equal((await sql`select from events where identity_id = ${id}`).count, 0);
   });
 
-  test('and made again at once gets what is sent to it: 250', async () => {
+  test('and created again at once gets its mail: 250', async () => {
     const value = `a@${newDomain()}`;
-    const first = await claim(value);
+    const first = await addIdentity(value);
     assert.equal((await receiverOf(value)).identity, first.id);
     await service.call('DELETE', `/identities/${first.id}`);
-    const second = await claim(value);
+    const second = await addIdentity(value);
     assert.equal((await receiverOf(value)).identity, second.id);
   });
 
-  test('takes nothing from the others of the same message', async () => {
-    const [gone, stays] = [await claim(`a@${newDomain()}`), await claim(`b@${newDomain()}`)];
+  test('does not affect the others of the same message', async () => {
+    const [gone, stays] = [await addIdentity(`a@${newDomain()}`), await addIdentity(`b@${newDomain()}`)];
     const client = await connectSmtp(service.smtpPort);
     await client.envelope('ada@sender.example', gone.value, stays.value);
     await service.call('DELETE', `/identities/${gone.id}`);
@@ -299,7 +299,7 @@ describe('an identity that is deleted', () => {
 describe('several recipients', () => {
   test('of one identity: one message, and the first is the recipient', async () => {
     const domain = newDomain();
-    const { id } = await claim(`a@${domain}`);
+    const { id } = await addIdentity(`a@${domain}`);
     const rows = await send([`a+2@${domain}`, `A@${domain}`, `a@${domain}`, `a+1@${domain}`]);
     assert.deepEqual(
       rows.map((row) => [row.identity, row.recipient, row.tag]),
@@ -307,7 +307,7 @@ describe('several recipients', () => {
     );
   });
 
-  test('of several owners: a message each, bytes once for an owner, and webhooks get their own only', async () => {
+  test('of several owners: one message each, bytes stored once for each owner, and webhooks get only the events of their owner', async () => {
     const receiver = await startReceiver();
     const [ada, bob] = [await makeUser(), await makeUser()];
     await service.makeWebhook(receiver.url('/ada'), {}, ada);
@@ -321,7 +321,7 @@ describe('several recipients', () => {
       [bob, 'b2'],
       [ada, 'a3'],
     ] as const) {
-      owned.push([as, await claim(`${local}@${domain}`, {}, as)]);
+      owned.push([as, await addIdentity(`${local}@${domain}`, {}, as)]);
     }
     const rows = await send(owned.map(([, { value }]) => value));
     assert.deepEqual(
@@ -349,7 +349,7 @@ describe('several recipients', () => {
   });
 });
 
-describe('only who is verified receives mail', () => {
+describe('only verified identities receive mail', () => {
   const production = {
     NODE_ENV: 'production',
     POSTHORN_MAIL_HOST: 'mx.example',
@@ -362,13 +362,13 @@ describe('only who is verified receives mail', () => {
     test(name, async () => {
       const strict = await startTestService({ POSTHORN_DNS_SERVERS: dns.address, ...settings });
       const domain = newDomain();
-      const one = await claim(`a@${domain}`, {}, strict.user, strict);
-      const all = await claim(domain, { incoming_domain: true }, strict.user, strict);
+      const one = await addIdentity(`a@${domain}`, {}, strict.user, strict);
+      const all = await addIdentity(domain, { incoming_domain: true }, strict.user, strict);
       for (const address of [`a@${domain}`, `a+t@${domain}`, `b@${domain}`]) {
         assert.equal(await ask(address, strict), '550 5.1.1');
       }
       const other = await strict.makeUser();
-      await claim(`a@${domain}`, {}, other, strict);
+      await addIdentity(`a@${domain}`, {}, other, strict);
       assert.equal(await ask(`a@${domain}`, strict), '550 5.1.1', 'not contested: nobody has it');
       for (const status of ['pending', 'failed']) {
         await strict.sql`update identities set status = ${status} where id = ${one.id}`;

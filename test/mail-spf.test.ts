@@ -75,20 +75,20 @@ describe('SPF', () => {
     assert.deepEqual(dmarc, none, 'what was answered is kept');
   });
 
-  test('of <> the HELO name is checked', async () => {
+  test('for <> the HELO name is checked', async () => {
     dns.answer('mail.example.com', { TXT: ['v=spf1 ip4:192.0.2.7 -all'] });
     const { spf } = await check(plain, { ...smtp, mailFrom: null });
     assert.deepEqual(spf, { result: 'pass', domain: 'mail.example.com' });
   });
 
-  test('of <> from a bare address there is nothing to check', async () => {
+  test('for <> with an IP address as HELO name there is nothing to check', async () => {
     for (const helo of ['[192.0.2.7]', '192.0.2.7', '2001:db8::7', '-', '']) {
       const { spf } = await check(plain, { ...smtp, mailFrom: null, helo });
       assert.deepEqual(spf, { result: 'none', domain: null }, helo);
     }
   });
 
-  test('an IPv4 address in IPv6 clothes is IPv4', async () => {
+  test('an IPv4-mapped IPv6 address counts as IPv4', async () => {
     dns.answer('example.com', { TXT: ['v=spf1 ip4:192.0.2.7 -all'] });
     assert.equal((await check(plain, { ...smtp, remoteIp: '::ffff:192.0.2.7' })).spf.result, 'pass');
   });
@@ -99,14 +99,14 @@ describe('SPF', () => {
     assert.equal((await check(plain, { ...smtp, remoteIp: '2001:db8::8' })).spf.result, 'fail');
   });
 
-  test('over HTTP nobody connected, and nothing is asked', async () => {
+  test('mail over HTTP has no client address, and DNS is not queried', async () => {
     dns.answer('example.com', { TXT: ['v=spf1 +all'] });
     const { spf } = await check(plain, { ...smtp, remoteIp: null });
     assert.deepEqual(spf, { result: 'none', domain: null });
     assert.equal(dns.count('example.com'), 0);
   });
 
-  test('a record that leads to hundreds of names is not followed to the end', async () => {
+  test('a record that leads to hundreds of names is not followed to its end', async () => {
     const hosts = Array.from({ length: 10 }, (_, index) => `m${index}.example`);
     dns.answer('example.com', { TXT: [`v=spf1 ${hosts.map((host) => `mx:${host}`).join(' ')} -all`] });
     for (const host of hosts) {

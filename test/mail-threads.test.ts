@@ -1,4 +1,4 @@
-/** Which conversation a message joins, and which of its mailboxes it comes into. */
+/** Which thread a message joins, and which mailbox it gets into. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -25,7 +25,7 @@ interface Links {
   references?: string[];
 }
 
-/** Hands in a message with these ids; gives its thread. */
+/** Posts a message with these ids; returns its thread id. */
 async function arrive(
   { value }: { value: string },
   { id, replyTo, references }: Links,
@@ -44,7 +44,7 @@ async function arrive(
   return got.body.threadId;
 }
 
-describe('a reply is in the thread of what it answers', () => {
+describe('a reply is in the thread of the message that it answers', () => {
   test('found through In-Reply-To alone', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: '1@x' });
@@ -52,14 +52,14 @@ describe('a reply is in the thread of what it answers', () => {
     assert.equal(await arrive(to, { id: '3@x', replyTo: '2@x' }), thread, 'and the reply to the reply');
   });
 
-  test('found through References alone, whichever of them is here', async () => {
+  test('found through References alone, whichever of them is stored', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: '2@x' });
     assert.equal(await arrive(to, { id: '4@x', references: ['1@x', '2@x', '3@x'] }), thread);
     assert.equal(await arrive(to, { id: '6@x', references: ['5@x', '4@x'] }), thread);
   });
 
-  test('through more references than anyone needs', async () => {
+  test('through more references than are read', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: 'root@x' });
     const between = Array.from({ length: 200 }, (_, n) => `${n}@x`);
@@ -73,14 +73,14 @@ describe('a reply is in the thread of what it answers', () => {
     assert.equal(await arrive(to, { id: 'end@x', references: ['root@x', ...between] }), thread);
   });
 
-  test('also when it comes before the original', async () => {
+  test('also if it arrives before the original', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: '2@x', replyTo: '1@x', references: ['1@x'] });
     assert.equal(await arrive(to, { id: '1@x' }), thread);
     assert.equal(await arrive(to, { id: '3@x', replyTo: '1@x' }), thread);
   });
 
-  test('also when all of a conversation comes backwards', async () => {
+  test('also if the whole conversation arrives in reverse order', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: '4@x', replyTo: '3@x', references: ['1@x', '2@x', '3@x'] });
     assert.equal(await arrive(to, { id: '3@x', replyTo: '2@x', references: ['1@x', '2@x'] }), thread);
@@ -94,14 +94,14 @@ describe('a reply is in the thread of what it answers', () => {
     assert.equal(await arrive(to, { replyTo: '1@x' }), thread);
   });
 
-  test('and so are two replies to what never came', async () => {
+  test('and so are two replies to a message that never arrived', async () => {
     const to = await makeIdentity();
     const thread = await arrive(to, { id: '2@x', replyTo: 'lost@x' });
     assert.equal(await arrive(to, { id: '3@x', replyTo: 'lost@x', references: ['lost@x'] }), thread);
   });
 });
 
-describe('a thread of its own has', () => {
+describe('a new thread begins with', () => {
   test('each message that answers nothing, with and without a Message-ID', async () => {
     const to = await makeIdentity();
     const threads = [];
@@ -132,7 +132,7 @@ describe('mailboxes', () => {
     ['quarantine', 'spam'],
     ['none', 'inbox'],
   ] as const) {
-    test(`mail that fails DMARC under p=${policy} comes into ${mailbox}, and is announced`, async () => {
+    test(`mail that fails DMARC under p=${policy} goes to ${mailbox}, and is announced`, async () => {
       const receiver = await startReceiver();
       const to = await makeIdentity();
       await service.makeWebhook(receiver.url(), { identityId: to.id });
@@ -164,7 +164,7 @@ describe('mailboxes', () => {
     });
   }
 
-  test('mail that passes DMARC under p=reject, and mail of which DNS says nothing, comes into the inbox', async () => {
+  test('mail that passes DMARC under p=reject, and mail without DNS records, goes to the inbox', async () => {
     const to = await makeIdentity();
     dns.answer('pass.example', { TXT: ['v=spf1 ip4:127.0.0.1 -all'] });
     dns.answer('_dmarc.pass.example', { TXT: ['v=DMARC1; p=reject'] });

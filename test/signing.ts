@@ -1,4 +1,4 @@
-/** What the tests of authentication share: a DNS server of their own, and senders who sign. */
+/** Shared by the tests of mail authentication: a DNS server and senders that sign. */
 import assert from 'node:assert/strict';
 import { generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { after, beforeEach } from 'node:test';
@@ -29,7 +29,7 @@ export const plain = [
   '',
 ].join('\r\n');
 
-/** With nothing remembered from the test before. */
+/** With an empty DNS cache. */
 export function check(
   raw: Buffer | string,
   envelope: MailOrigin = overHttp,

@@ -1,6 +1,6 @@
 /**
- * A raw SMTP client: sends exactly the bytes it is given and gives the replies one by one. Beside it the MX server alone,
- * with a `route` and an `accept` that a test can change while it runs.
+ * A raw SMTP client: sends exactly the given bytes and returns the replies one by one. Also an SMTP server without the rest of the
+ * service, whose `route` and `accept` a test can replace.
  */
 import { once } from 'node:events';
 import net, { type Socket } from 'node:net';
@@ -15,9 +15,9 @@ export interface SmtpReply {
   status: number;
   /** Such as 5.1.1; null if there is none. */
   enhanced: string | null;
-  /** Without status and enhanced code, a line for each line. */
+  /** The text of each line, without status and enhanced code. */
   lines: string[];
-  /** As it came, without the last line end. */
+  /** The whole reply without the last line end. */
   full: string;
 }
 
@@ -29,7 +29,7 @@ export class SmtpClient {
   #received = '';
   #changed = () => {};
   #isOver = false;
-  /** Why the connection ended, if not in order. */
+  /** Why the connection failed. */
   error: Error | null = null;
 
   constructor(socket: Socket) {
@@ -41,17 +41,17 @@ export class SmtpClient {
     return this.#socket;
   }
 
-  /** Nothing more will come from the server. */
+  /** The server closed its side, or the connection failed. */
   get isOver(): boolean {
     return this.#isOver;
   }
 
-  /** What has come and was not taken as a reply yet. */
+  /** Received text that no call has read as a reply yet. */
   get unread(): string {
     return this.#received;
   }
 
-  /** Exactly these bytes; a string goes as UTF-8. Waits until they are in the kernel's hands. */
+  /** Sends exactly these bytes; a string as UTF-8. Resolves when the kernel has them. */
   send(bytes: string | Buffer): Promise<void> {
     return new Promise((resolve) => {
       this.#socket.write(bytes, () => resolve());
@@ -71,20 +71,20 @@ export class SmtpClient {
     return all;
   }
 
-  /** A line, and the reply to it. */
+  /** Sends a line and returns its reply. */
   async command(line: string): Promise<SmtpReply> {
     void this.send(`${line}\r\n`);
     return this.reply();
   }
 
-  /** EHLO, MAIL and RCPT, in one go; gives the last reply. */
+  /** EHLO, MAIL and RCPT, pipelined; returns the last reply. */
   async envelope(from: string, ...to: string[]): Promise<SmtpReply> {
     const recipients = to.map((address) => `RCPT TO:<${address}>\r\n`).join('');
     void this.send(`EHLO client.example\r\nMAIL FROM:<${from}>\r\n${recipients}`);
     return (await this.replies(2 + to.length)).at(-1) as SmtpReply;
   }
 
-  /** DATA and a message as it is to travel, its end included. */
+  /** DATA and the message in wire form, with its end. */
   async data(wire: string | Buffer): Promise<SmtpReply> {
     const goAhead = await this.command('DATA');
     if (goAhead.status !== 354) return goAhead;
@@ -109,7 +109,7 @@ export class SmtpClient {
     return secured;
   }
 
-  /** The server has closed its side, or the connection is broken. */
+  /** Resolves when the server closed its side or the connection failed. */
   ended(): Promise<void> {
     return this.#until(() => this.#isOver, 'the end of the connection');
   }
@@ -174,7 +174,7 @@ export async function connectSmtp(
   return client;
 }
 
-/** Connects, and leaves the greeting to the test. */
+/** Connects without reading the greeting. */
 export async function openSmtp(
   port: number,
   options: Partial<net.TcpNetConnectOpts> = {},
@@ -186,9 +186,9 @@ export async function openSmtp(
   return client;
 }
 
-/** A message as it travels: dots at the start of a line doubled, and the end (RFC 5321 §4.5.2). */
+/** The wire form of a message: dot-stuffed, with the final dot (RFC 5321 §4.5.2). */
 export function toWire(raw: Buffer | string): Buffer {
-  // Latin-1 is bytes as characters.
+  // latin1: one character for each byte.
   const text = typeof raw === 'string' ? raw : raw.toString('latin1');
   const stuffed = text.replace(/(^|\r\n)\./g, '$1..');
   return Buffer.from(`${stuffed}${text === '' || text.endsWith('\r\n') ? '' : '\r\n'}.\r\n`, 'latin1');
@@ -198,7 +198,7 @@ type Received = Parameters<SmtpParts<string>['accept']>[0];
 
 export interface TestMx {
   port: number;
-  /** In the order in which they came, accepted or not. */
+  /** In order of arrival, accepted or not. */
   mails: Received[];
   /** Lines of the log, parsed. */
   logged: { level: number; msg: string; [key: string]: unknown }[];
@@ -265,7 +265,7 @@ export async function startTestMx(
   return mx;
 }
 
-/** The error and fatal lines of the log; there are none unless something of ours is broken. */
+/** The error and fatal lines of the log. Only a bug of ours writes one. */
 export function faultsOf(mx: TestMx): string[] {
   return mx.logged.filter(({ level }) => level >= 50).map(({ msg }) => msg);
 }

@@ -5,7 +5,7 @@ import { read, split, withLineEnd } from './data-reading.ts';
 import { connectSmtp, faultsOf, startTestMx, toWire } from './smtp-client.ts';
 
 describe('reading a message', () => {
-  test('the end is seen when it is cut at each of its places', () => {
+  test('the end is found at every chunk boundary', () => {
     const wire = Buffer.from('a\r\n..b\r\n.\r\nMAIL');
     for (let one = 1; one < wire.length; one += 1) {
       for (let two = one; two < wire.length; two += 1) {
@@ -17,7 +17,7 @@ describe('reading a message', () => {
     }
   });
 
-  test('a dot that begins a line goes, unless it is alone, whatever follows it (RFC 5321 §4.5.2)', () => {
+  test('the first dot of a line is dropped, unless the line is one dot (RFC 5321 §4.5.2)', () => {
     const cases: [string, string][] = [
       ['.\r\n', ''],
       ['..\r\n.\r\n', '.\r\n'],
@@ -31,14 +31,14 @@ describe('reading a message', () => {
     for (const [wire, raw] of cases) assert.equal(read([Buffer.from(wire)]).raw?.toString(), raw);
   });
 
-  test('a message of just the limit is kept, one byte more is not, and the memory is given back', () => {
+  test('a message of exactly the limit is kept, one byte more is not, and the budget is released', () => {
     const raw = Buffer.alloc(50_000, 'x');
     raw.write('\r\n', 49_998);
     const kept = read(split(toWire(raw), [1000]), 50_000);
     assert.deepEqual(kept.raw, raw);
     assert.equal(kept.reader.isRefused, false);
     assert.ok(kept.budget.used >= 50_000);
-    // A worker may be given the memory itself.
+    // The memory may be transferred to a worker.
     const { buffer } = kept.reader.message();
     structuredClone(buffer, { transfer: [buffer as ArrayBuffer] });
     kept.reader.release();
@@ -50,7 +50,7 @@ describe('reading a message', () => {
     assert.equal(refused.budget.used, 0);
   });
 
-  test('25 MiB of nothing but dots take linear time, and byte by byte is no worse', {
+  test('25 MiB of dots take linear time, also byte by byte', {
     timeout: 120_000,
   }, () => {
     const dots = Buffer.from('\r\n..'.repeat(6_553_600));
@@ -63,7 +63,7 @@ describe('reading a message', () => {
 });
 
 describe('over a socket', () => {
-  test('the bytes are the bytes: 8-bit, NUL, lone dots, bare LF and CR, no headers at all', async () => {
+  test('the bytes are unchanged: 8-bit, NUL, single dots, bare LF and CR, no headers at all', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     const raws = [
@@ -83,7 +83,7 @@ describe('over a socket', () => {
     assert.equal(mx.mails.length, raws.length);
   });
 
-  test('25 MiB in lines without end', async () => {
+  test('25 MiB in one line', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     const raw = Buffer.alloc(26_214_400, 'long line ');
@@ -112,7 +112,7 @@ describe('over a socket', () => {
     }
   });
 
-  describe('smuggling: an end of data that only resembles one is data', () => {
+  describe('smuggling: what only resembles the end of data is data', () => {
     const smuggled =
       'MAIL FROM:<evil@there.example>\r\nRCPT TO:<victim@here.example>\r\nDATA\r\nSubject: smuggled\r\n\r\n';
     const ends = [
@@ -141,7 +141,7 @@ describe('over a socket', () => {
           assert.equal((await client.command('NOOP')).status, 250);
           assert.equal(client.unread, '');
           assert.equal(mx.mails.length, 1);
-          // After CR LF a dot is dot-stuffing; all else stays.
+          // After CR LF a dot is dot-stuffing; everything else stays.
           const asRead = end.replace('\r\n.', '\r\n');
           assert.equal(mx.mails[0]?.raw.toString(), `Subject: seen\r\n\r\nx${asRead}${smuggled}y\r\n`);
         }
@@ -149,7 +149,7 @@ describe('over a socket', () => {
     }
   });
 
-  test('1,000 messages on one connection leave nothing behind', async () => {
+  test('1,000 messages on one connection leave no memory in use', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await client.command('EHLO x');

@@ -8,7 +8,7 @@ import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestMx, toWire }
 
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
 
-/** Sends a piece over and over until so many bytes are sent or the server has had enough. */
+/** Repeats a chunk until so many bytes are sent or the server closes the connection. */
 async function flood(client: SmtpClient, piece: Buffer, bytes: number): Promise<number> {
   let sent = 0;
   while (sent < bytes && !client.isOver && client.error === null) {
@@ -37,7 +37,7 @@ describe('size', () => {
   const limits = { maxMessageBytes: 100_000 };
   const oversized = (bytes: number) => toWire(`${'x'.repeat(bytes - 2)}\r\n`);
 
-  test('a message over the limit is read to its end, refused, and the next is welcome', async () => {
+  test('a message over the limit is read to its end and refused, and the next is accepted', async () => {
     const mx = await startTestMx({ limits });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
@@ -49,7 +49,7 @@ describe('size', () => {
     assert.deepEqual(mx.counts.messages, [552, 250]);
   });
 
-  test('past twice the limit the client is told and cut', async () => {
+  test('at twice the limit the client gets a reply and is disconnected', async () => {
     const mx = await startTestMx({ limits });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
@@ -60,7 +60,7 @@ describe('size', () => {
     assert.equal(mx.mails.length, 0);
   });
 
-  test('100 MB in one line, as a command and as data: cut early, memory flat', async () => {
+  test('100 MB in one line, as a command and as data: disconnected early, memory does not grow', async () => {
     const mx = await startTestMx({ limits: { maxMessageBytes: 5_000_000 } });
     const piece = Buffer.alloc(65_536, 'x');
     const watch = makeMemoryWatch();
@@ -75,7 +75,7 @@ describe('size', () => {
     assert.equal(mx.mails.length, 0);
   });
 
-  test('all messages together: one too many is told to come later, and there is room again afterwards', async () => {
+  test('above the memory limit a message is deferred, and later messages are accepted again', async () => {
     const mx = await startTestMx({ limits: { maxMessageBytes: 100_000, maxBytesUnderWay: 250_000 } });
     const filler = Buffer.alloc(90_000, 'x');
     const clients = await Promise.all([1, 2, 3].map(() => connectSmtp(mx.port)));
@@ -83,7 +83,7 @@ describe('size', () => {
     for (const client of clients) {
       await client.command('DATA');
       await client.send(filler);
-      // Its bytes are read when the next client's reply is there.
+      // When the next client has its reply, the server has read these bytes too.
       await (await connectSmtp(mx.port)).command('NOOP');
     }
     const answers = [];
@@ -101,7 +101,7 @@ describe('size', () => {
   });
 });
 
-test('recipients asked for without end: 421, also where each is told to come later', async () => {
+test('too many RCPT commands: 421, also if each recipient is deferred', async () => {
   const mx = await startTestMx({ limits: { maxRecipients: 2 } });
   mx.route = async () => ({ accepted: false, refusal: { status: 450, enhanced: '4.2.1', text: 'Later' } });
   const client = await connectSmtp(mx.port);
@@ -112,7 +112,7 @@ test('recipients asked for without end: 421, also where each is told to come lat
   await client.ended();
 });
 
-test('recipients over the limit: 452, and the message goes to those before', async () => {
+test('recipients over the limit: 452, and the message goes to the others', async () => {
   const mx = await startTestMx({ limits: { maxRecipients: 2 } });
   const client = await connectSmtp(mx.port);
   const last = await client.envelope('a@there.example', 'b@here.example', 'c@here.example', 'd@here.example');
@@ -125,7 +125,7 @@ test('recipients over the limit: 452, and the message goes to those before', asy
 describe('lines', () => {
   const limits = { maxLineBytes: 100 };
 
-  test('a command line of the limit is read, a longer one refused, in whatever pieces', async () => {
+  test('a command line of exactly the limit is read, a longer one is refused, at any chunk boundaries', async () => {
     const client = await connectSmtp((await startTestMx({ limits })).port);
     assert.equal((await client.command(`NOOP ${'x'.repeat(93)}`)).status, 250);
     assert.match((await client.command(`NOOP ${'x'.repeat(94)}`)).full, /^500 5\.5\.2 /);
@@ -135,7 +135,7 @@ describe('lines', () => {
     assert.equal((await client.command('NOOP')).status, 250);
   });
 
-  test('one that has no end is cut', async () => {
+  test('an endless line closes the connection', async () => {
     const client = await connectSmtp((await startTestMx({ limits })).port);
     await client.send('x'.repeat(3201));
     assert.match((await client.reply()).full, /^500 5\.5\.2 /);
@@ -144,7 +144,7 @@ describe('lines', () => {
 });
 
 describe('errors', () => {
-  test('so many refusals, and it is 421 and the end', async () => {
+  test('too many refusals: 421, and the connection is closed', async () => {
     const client = await connectSmtp((await startTestMx({ limits: { maxErrors: 3 } })).port);
     await client.send('WIZ\r\nWIZ\r\nWIZ\r\nNOOP\r\n');
     const replies = await client.replies(3);
@@ -153,7 +153,7 @@ describe('errors', () => {
     assert.equal(client.unread, '');
   });
 
-  test('unknown recipients count, an accepted message starts the count anew', async () => {
+  test('unknown recipients count as errors, and an accepted message resets the count', async () => {
     const client = await connectSmtp((await startTestMx({ limits: { maxErrors: 3 } })).port);
     for (let n = 0; n < 3; n += 1) {
       await client.envelope(
@@ -169,7 +169,7 @@ describe('errors', () => {
     await client.ended();
   });
 
-  test('after a hundred commands without mail it is 421 and the end', async () => {
+  test('more than a hundred commands without mail: 421, and the connection is closed', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     client.socket.write('NOOP\r\n'.repeat(100_000));
     const replies = await client.replies(101);
@@ -180,7 +180,7 @@ describe('errors', () => {
     await client.ended();
   });
 
-  test('mail that is put off over and over on one connection is never refused for good', async () => {
+  test('mail that is deferred many times on one connection never gets 5xx', async () => {
     const mx = await startTestMx();
     mx.accept = async () => ({ accepted: false, refusal: { status: 451, enhanced: '4.3.0', text: 'Later' } });
     const client = await connectSmtp(mx.port);
@@ -198,13 +198,13 @@ describe('errors', () => {
 });
 
 describe('time', () => {
-  test('a client that says nothing is told and cut', async () => {
+  test('a silent client gets 421 and is disconnected', async () => {
     const client = await connectSmtp((await startTestMx({ limits: { commandTimeoutMs: 50 } })).port);
     assert.match((await client.reply()).full, /^421 4\.4\.2 mx\.example /);
     await client.ended();
   });
 
-  test('a byte now and then does not prolong it', async () => {
+  test('single bytes do not extend the timeout', async () => {
     const client = await connectSmtp((await startTestMx({ limits: { commandTimeoutMs: 100 } })).port);
     const drip = setInterval(() => client.socket.write('x'), 10);
     assert.match((await client.reply()).full, /^421 4\.4\.2 /);
@@ -212,7 +212,7 @@ describe('time', () => {
     await client.ended();
   });
 
-  test('a message that stalls is told and cut', async () => {
+  test('a message that stalls gets 421 and is disconnected', async () => {
     const mx = await startTestMx({ limits: { dataTimeoutMs: 1000 } });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
@@ -223,7 +223,7 @@ describe('time', () => {
     assert.equal(mx.mails.length, 0);
   });
 
-  test('a message that drips may go on past the stall, and ends with its whole time', async () => {
+  test('a slow message may take longer than the stall timeout, but not longer than the message timeout', async () => {
     const mx = await startTestMx({ limits: { dataTimeoutMs: 1000, messageTimeoutMs: 4000 } });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
@@ -238,7 +238,7 @@ describe('time', () => {
     assert.ok(drips * 50 > 1000, `cut after ${drips} drips, as if it had stalled`);
   });
 
-  test('our own slowness is not held against the client', async () => {
+  test('the client does not time out while we are slow', async () => {
     const mx = await startTestMx({ limits: { commandTimeoutMs: 1000, dataTimeoutMs: 1000 } });
     mx.accept = () =>
       new Promise((resolve) => setTimeout(() => resolve({ accepted: true, id: 'msg_slow' }), 3000));
@@ -248,7 +248,7 @@ describe('time', () => {
     assert.match((await client.reply()).full, /^421 4\.4\.2 /);
   });
 
-  test('a client that never reads is not listened to for long, and memory stays flat', async () => {
+  test('a client that never reads its replies is not read for long, and memory does not grow', async () => {
     const mx = await startTestMx({ limits: { commandTimeoutMs: 2000, maxRecipients: 1 } });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
@@ -261,7 +261,7 @@ describe('time', () => {
   });
 });
 
-test('commands that wait for their answer are left in the network, however many there are', async () => {
+test('commands behind an unanswered one are not read into memory', async () => {
   const mx = await startTestMx({ limits: { maxRecipients: 1000 } });
   const later = { accepted: false, refusal: { status: 451, enhanced: '4.3.0', text: 'Later' } } as const;
   let asked = 0;
@@ -271,7 +271,7 @@ test('commands that wait for their answer are left in the network, however many 
   });
   mx.route = () => {
     asked += 1;
-    // Each in a turn of its own, in which more could be read.
+    // One reply in each turn of the event loop, so that the server could read more in between.
     if (asked <= 2000) return new Promise((resolve) => setImmediate(() => resolve(later)));
     hangs();
     return new Promise(() => {});
@@ -281,7 +281,7 @@ test('commands that wait for their answer are left in the network, however many 
   await client.command('MAIL FROM:<a@there.example>');
   const flooding = flood(client, Buffer.from('RCPT TO:<b@here.example>\r\n'.repeat(2000)), 60_000_000);
   await hanging;
-  // Were they all read, this many turns would let them in.
+  // In this many turns the server would have read all commands.
   for (let n = 0; n < 2000; n += 1) await new Promise((resolve) => setImmediate(resolve));
   const taken = client.socket.bytesWritten - client.socket.writableLength;
   assert.ok(taken < 20_000_000, `${taken}`);
@@ -290,7 +290,7 @@ test('commands that wait for their answer are left in the network, however many 
 });
 
 describe('connections', () => {
-  test('over the limit of all: 421 and closed, and there is room again when one leaves', async () => {
+  test('over the total limit: 421 and closed, and a new client is accepted when another leaves', async () => {
     const mx = await startTestMx({ limits: { maxConnections: 2 } });
     const first = await connectSmtp(mx.port);
     await connectSmtp(mx.port);
@@ -305,14 +305,14 @@ describe('connections', () => {
     assert.equal((await (await connectSmtp(mx.port)).command('NOOP')).status, 250);
   });
 
-  test('over the limit of one address: 421', async () => {
+  test('over the limit for one address: 421', async () => {
     const mx = await startTestMx({ limits: { maxConnectionsPerAddress: 2 } });
     await connectSmtp(mx.port);
     await connectSmtp(mx.port);
     assert.equal((await (await openSmtp(mx.port)).reply()).status, 421);
   });
 
-  test('a dual-stack listener tells IPv4 clients by their IPv4 address, and counts each family apart', async (t) => {
+  test('a dual-stack listener sees the IPv4 address of IPv4 clients, and counts IPv4 and IPv6 separately', async (t) => {
     const mx = await startTestMx({ host: '::', limits: { maxConnectionsPerAddress: 1 } }).catch(() => null);
     if (!mx) return t.skip('no IPv6 here');
     const client = await connectSmtp(mx.port);
@@ -323,7 +323,7 @@ describe('connections', () => {
     assert.equal((await (await openSmtp(mx.port, { host: '::1' })).reply()).status, 421);
   });
 
-  test('an IPv6 network is one client', () => {
+  test('an IPv6 /64 is one client', () => {
     assert.equal(clientKey('192.0.2.1'), '192.0.2.1');
     assert.equal(clientKey('2001:db8:1:2::1'), clientKey('2001:db8:1:2:3:4:5:6'));
     assert.notEqual(clientKey('2001:db8:1:2::1'), clientKey('2001:db8:1:3::1'));
@@ -332,7 +332,7 @@ describe('connections', () => {
     assert.equal(clientKey('::1'), '0:0:0:0');
   });
 
-  test('a flood of them leaves nothing behind', async () => {
+  test('a flood of connections leaves none open', async () => {
     const mx = await startTestMx({ limits: { maxConnections: 20 } });
     await Promise.all(
       Array.from({ length: 300 }, async (_, n) => {
@@ -350,7 +350,7 @@ describe('connections', () => {
 });
 
 describe('stop', () => {
-  test('idle clients are told, new ones find nobody', async () => {
+  test('idle clients get 421, new connections are refused', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await client.command('EHLO x');
@@ -362,14 +362,14 @@ describe('stop', () => {
     assert.equal(mx.counts.open, 0);
   });
 
-  test('a message that is being sent, and one that is being accepted, get their 250 first', async () => {
+  test('messages that are being sent or accepted get their 250 first', async () => {
     const mx = await startTestMx({ stopWithinMs: 10_000 });
     let commit = () => {};
-    const asked = new Promise<void>((tellAsked) => {
+    const acceptCalled = new Promise<void>((signalAccept) => {
       mx.accept = () =>
         new Promise((resolve) => {
           commit = () => resolve({ accepted: true, id: 'msg_last' });
-          tellAsked();
+          signalAccept();
         });
     });
     const client = await connectSmtp(mx.port);
@@ -378,7 +378,7 @@ describe('stop', () => {
     await client.send('Subject: x\r\n');
     const stopped = mx.stop();
     await client.send('\r\nHello\r\n.\r\nMAIL FROM:<a@there.example>\r\n');
-    await asked;
+    await acceptCalled;
     commit();
     assert.equal((await client.reply()).full, '250 2.0.0 Accepted as msg_last');
     assert.match((await client.reply()).full, /^421 4\.3\.2 /);
@@ -386,7 +386,7 @@ describe('stop', () => {
     await stopped;
   });
 
-  test('what does not end in time is cut', async () => {
+  test('connections that do not end in time are closed', async () => {
     const mx = await startTestMx({ stopWithinMs: 100 });
     mx.accept = () => new Promise(() => {});
     const accepting = await connectSmtp(mx.port);
@@ -404,7 +404,7 @@ describe('stop', () => {
   });
 });
 
-test('a port that is taken is told with what to do', async () => {
+test('a port in use: the error says what to do', async () => {
   const other = net.createServer().listen(0, '127.0.0.1');
   await once(other, 'listening');
   const { port } = other.address() as net.AddressInfo;
@@ -416,7 +416,7 @@ test('a port that is taken is told with what to do', async () => {
   other.close();
 });
 
-/** Waits until it is so; the server's side of a connection ends a little after the client's. */
+/** Waits until the condition is true: the server's side of a connection ends a little after the client's. */
 async function seen(isSo: () => boolean): Promise<void> {
   while (!isSo()) await new Promise((resolve) => setImmediate(resolve));
 }

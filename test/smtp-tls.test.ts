@@ -43,7 +43,7 @@ function put(folder: string, name: string): void {
   cpSync(path.join(fixtures, `${name}-key.pem`), path.join(folder, 'key.pem'));
 }
 
-/** The name in the certificate that a client is shown now. */
+/** The name in the certificate that a new client gets. */
 async function shownName(port: number, options: tls.ConnectionOptions = {}): Promise<string> {
   const client = await connectSmtp(port);
   const secured = await client.startTls(options);
@@ -53,7 +53,7 @@ async function shownName(port: number, options: tls.ConnectionOptions = {}): Pro
 }
 
 describe('STARTTLS', () => {
-  test('with a certificate that is made here: TLS 1.3 or 1.2, the host is named, the key is new each time', async () => {
+  test('with a generated certificate: TLS 1.3 or 1.2, for our host name, with a new key at each start', async () => {
     const prints = new Set<string>();
     for (const maxVersion of ['TLSv1.3', 'TLSv1.2'] as const) {
       const mx = await startTestMx();
@@ -73,13 +73,13 @@ describe('STARTTLS', () => {
     assert.equal(prints.size, 2);
   });
 
-  test('older than 1.2 is refused', async () => {
+  test('TLS older than 1.2 is refused', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     const tooOld = { maxVersion: 'TLSv1.1', minVersion: 'TLSv1', ciphers: 'DEFAULT@SECLEVEL=0' } as const;
     await assert.rejects(client.startTls(tooOld));
   });
 
-  test('what was said before is forgotten, and TLS is offered once', async () => {
+  test('after the handshake the session starts again, and STARTTLS is not offered again', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     assert.ok((await client.command('EHLO x')).lines.includes('STARTTLS'));
     await client.envelope('a@there.example', 'b@here.example');
@@ -90,7 +90,7 @@ describe('STARTTLS', () => {
     assert.match((await client.command('STARTTLS')).full, /^503 5\.5\.1 /);
   });
 
-  test('commands sent in plain behind STARTTLS are never run (CVE-2011-0411)', async () => {
+  test('plain commands behind STARTTLS are never run (CVE-2011-0411)', async () => {
     for (const apart of [false, true]) {
       const mx = await startTestMx();
       const client = await connectSmtp(mx.port);
@@ -109,14 +109,14 @@ describe('STARTTLS', () => {
         assert.equal(client.unread, '');
         assert.match((await client.command('RCPT TO:<b@here.example>')).full, /^503 /);
       } catch {
-        // Apart, they may have come as part of the handshake, which they break.
+        // Sent separately, the bytes may arrive as part of the handshake and break it.
         assert.ok(apart);
       }
       assert.deepEqual(mx.counts.recipients, []);
     }
   });
 
-  test('a handshake of garbage ends the connection, and garbage within TLS too', async () => {
+  test('garbage in the handshake or inside TLS ends the connection', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await client.command('STARTTLS');
@@ -133,14 +133,14 @@ describe('STARTTLS', () => {
     assert.deepEqual(faultsOf(mx), []);
   });
 
-  test('a handshake that does not go on is cut', async () => {
+  test('a handshake that stalls is disconnected', async () => {
     const mx = await startTestMx({ limits: { commandTimeoutMs: 1000 } });
     const client = await connectSmtp(mx.port);
     assert.equal((await client.command('STARTTLS')).status, 220);
     await client.ended();
   });
 
-  test('a client that leaves instead of shaking hands leaves nothing behind', async () => {
+  test('a client that leaves before the handshake leaves no connection open', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await client.command('STARTTLS');
@@ -150,7 +150,7 @@ describe('STARTTLS', () => {
     assert.equal(mx.counts.open, 0);
   });
 
-  test('without a certificate for the moment: 454, and the session goes on', async () => {
+  test('if the certificate cannot be loaded: 454, and the session continues', async () => {
     const log = makeLog({ level: 'silent', json: true });
     const parts = {
       mailHost: 'mx.example',
@@ -174,7 +174,7 @@ describe('STARTTLS', () => {
 });
 
 describe("the operator's certificate", () => {
-  test('is shown, and its chain holds', async () => {
+  test('is presented with its chain', async () => {
     const folder = makeFolder();
     put(folder, 'receiver-good');
     const mx = await startTestMx({ tls: pairIn(folder) });
@@ -238,7 +238,7 @@ describe("the operator's certificate", () => {
     });
   }
 
-  test('a broken replacement leaves the old one in use, is logged once, and a good one ends it', async () => {
+  test('a broken new file leaves the old certificate in use and is logged once; a good file replaces it', async () => {
     const folder = makeFolder();
     put(folder, 'server');
     const { certFile, keyFile } = pairIn(folder);
@@ -259,7 +259,7 @@ describe("the operator's certificate", () => {
     assert.equal(await shownName(mx.port), 'other.example');
   });
 
-  test('is looked at once a second at most', async () => {
+  test('is checked at most once in `certificateRecheckMs`', async () => {
     const folder = makeFolder();
     put(folder, 'server');
     const mx = await startTestMx({ tls: pairIn(folder), certificateRecheckMs: 3_600_000 });
@@ -267,7 +267,7 @@ describe("the operator's certificate", () => {
     assert.equal(await shownName(mx.port), 'localhost');
   });
 
-  test('one that has expired is used, with a warning', async () => {
+  test('an expired certificate is used, with a warning', async () => {
     const folder = makeFolder();
     put(folder, 'receiver-expired');
     const mx = await startTestMx({ tls: pairIn(folder) });
@@ -275,7 +275,7 @@ describe("the operator's certificate", () => {
     assert.ok(mx.logged.some(({ level, msg }) => level === 40 && msg.includes('expired')));
   });
 
-  test('one that cannot be used stops the start, and says which', async () => {
+  test('an unusable certificate stops the start, and the error names the file', async () => {
     const folder = makeFolder();
     put(folder, 'server');
     const { certFile, keyFile } = pairIn(folder);
@@ -295,7 +295,7 @@ describe("the operator's certificate", () => {
 });
 
 describe('a self-signed certificate', () => {
-  test('is well formed: signed by its own key, for the host, from yesterday for ten years', () => {
+  test('is self-signed, for the host, valid from yesterday for ten years', () => {
     const now = new Date('2026-03-01T12:00:00Z');
     for (const host of ['mx.example', `${'long.'.repeat(40)}example`]) {
       const { cert, key } = makeSelfSigned(host, now);

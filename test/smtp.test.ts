@@ -5,7 +5,7 @@ import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestMx, toWire }
 
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
 
-/** Says each line and expects the beginning of each reply. */
+/** Sends each line and expects the beginning of each reply. */
 async function dialogue(client: SmtpClient, lines: [string, string][]): Promise<void> {
   for (const [line, expected] of lines) {
     const { full } = await client.command(line);
@@ -13,7 +13,7 @@ async function dialogue(client: SmtpClient, lines: [string, string][]): Promise<
   }
 }
 
-test('greeting and EHLO name the host, and what is offered, and nothing else', async () => {
+test('greeting and EHLO show the host name and the extensions, and nothing else', async () => {
   const mx = await startTestMx();
   const client = await openSmtp(mx.port);
   assert.equal((await client.reply()).full, '220 mx.example ESMTP');
@@ -30,7 +30,7 @@ test('greeting and EHLO name the host, and what is offered, and nothing else', a
   assert.equal((await client.command('HELO client.example')).full, '250 mx.example');
 });
 
-test('a message: what was said is what accept gets, and its id is told', async () => {
+test('a message: accept gets what the client sent, and the 250 has the id', async () => {
   const mx = await startTestMx();
   const client = await connectSmtp(mx.port);
   await dialogue(client, [
@@ -60,7 +60,7 @@ test('a message: what was said is what accept gets, and its id is told', async (
   await client.ended();
 });
 
-test('independent client: nodemailer, with TLS, twice on a connection', async () => {
+test('nodemailer, with TLS, two messages on one connection', async () => {
   const mx = await startTestMx();
   const transport = nodemailer.createTransport({
     host: '127.0.0.1',
@@ -129,7 +129,7 @@ describe('commands', () => {
     });
   }
 
-  test('bytes that are no UTF-8 are refused', async () => {
+  test('bytes that are not UTF-8 are refused', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     await client.send(Buffer.from('NOOP \xff\r\n', 'latin1'));
     assert.equal((await client.reply()).status, 500);
@@ -144,7 +144,7 @@ describe('commands', () => {
     );
   });
 
-  test('HTTP is told off and cut', async () => {
+  test('HTTP is refused and disconnected', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     await client.send('POST / HTTP/1.1\r\nHost: x\r\n\r\nEHLO x\r\nMAIL FROM:<a@b.example>\r\n');
     assert.match((await client.reply()).full, /^554 5\.5\.1 /);
@@ -152,7 +152,7 @@ describe('commands', () => {
     assert.equal(client.unread, '');
   });
 
-  test('the order is kept, and RSET, EHLO and a message start anew', async () => {
+  test('commands out of order are refused; RSET, EHLO and a message start again', async () => {
     const client = await connectSmtp((await startTestMx()).port);
     await dialogue(client, [
       ['MAIL FROM:<a@there.example>', '503 5.5.1 '],
@@ -252,7 +252,7 @@ describe('RCPT', () => {
     });
   }
 
-  test('given twice, in whatever case, it is accepted once and asked for once', async () => {
+  test('a repeated recipient, in any case, is accepted once and routed once', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'Bob@here.example', 'bob@HERE.example', 'c@here.example');
@@ -264,7 +264,7 @@ describe('RCPT', () => {
     assert.deepEqual(mx.counts.recipients, [250, 250]);
   });
 
-  test('postmaster without a domain is the one of our host', async () => {
+  test('postmaster without a domain gets our host name', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     assert.equal((await client.envelope('', 'Postmaster')).status, 250);
@@ -273,7 +273,7 @@ describe('RCPT', () => {
     assert.equal(mx.mails[0]?.mailFrom, null);
   });
 
-  test('addresses and SMTPUTF8 go through as they are spelled', async () => {
+  test('addresses and SMTPUTF8 are passed on unchanged', async () => {
     const mx = await startTestMx();
     const client = await connectSmtp(mx.port);
     await dialogue(client, [
@@ -288,8 +288,8 @@ describe('RCPT', () => {
   });
 });
 
-describe('what route and accept say', () => {
-  test('is told as it is, on one line', async () => {
+describe('the decisions of route and accept', () => {
+  test('become the reply, on one line', async () => {
     const mx = await startTestMx();
     mx.route = async () => ({
       accepted: false,
@@ -310,7 +310,7 @@ describe('what route and accept say', () => {
     assert.deepEqual(mx.counts.messages, [452]);
   });
 
-  test('if they throw, now or later: 451, a line in the log, and the session goes on', async () => {
+  test('if they throw or reject: 451, an error in the log, and the session continues', async () => {
     const mx = await startTestMx();
     const { route, accept } = mx;
     const client = await connectSmtp(mx.port);
@@ -336,21 +336,21 @@ describe('what route and accept say', () => {
     assert.match(JSON.stringify(mx.logged), /secret insides/);
   });
 
-  test('the 250 waits for accept, and commands sent meanwhile wait for the 250', async () => {
+  test('the 250 waits for accept, and later commands wait for the 250', async () => {
     const mx = await startTestMx();
     let commit = () => {};
-    const asked = new Promise<void>((tellAsked) => {
+    const acceptCalled = new Promise<void>((signalAccept) => {
       mx.accept = () =>
         new Promise((resolve) => {
           commit = () => resolve({ accepted: true, id: 'msg_late' });
-          tellAsked();
+          signalAccept();
         });
     });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');
     await client.send(Buffer.concat([message, Buffer.from('NOOP\r\n')]));
-    await asked;
+    await acceptCalled;
     await client.send('QUIT\r\n');
     assert.equal(client.unread, '');
     commit();
@@ -361,25 +361,25 @@ describe('what route and accept say', () => {
   });
 
   for (const how of ['closes', 'resets'] as const) {
-    test(`a client that ${how} in the middle of accept: it ends, and what came of it is logged`, async () => {
+    test(`a client that ${how} during accept: accept finishes, and its result is logged`, async () => {
       const mx = await startTestMx();
       let commit = () => {};
-      const asked = new Promise<void>((tellAsked) => {
+      const acceptCalled = new Promise<void>((signalAccept) => {
         mx.accept = () =>
           new Promise((resolve) => {
             commit = () => resolve({ accepted: true, id: 'msg_unheard' });
-            tellAsked();
+            signalAccept();
           });
       });
       const client = await connectSmtp(mx.port);
       await client.envelope('a@there.example', 'b@here.example');
       await client.command('DATA');
       await client.send(message);
-      await asked;
+      await acceptCalled;
       if (how === 'resets') client.socket.resetAndDestroy();
       else client.close();
       await client.ended();
-      // The server has seen it once another client, who came later, was served.
+      // When a later client got its reply, the server has seen that this one is gone.
       await (await connectSmtp(mx.port)).command('NOOP');
       commit();
       await mx.stop();
@@ -391,7 +391,7 @@ describe('what route and accept say', () => {
   }
 });
 
-test('a client that closes its side after the last command still hears the replies', async () => {
+test('a client that closes its side after the last command still gets the replies', async () => {
   const mx = await startTestMx();
   const client = await openSmtp(mx.port, { allowHalfOpen: true });
   client.socket.end(
@@ -405,7 +405,7 @@ test('a client that closes its side after the last command still hears the repli
   await client.ended();
 });
 
-test('a message that is not sent to its end is not accepted', async () => {
+test('a message without its end is not accepted', async () => {
   const mx = await startTestMx();
   const client = await connectSmtp(mx.port);
   await client.envelope('a@there.example', 'b@here.example');
@@ -417,7 +417,7 @@ test('a message that is not sent to its end is not accepted', async () => {
   assert.equal(mx.counts.open, 0);
 });
 
-test('garbage of any kind neither crashes it nor is believed', async () => {
+test('garbage does not crash the server and is never accepted as mail', async () => {
   const mx = await startTestMx();
   const garbage = [
     Buffer.from([0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x0a, 0x0d, 0x0a]),
