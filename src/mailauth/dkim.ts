@@ -63,8 +63,8 @@ export function readName(name: string | undefined): string | null {
 }
 
 /**
- * RFC 8616 §3: DNS wants A-labels. `readName` first: `domainToASCII` parses a URL host and stops at the first `/`, so a selector with
- * a `/` would fetch the key from another domain.
+ * RFC 8616 §3: DNS wants A-labels. `readName` first: `domainToASCII` parses a URL host and stops at the first `/`, so a selector
+ * with a `/` would fetch the key from another domain.
  */
 function toAscii(text: string | undefined): string | null {
   const name = readName(text);

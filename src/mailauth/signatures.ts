@@ -86,8 +86,8 @@ function describeSignature({ tags }: Signature, result: DkimResult): SignatureRe
 }
 
 /**
- * Uses the address parser that also reads the shown From, so that both are the same: of `<eve@one.example> <ada@other.example>` some
- * parsers take the first and others the second.
+ * Uses the parser that also reads the shown From, so that both are the same: of `<eve@one.example> <ada@other.example>` some
+ * parsers take the first address and others the second.
  */
 function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
   const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');

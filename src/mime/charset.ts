@@ -63,7 +63,7 @@ function findName(label: string): string | null {
     .replace(/^(?:ibm|ms|windows|win|dos)0*(?=\d+$)/, 'cp');
   const more = moreNames.find(([pattern]) => pattern.test(plain));
   if (more) return more[1];
-  // The first call fills `iconv.encodings`. The list avoids an exception for each unknown name: 10 µs, up to 30,000 times a message.
+  // The first call fills `iconv.encodings`. The list avoids an exception (10 µs) for each of up to 30,000 unknown names.
   if (!iconv.encodings) iconv.encodingExists('ascii');
   const names: Readonly<Record<string, unknown>> = iconv.encodings ?? {};
   let name = plain;
@@ -72,8 +72,8 @@ function findName(label: string): string | null {
 }
 
 /**
- * Node knows iconv-lite's names with a hyphen. "cp949" and "big5hkscs" must stay unknown to Node: its "euc-kr" lacks 8,822 syllables
- * that mail uses, and its "big5" lacks the characters of Hong Kong.
+ * Node knows iconv-lite's names with a hyphen. "cp949" and "big5hkscs" must stay unknown to Node: its "euc-kr" lacks 8,822
+ * syllables that mail uses, and its "big5" lacks the characters of Hong Kong.
  */
 function makeTextDecoder(name: string): TextDecoder | null {
   try {

@@ -44,7 +44,7 @@ export function stripComments(text: string): string {
   return kept + text.slice(from);
 }
 
-/** Trims spaces and tabs only: other Unicode spaces are content (RFC 5322 §2.2.2). Not a regex: `/[ \t]+$/` takes quadratic time. */
+/** Other Unicode spaces are content (RFC 5322 §2.2.2). No regex: `/[ \t]+$/` takes quadratic time. */
 export function trimBlanks(text: string): string {
   let start = 0;
   let end = text.length;

@@ -1,5 +1,5 @@
 /**
- * Reads the ids of Message-ID, In-Reply-To and References (RFC 5322 §3.6.4). Phrases and comments between ids (§4.5.4) are skipped.
+ * Reads the ids of Message-ID, In-Reply-To and References (RFC 5322 §3.6.4). Skips phrases and comments between ids (§4.5.4).
  * Blanks inside the brackets come from folding and are dropped. If a value has no brackets at all, its words with an "@" are ids.
  * Guarantee: one pass; every id is `<…>` without blanks or brackets inside.
  */

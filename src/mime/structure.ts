@@ -175,7 +175,7 @@ function readBoundary(part: Part): Buffer | undefined {
   return value.startsWith('multipart/') && boundary ? Buffer.from(boundary) : undefined;
 }
 
-/** The open multipart whose delimiter this line is. The innermost is tried first; a delimiter of an outer one ends all inside it. */
+/** The innermost open multipart whose delimiter this line is. An outer delimiter ends all multiparts inside it. */
 function findDelimiter(
   raw: Buffer,
   line: number,

@@ -1,6 +1,6 @@
 /**
- * Decodes Content-Transfer-Encoding (RFC 2045 §6); line ends stay as they are. An unknown encoding means no encoding: senders write
- * "8-bit" and "utf-8". Guarantee: one pass; the result is never longer than the input.
+ * Decodes Content-Transfer-Encoding (RFC 2045 §6); line ends stay as they are. An unknown encoding means no encoding: senders
+ * write "8-bit" and "utf-8". Guarantee: one pass; the result is never longer than the input.
  */
 import { findBlankTail } from './lexical.ts';
 

@@ -12,7 +12,7 @@ export interface Command {
 
 const printable = /^[\x20-\x7e]*$/;
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-/** Control and invisible characters: in an address they mislead. Joiners and the plain space are allowed; some scripts need joiners. */
+/** Control and invisible characters: in an address they mislead. Joiners are allowed: some scripts need them. */
 const unwanted = /(?![\p{Join_C} ])[\p{C}\p{Z}]/u;
 
 /** Null: the line is not text. */
