@@ -185,7 +185,7 @@ describe('a database that goes away', () => {
       loop.logged.some(({ msg }) => /recording deliveries/.test(String(msg))),
     );
     await loop.stop();
-    assert.ok(loop.logged.some(({ msg }) => /leases will run out instead/.test(String(msg))));
+    assert.ok(loop.logged.some(({ msg }) => /tried again when the lease expires/.test(String(msg))));
     assert.deepEqual(await list(owner, webhook, '?status=delivered'), []);
 
     await sql`update deliveries set lease_until = now() where webhook_id = ${webhook.id}`;

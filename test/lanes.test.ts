@@ -249,18 +249,18 @@ describe('claiming ahead', () => {
   test('there is room until as many lanes wait for a place as there are places', () => {
     const lanes = makeLanes();
     for (let lane = 0; lane < 9; lane++) add(lanes, `w${lane}`, 1);
-    assert.ok(lanes.hasRoom());
+    assert.ok(lanes.hasCapacity());
     add(lanes, 'w9', 1);
-    assert.ok(!lanes.hasRoom());
+    assert.ok(!lanes.hasCapacity());
     lanes.take();
-    assert.ok(lanes.hasRoom());
+    assert.ok(lanes.hasCapacity());
   });
 
   test('what waits behind the cap of slow lanes takes no room from others', () => {
     const lanes = makeLanes({ perProcess: 16 });
     for (const lane of ['slow', 'slower', 'slowest']) add(lanes, lane, 30);
     takeAll(lanes);
-    assert.ok(lanes.hasRoom(), 'twelve are under way and 78 wait for them');
+    assert.ok(lanes.hasCapacity(), 'twelve are under way and 78 wait for them');
     add(lanes, 'quick', 2);
     assert.deepEqual(takeAll(lanes), ['quick', 'quick']);
   });

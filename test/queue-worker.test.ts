@@ -269,7 +269,7 @@ describe('a lease', () => {
     assert.deepEqual(table.leased('a'), []);
   });
 
-  test('of a try that broke off runs out, and the lane goes on', async () => {
+  test('of a try that threw an error expires, and the lane goes on', async () => {
     const table = makeTable({ a: 3 });
     let isBroken = true;
     const worker = startWorker(table, {
@@ -280,7 +280,7 @@ describe('a lease', () => {
       },
     });
     await waitFor('the others', () => table.count('done') === 2);
-    assert.ok(worker.logged(/broke off/));
+    assert.ok(worker.logged(/a try threw an error/));
     assert.deepEqual(table.leased('a'), ['a0']);
     isBroken = false;
     table.expireLeases();
@@ -398,6 +398,49 @@ describe('a stop', () => {
     assert.deepEqual(worker.recorded, ['a0']);
     assert.deepEqual(table.leased('a'), []);
   });
+});
+
+test('a batch that the database rejects is given up: later batches are recorded, and its jobs are tried again', async () => {
+  const table = makeTable({ a: 1, b: 2 });
+  const gate = makeGate();
+  let isRejected = true;
+  const worker = startWorker(table, {
+    attempt: async (job) => {
+      if (job.lane === 'b') await gate.opened;
+      return succeed(job);
+    },
+    async record(outcomes) {
+      if (isRejected && outcomes.some(({ id }) => id === 'a0')) throw new Error('violates a constraint');
+      return table.record(outcomes);
+    },
+  });
+  await waitFor('the failed write', () => worker.logged(/recording errands failed; retrying/));
+  gate.open();
+  await waitFor('the next batch', () => table.count('done') === 2);
+  assert.ok(worker.logged(/recording errands failed; giving up; .*when the lease expires/));
+  assert.deepEqual(worker.recorded.toSorted(), ['b0', 'b1']);
+  assert.deepEqual(table.leased('a'), ['a0'], 'the lease is not released: it expires');
+
+  isRejected = false;
+  table.expireLeases();
+  worker.wake();
+  await waitFor('the second try', () => table.count('done') === 3);
+  assert.deepEqual(worker.tried.toSorted(), ['a0', 'a0', 'b0', 'b1']);
+});
+
+test('an outcome is kept for as long as the database is unavailable', async () => {
+  const table = makeTable({ a: 1 });
+  let refusals = 0;
+  const worker = startWorker(table, {
+    isUnavailable: () => true,
+    async record(outcomes) {
+      refusals += 1;
+      if (refusals <= 6) throw new Error('the connection was refused');
+      return table.record(outcomes);
+    },
+  });
+  await waitFor('the outcome', () => table.count('done') === 1);
+  assert.deepEqual(worker.tried, ['a0']);
 });
 
 test('retries are claimed when they come due', async () => {

@@ -1,7 +1,7 @@
 /**
- * Pauses a lane that only fails. After `breakerFailures` failures in a row the breaker opens and a pause begins. After the
- * pause one job is tried as a probe: a success closes the breaker, a failure begins a pause twice as long. Pure: time is an
- * argument.
+ * Pauses a lane whose tries all fail. After `breakerFailures` failures in a row the breaker opens and a pause begins. After the
+ * pause the lane tries one job, the probe. A successful probe closes the breaker; a failed probe starts a pause twice as long.
+ * Pure: time is an argument.
  */
 export interface BreakerLimits {
   breakerFailures: number;
@@ -11,11 +11,9 @@ export interface BreakerLimits {
 
 export class Breaker {
   readonly #limits: BreakerLimits;
-  /** Failures in a row, and when the last one was. */
-  #failures = 0;
-  #failedAt = 0;
-  /** Pauses since the last success, and when the last one ends. */
-  #pauses = 0;
+  #failuresInRow = 0;
+  #lastFailureAt = 0;
+  #pausesSinceSuccess = 0;
   #pausedUntil = 0;
 
   constructor(limits: BreakerLimits) {
@@ -23,34 +21,34 @@ export class Breaker {
   }
 
   get isOpen(): boolean {
-    return this.#pauses > 0;
+    return this.#pausesSinceSuccess > 0;
   }
 
-  /** Open, and it is too early for a probe. */
+  /** The breaker is open, and it is too early for a probe. */
   isPaused(nowMs: number): boolean {
     return this.isOpen && this.#pausedUntil > nowMs;
   }
 
   succeed(): void {
-    this.#failures = 0;
-    this.#pauses = 0;
+    this.#failuresInRow = 0;
+    this.#pausesSinceSuccess = 0;
   }
 
-  /** Returns true when this failure begins a pause. */
+  /** Returns true when this failure starts a pause. */
   fail(nowMs: number): boolean {
-    this.#failures += 1;
-    this.#failedAt = nowMs;
-    // Tries that were under way when the breaker opened do not lengthen its pause; only a failed probe begins the next.
-    if (this.isOpen ? this.isPaused(nowMs) : this.#failures < this.#limits.breakerFailures) return false;
-    const pauseMs = Math.min(this.#limits.breakerPauseMs * 2 ** this.#pauses, this.#limits.maxBreakerPauseMs);
-    this.#pausedUntil = nowMs + pauseMs;
-    this.#pauses += 1;
+    this.#failuresInRow += 1;
+    this.#lastFailureAt = nowMs;
+    // Tries that were already running when the breaker opened do not make the pause longer; only a failed probe does.
+    if (this.isOpen ? this.isPaused(nowMs) : this.#failuresInRow < this.#limits.breakerFailures) return false;
+    const { breakerPauseMs, maxBreakerPauseMs } = this.#limits;
+    this.#pausedUntil = nowMs + Math.min(breakerPauseMs * 2 ** this.#pausesSinceSuccess, maxBreakerPauseMs);
+    this.#pausesSinceSuccess += 1;
     return true;
   }
 
-  /** Failures count for as long as a pause can last: they open the breaker of a lane that has little to do, too. */
+  /** Failures count for as long as the longest pause, so that a lane with few jobs is paused too. */
   get rememberUntil(): number {
-    if (this.#failures === 0) return Number.NEGATIVE_INFINITY;
-    return Math.max(this.#pausedUntil, this.#failedAt) + this.#limits.maxBreakerPauseMs;
+    if (this.#failuresInRow === 0) return Number.NEGATIVE_INFINITY;
+    return Math.max(this.#pausedUntil, this.#lastFailureAt) + this.#limits.maxBreakerPauseMs;
   }
 }

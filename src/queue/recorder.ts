@@ -1,46 +1,48 @@
 /**
- * Writes outcomes to the database, in batches. While the database is away a write is tried again, and no outcome is
- * forgotten. A process that stops gives up at a set time; then the leases run out, and those jobs are tried again.
+ * Writes outcomes to the database, in batches. While the database is unavailable the recorder retries and keeps all outcomes.
+ * The recorder gives up a batch that the database rejects again and again, and every batch when the process stops. The leases of
+ * that batch then expire, and its jobs are tried again.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Log } from '../lib/log.ts';
 
-/** A statement costs much the same for one outcome as for many, so it waits a few milliseconds for more of them. */
+/** One statement costs about the same for one outcome as for many, so a batch waits a few milliseconds for more outcomes. */
 const gatherMs = 25;
 const fullBatch = 512;
 const retryMs = 500;
+/** A write that fails this often while the database is available would fail forever, and every later batch would wait for it. */
+const maxRejections = 5;
 
-/** Runs a write until it succeeds; false when it was given up because the process stops. */
+/** Retries a write until it succeeds; returns false when the write was given up. */
 export type Persist = (what: string, write: () => Promise<unknown>) => Promise<boolean>;
 
 /** How outcomes are recorded. */
 export interface Recording<Outcome> {
-  /** What the jobs are called in the log. */
+  /** The kind of job, as the log names it. */
   name: string;
   /** Records the outcomes of jobs whose lease is still ours, and returns the ids of those jobs. */
   record: (outcomes: readonly Outcome[]) => Promise<readonly string[]>;
-  /** What recorded outcomes lead to. Each write goes through `persist`. */
+  /** What to write after outcomes were recorded. Each write goes through `persist`. */
   afterRecord: (outcomes: readonly Outcome[], persist: Persist) => Promise<void>;
-  /** Whether an error says that the database is away, which passes. */
+  /** Whether the error is temporary: the database is unavailable. */
   isUnavailable: (error: unknown) => boolean;
   log: Log;
 }
 
 export class Recorder<Outcome extends { id: string }> {
   readonly #recording: Recording<Outcome>;
-  readonly #onRecorded: (outcomes: readonly Outcome[]) => void;
+  readonly #onEnd: (outcomes: readonly Outcome[]) => void;
   readonly #waiting: Outcome[] = [];
   #underWay: Promise<void> | undefined;
   #giveUpAt = Number.POSITIVE_INFINITY;
 
-  /** `onRecorded` is called with outcomes that were recorded, or given up. */
-  constructor(recording: Recording<Outcome>, onRecorded: (outcomes: readonly Outcome[]) => void) {
+  /** `onEnd` is called with outcomes that were recorded or given up. */
+  constructor(recording: Recording<Outcome>, onEnd: (outcomes: readonly Outcome[]) => void) {
     this.#recording = recording;
-    this.#onRecorded = onRecorded;
+    this.#onEnd = onEnd;
   }
 
-  /** Outcomes that are not recorded yet. */
-  get waiting(): number {
+  get waitingCount(): number {
     return this.#waiting.length;
   }
 
@@ -51,7 +53,7 @@ export class Recorder<Outcome extends { id: string }> {
     });
   }
 
-  /** From now on no batch waits for more outcomes, and after that time no write is tried again. */
+  /** The process stops: batches no longer wait for more outcomes, and no write is retried after `giveUpAt`. */
   finishBy(giveUpAt: number): void {
     this.#giveUpAt = giveUpAt;
   }
@@ -60,7 +62,6 @@ export class Recorder<Outcome extends { id: string }> {
     await this.#underWay;
   }
 
-  /** While one batch is written, the next one gathers. */
   async #record(): Promise<void> {
     const { name, log, record, afterRecord } = this.#recording;
     while (this.#waiting.length > 0) {
@@ -71,7 +72,7 @@ export class Recorder<Outcome extends { id: string }> {
       const isDone = await this.persist(`recording ${name}`, async () => {
         for (const id of await record(batch)) recorded.add(id);
       });
-      this.#onRecorded(batch);
+      this.#onEnd(batch);
       if (!isDone) continue;
       const ours = batch.filter(({ id }) => recorded.has(id));
       const lost = batch.length - ours.length;
@@ -82,15 +83,19 @@ export class Recorder<Outcome extends { id: string }> {
   }
 
   readonly persist: Persist = async (what, write) => {
-    for (;;) {
+    const { isUnavailable, log } = this.#recording;
+    for (let rejections = 0; ; ) {
       try {
         await write();
         return true;
       } catch (err) {
-        const { isUnavailable, log } = this.#recording;
-        const isOver = performance.now() > this.#giveUpAt;
-        const next = isOver ? 'leases will run out instead' : 'trying again';
-        log[isUnavailable(err) ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
+        const isTemporary = isUnavailable(err);
+        if (!isTemporary) rejections += 1;
+        const isOver = rejections === maxRejections || performance.now() > this.#giveUpAt;
+        const next = isOver
+          ? 'giving up; jobs that still have a lease are tried again when the lease expires'
+          : `retrying in ${retryMs} ms`;
+        log[isTemporary ? 'warn' : 'error']({ err }, `${what} failed; ${next}`);
         if (isOver) return false;
         await pause(retryMs);
       }

@@ -1,9 +1,9 @@
-/** When a job that failed is tried again. Pure: chance is an argument. */
+/** When a failed job is tried again. Pure: randomness is an argument. */
 
-/** Seconds until the next try, ±10 % so that jobs that failed together do not return together; null after the last wait. */
+/** Seconds until the next try, or null after the last one. ±10 %, so that jobs that failed together do not return together. */
 export function nextWaitSeconds(
   scheduleSeconds: readonly number[],
-  /** Tries since the schedule began, before the one that failed. */
+  /** Tries since the schedule began, without the one that just failed. */
   tries: number,
   random: () => number,
 ): number | null {

@@ -1,10 +1,10 @@
 /**
- * The loop behind a queue, for any kind of job: claim → prepare → attempt → record. Any number of processes may run it on
- * one database. Guarantees:
- * - A job is tried at least once, and has one try at a time: under a lease, which is renewed until the outcome is recorded.
- * - When a process dies, its leases run out and other processes claim its jobs (`Leases`).
- * - A slow or dead receiver holds up its own lane and no other (`Lanes`).
- * - No transaction is open during a try. An outcome is recorded only while the lease is ours (`Recorder`).
+ * The loop of a queue, for any kind of job: claim → prepare → attempt → record. Any number of processes can run the loop on one
+ * database. Guarantees:
+ * - A job is tried at least once, and has one try at a time: the process renews the job's lease until the outcome is recorded.
+ * - When a process dies, its leases expire and other processes claim its jobs (`Leases`).
+ * - A slow or dead receiver slows only its own lane (`Lanes`).
+ * - No transaction is open during a try, and an outcome is recorded only while the lease is ours (`Recorder`).
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -13,67 +13,66 @@ import { type LaneLimits, Lanes } from './lanes.ts';
 import { type Lease, Leases, renewMs } from './leases.ts';
 import { Recorder, type Recording } from './recorder.ts';
 
-/** What a kind of job is: where its rows are, and how one is tried. */
+/** One kind of job: where its rows are, and how a job is tried. */
 export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome extends JobOutcome>
   extends Recording<Outcome> {
   limits: LaneLimits;
-  /** How long a claim leases a job, and how long a try lasts at most. */
   leaseMs: number;
   maxTryMs: number;
-  /** The key of the job's lane: jobs that one slow or dead receiver holds up have the same. */
+  /** The key of the job's lane. Jobs for the same receiver have the same key. */
   laneOf: (job: Job) => string;
-  /** Leases jobs that may be tried now, the oldest of each lane first. */
+  /** Leases jobs that are due, the oldest of each lane first. */
   claim: (request: ClaimRequest) => Promise<readonly Job[]>;
-  /** Keys of lanes that are not to be claimed now. */
+  /** Keys of the lanes to leave out of a claim. */
   skippedLanes: (nowMs: number) => Iterable<string>;
-  /** Returns the ids of those that are still ours. */
+  /** Returns the ids of the jobs whose lease is still ours. */
   renew: (leases: readonly Lease[]) => Promise<ReadonlySet<string>>;
-  /** Makes jobs that were not tried claimable again at once. */
+  /** Ends the leases, so that any process can claim the jobs at once. */
   release: (leases: readonly Lease[]) => Promise<unknown>;
-  /** Ends jobs that cannot be tried any more. */
+  /** Ends jobs that can never be tried again. */
   cancel: (leases: readonly Lease[]) => Promise<unknown>;
-  /** Makes retries claimable whose time has come, and returns how many. */
+  /** Makes retries claimable when they are due, and returns how many. */
   promote: () => Promise<number>;
-  /** Reads, for a whole claim at once, what most of its tries need. */
+  /** Reads for all jobs of a claim at once what most of their tries need. */
   prefetch: (jobs: readonly Job[], laneKeys: readonly string[]) => Promise<unknown>;
   /**
-   * What a try needs; at once when it is in memory. Never throws; a promise may reject, which is a `release`: the lane's
-   * jobs are not tried now. The next claim is to leave them out, or they are claimed and released again and again.
+   * What a try needs, without a promise when it is in memory. Does not throw. `release` (or a rejected promise) releases all
+   * claimed jobs of the lane; the next claim must leave the lane out, or the same jobs are claimed and released endlessly.
    */
   prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'cancel'>;
-  /** One try. An expected failure is an outcome; null when `abort` ended the try. */
+  /** One try. An expected failure is an outcome; null means that `abort` ended the try. */
   attempt: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
-  /** Ends the tries that are under way. */
+  /** Ends all running tries. */
   abort: () => Promise<void>;
   gauges: Record<'running' | 'parkedLanes', { set(value: number): void }>;
 }
 
 interface ClaimRequest {
-  /** Of the leases. */
+  /** The token of the new leases. */
   token: string;
-  /** Lanes are claimed in the order of their keys (by code unit), beginning behind this one; null: with the first. */
+  /** Claims go through the lanes in the order of their keys (by code unit) and start after this key; null: with the first. */
   after: string | null;
-  /** How many jobs each lane may have. A lane that is not listed may have `allowance`; 0 skips a lane. */
+  /** How many jobs to claim of each lane. `allowance` is for lanes that are not listed; 0 leaves a lane out. */
   allowances: ReadonlyMap<string, number>;
   allowance: number;
 }
 
 export interface Preparation {
-  /** Called when the try has ended, or is not made. */
+  /** Called when the try has ended, or will not be made. */
   done?(): void;
 }
 
 export interface JobOutcome {
-  /** The job's. */
+  /** The job's id. */
   id: string;
-  /** False when this try is one of the failures in a row that open the lane's breaker. */
+  /** False when this try counts as a failure for the lane's breaker. */
   isHealthy: boolean;
 }
 
 const claimPollMs = 1000;
 const promotePollMs = 500;
 const drainMs = 10_000;
-/** With so many outcomes to record nothing more is claimed: jobs whose outcome is lost are tried again. */
+/** Claims stop at so many unrecorded outcomes: if this process dies, those jobs are tried a second time. */
 const maxUnrecorded = 5000;
 
 export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcome extends JobOutcome> {
@@ -84,10 +83,10 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   readonly #claiming: Loop;
   readonly #promoting: Loop;
   readonly #renewing: Loop;
-  /** Claims walk over the lanes round-robin; the last one ended here. */
+  /** Claims go through the lanes round-robin. The key of the last claimed lane; null: the next round starts. */
   #after: string | null = null;
-  /** The walk stopped because there was no room for more. */
-  #isWalkPaused = false;
+  /** The round stopped before its end, for lack of capacity. */
+  #isRoundPaused = false;
   #isStopping = false;
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
@@ -100,15 +99,18 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#recorder = new Recorder<Outcome>(queue, (outcomes) => this.#leases.drop(outcomes));
     this.#claiming = start('claiming', claimPollMs, () => this.#claim());
     this.#promoting = start('promoting', promotePollMs, () => this.#promote());
-    this.#renewing = start('renewing leases of', renewMs, () => this.#renew());
+    this.#renewing = start('renewing leases of', renewMs, async () => {
+      await this.#leases.renew(queue.renew);
+      return false;
+    });
   }
 
-  /** Jobs may be ready: claim now instead of at the next poll. */
+  /** Claims now instead of at the next poll. */
   wake(): void {
     this.#claiming.wake();
   }
 
-  /** Releases what is not tried yet, lets the tries under way end within `drainMs`, and records their outcomes. */
+  /** Releases the waiting jobs, gives the running tries `drainMs` to end, and records their outcomes. */
   async stop(): Promise<void> {
     this.#isStopping = true;
     const end = performance.now() + drainMs;
@@ -116,7 +118,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     await Promise.all([this.#claiming.stop(), this.#promoting.stop()]);
     await this.#release(this.#lanes.removeAllWaiting());
     while (this.#lanes.running > 0 && performance.now() < end) await pause(20);
-    // Before their jobs are released: another process may claim them at once, and must not try them beside us.
+    // Before the release: another process may claim the jobs at once, and a job must not have two tries at a time.
     await this.#queue.abort();
     await this.#recorder.drained();
     await this.#renewing.stop();
@@ -126,9 +128,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   async #claim(): Promise<boolean> {
     const { claim, limits, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
     gauges.parkedLanes.set(this.#lanes.parkedCount);
-    if (this.#isStopping || this.#recorder.waiting > maxUnrecorded) return false;
-    this.#isWalkPaused = !this.#lanes.hasRoom();
-    if (this.#isWalkPaused) return false;
+    if (this.#isStopping || this.#recorder.waitingCount > maxUnrecorded) return false;
+    this.#isRoundPaused = !this.#lanes.hasCapacity();
+    if (this.#isRoundPaused) return false;
 
     const [after, askedAt] = [this.#after, performance.now()];
     const allowances = this.#lanes.allowances(askedAt);
@@ -137,7 +139,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const jobs = this.#leases.add(claimed, askedAt);
     const laneKeys = [...new Set(jobs.map(laneOf))].sort();
     this.#after = laneKeys.at(-1) ?? null;
-    // The end of the walk; the next one begins with the first lane.
+    // No jobs after `after`: the round is over. If it did not start with the first lane, start the next round at once.
     if (jobs.length === 0) return after !== null;
 
     await prefetch(jobs, laneKeys).catch((error) => {
@@ -146,8 +148,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     });
     this.#release(this.#lanes.fill(jobs, allowances, askedAt, performance.now()));
     if (!this.#isStopping) this.#startTries();
-    this.#isWalkPaused = !this.#lanes.hasRoom();
-    return !this.#isWalkPaused;
+    this.#isRoundPaused = !this.#lanes.hasCapacity();
+    return !this.#isRoundPaused;
   }
 
   #startTries(): void {
@@ -162,13 +164,13 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   async #tryWhenPrepared(job: Job, preparing: Promise<Prepared | 'release' | 'cancel'>): Promise<void> {
     const { name, log, laneOf } = this.#queue;
     const prepared = await preparing.catch((err) => {
-      log.warn({ err, jobId: job.id }, `${name}: what a try needs could not be read; the job is released`);
+      log.warn({ err, jobId: job.id }, `${name}: reading what a try needs failed; the job is released`);
       return 'release' as const;
     });
     if (prepared === 'release') this.#releaseUntried(job);
     else if (prepared === 'cancel') this.#cancel(job);
     else {
-      // The lane may have been parked meanwhile.
+      // The lane may have been parked during the wait.
       if (this.#lanes.isPaused(laneOf(job), performance.now())) this.#releaseUntried(job);
       else await this.#try(job, prepared);
       prepared.done?.();
@@ -180,7 +182,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const { name, log, laneOf, attempt } = this.#queue;
     const lease = this.#leases.findSafe(job.id, performance.now());
     if (!lease) {
-      // Not renewed for too long: the database was away, or this process was. Another process may have the job.
+      // Not renewed for too long: the database was unavailable, or this process stood still. Another process may have the job.
       this.#lanes.finishUntried(laneOf(job));
       return this.#release([job]);
     }
@@ -188,11 +190,14 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     try {
       outcome = await attempt(job, prepared, lease.claimedAt);
     } catch (err) {
-      log.error({ err, jobId: job.id }, `${name}: a try broke off; its lease runs out`);
+      log.error(
+        { err, jobId: job.id },
+        `${name}: a try threw an error; the job is tried again when its lease expires`,
+      );
       this.#leases.drop([job]);
       return this.#leaveLane(job, false);
     }
-    // Ended by `stop`, which then releases the job.
+    // `stop` ended the try, and will release the job.
     if (outcome === null) return;
     this.#recorder.add(outcome);
     this.#leaveLane(job, outcome.isHealthy);
@@ -204,11 +209,13 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const toRelease = this.#lanes.finish(laneKey, isHealthy, nowMs);
     if (toRelease.length > 0) this.#release(toRelease);
     this.#startTries();
-    const wantsClaim = this.#isWalkPaused ? this.#lanes.hasRoom() : this.#lanes.wantsMore(laneKey, nowMs);
+    const wantsClaim = this.#isRoundPaused
+      ? this.#lanes.hasCapacity()
+      : this.#lanes.wantsMore(laneKey, nowMs);
     if (wantsClaim) this.#claiming.wake();
   }
 
-  /** Neither this job nor the others of its lane can be tried now. */
+  /** Releases this job and the waiting jobs of its lane. */
   #releaseUntried(job: Job): void {
     const laneKey = this.#queue.laneOf(job);
     this.#lanes.finishUntried(laneKey);
@@ -233,10 +240,5 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const promoted = await this.#queue.promote();
     if (promoted > 0) this.#claiming.wake();
     return promoted > 0;
-  }
-
-  async #renew(): Promise<boolean> {
-    await this.#leases.renew(this.#queue.renew);
-    return false;
   }
 }

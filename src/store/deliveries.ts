@@ -4,15 +4,10 @@
  */
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
+import type { Lease } from '../queue/leases.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export const leaseSeconds = 20;
-
-/** One that was claimed: whose it is for now. Each claim has a token of its own, so that a lease is never mistaken for a later one. */
-export interface Lease {
-  id: string;
-  token: string;
-}
 
 export interface ClaimedDelivery extends Lease {
   eventId: string;
