@@ -11,7 +11,7 @@ import { Client, type Dispatcher } from 'undici';
 import { MovableTimer } from '../lib/movable-timer.ts';
 import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from '../net/connect.ts';
 import type { Egress } from '../net/egress.ts';
-import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './answer.ts';
+import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './response.ts';
 
 interface PostRequest {
   url: string;
