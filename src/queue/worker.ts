@@ -116,13 +116,13 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const end = performance.now() + drainMs;
     this.#recorder.finishBy(end);
     await Promise.all([this.#claiming.stop(), this.#promoting.stop()]);
-    await this.#release(this.#lanes.removeAllWaiting());
+    await this.#endLeases('release', this.#lanes.removeAllWaiting());
     while (this.#lanes.running > 0 && performance.now() < end) await pause(20);
     // Before the release: another process may claim the jobs at once, and a job must not have two tries at a time.
     await this.#queue.abort();
     await this.#recorder.drained();
     await this.#renewing.stop();
-    await this.#release(this.#leases.list());
+    await this.#endLeases('release', this.#leases.list());
   }
 
   async #claim(): Promise<boolean> {
@@ -143,13 +143,12 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (jobs.length === 0) return after !== null;
 
     await prefetch(jobs, laneKeys).catch((error) => {
-      this.#release(jobs);
+      this.#endLeases('release', jobs);
       throw error;
     });
-    this.#release(this.#lanes.fill(jobs, allowances, askedAt, performance.now()));
+    this.#endLeases('release', this.#lanes.fill(jobs, allowances, askedAt, performance.now()));
     if (!this.#isStopping) this.#startTries();
-    this.#isRoundPaused = !this.#lanes.hasCapacity();
-    return !this.#isRoundPaused;
+    return true;
   }
 
   #startTries(): void {
@@ -167,14 +166,15 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       log.warn({ err, jobId: job.id }, `${name}: reading what a try needs failed; the job is released`);
       return 'release' as const;
     });
-    if (prepared === 'release') this.#releaseUntried(job);
-    else if (prepared === 'cancel') this.#cancel(job);
-    else {
-      // The lane may have been parked during the wait.
-      if (this.#lanes.isPaused(laneOf(job), performance.now())) this.#releaseUntried(job);
-      else await this.#try(job, prepared);
-      prepared.done?.();
-    }
+    const laneKey = laneOf(job);
+    if (prepared === 'cancel') {
+      this.#lanes.finishUntried(laneKey);
+      this.#endLeases('cancel', [job]);
+    } else if (prepared === 'release' || this.#lanes.isPaused(laneKey, performance.now())) {
+      this.#lanes.finishUntried(laneKey);
+      this.#endLeases('release', [job, ...this.#lanes.removeWaiting(laneKey)]);
+    } else await this.#try(job, prepared);
+    if (typeof prepared === 'object') prepared.done?.();
     this.#startTries();
   }
 
@@ -184,16 +184,13 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (!lease) {
       // Not renewed for too long: the database was unavailable, or this process stood still. Another process may have the job.
       this.#lanes.finishUntried(laneOf(job));
-      return this.#release([job]);
+      return this.#endLeases('release', [job]);
     }
     let outcome: Outcome | null;
     try {
       outcome = await attempt(job, prepared, lease.claimedAt);
     } catch (err) {
-      log.error(
-        { err, jobId: job.id },
-        `${name}: a try threw an error; the job is tried again when its lease expires`,
-      );
+      log.error({ err, jobId: job.id }, `${name}: a try threw an error; retrying when the lease expires`);
       this.#leases.drop([job]);
       return this.#leaveLane(job, false);
     }
@@ -207,7 +204,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const laneKey = this.#queue.laneOf(job);
     const nowMs = performance.now();
     const toRelease = this.#lanes.finish(laneKey, isHealthy, nowMs);
-    if (toRelease.length > 0) this.#release(toRelease);
+    if (toRelease.length > 0) this.#endLeases('release', toRelease);
     this.#startTries();
     const wantsClaim = this.#isRoundPaused
       ? this.#lanes.hasCapacity()
@@ -215,25 +212,11 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (wantsClaim) this.#claiming.wake();
   }
 
-  /** Releases this job and the waiting jobs of its lane. */
-  #releaseUntried(job: Job): void {
-    const laneKey = this.#queue.laneOf(job);
-    this.#lanes.finishUntried(laneKey);
-    this.#release([job, ...this.#lanes.removeWaiting(laneKey)]);
-  }
-
-  #cancel(job: Job): void {
-    const { name, laneOf, cancel } = this.#queue;
-    this.#lanes.finishUntried(laneOf(job));
-    this.#leases.drop([job]);
-    this.#recorder.persist(`cancelling ${name}`, () => cancel([job]));
-  }
-
-  async #release(leases: readonly Lease[]): Promise<void> {
+  async #endLeases(how: 'release' | 'cancel', leases: readonly Lease[]): Promise<void> {
     if (leases.length === 0) return;
-    const { name, release } = this.#queue;
+    const { name, [how]: end } = this.#queue;
     this.#leases.drop(leases);
-    await this.#recorder.persist(`releasing ${name}`, () => release(leases));
+    await this.#recorder.persist(`${how} of ${name}`, () => end(leases));
   }
 
   async #promote(): Promise<boolean> {
