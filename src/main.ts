@@ -34,7 +34,7 @@ import { workReplay } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { startDelivery } from './webhooks/deliver.ts';
-import { makePoster } from './webhooks/post.ts';
+import { Poster } from './webhooks/post.ts';
 
 export interface Service {
   /** Where the API listens; null without the role `api`. */
@@ -95,7 +95,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   const tracer = await openTracer(config, log, metrics);
   if (tracer) stopLater(stops, tracer);
   const egress = makeEgress(config);
-  const poster = makePoster({ egress });
+  const poster = new Poster({ egress });
   stops.push(() => poster.close());
   const { mailHost, acceptUnverified, inlineRawBytes } = config;
   return {
@@ -155,7 +155,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
     ...{ sealer, log, metrics, tracer, userAgent },
     sql: database.openAnother(deliveryPoolSize),
     // Another than the API's: when delivery stops, it closes its poster.
-    poster: makePoster({ egress: parts.egress }),
+    poster: new Poster({ egress: parts.egress }),
     completeData: (stored) => completeData(stored, links, Date.now()),
     scheduleSeconds: config.retrySchedule,
   });

@@ -1,4 +1,4 @@
-/** What becomes of a delivery after a try: every outcome, with time and chance held still. */
+/** What happens to a delivery after a try: every outcome, with fixed time and randomness. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
@@ -9,8 +9,9 @@ const now = new Date('2026-01-31T12:00:00Z');
 const schedule = [5, 300, 1800];
 const day = 86_400;
 
-function answered(status: number, retryAfter: string | null = null): PostOutcome {
-  return { kind: 'answer', status, headers: {}, body: '', retryAfter, durationMs: 1 };
+function responded(status: number, retryAfter: string | null = null, headers = {}): PostOutcome {
+  const sent = retryAfter === null ? headers : { ...headers, 'retry-after': retryAfter };
+  return { kind: 'response', status, headers: sent, body: '', durationMs: 1 };
 }
 
 function failed(error: PostErrorCode, received: object = {}): PostOutcome {
@@ -25,45 +26,45 @@ function again(error: TryError, waitSeconds = 5) {
   return { status: 'pending', waitSeconds, error, gone: false };
 }
 
-describe('an answer', () => {
+describe('a response', () => {
   for (const status of [200, 201, 202, 204, 206, 226, 299]) {
     test(`${status} is delivered`, () => {
       const delivered = { status: 'delivered', waitSeconds: null, error: null, gone: false };
-      assert.deepEqual(decideOn(answered(status)), delivered);
-      assert.deepEqual(decideOn(answered(status, '60'), schedule.length), delivered);
+      assert.deepEqual(decideOn(responded(status)), delivered);
+      assert.deepEqual(decideOn(responded(status, '60'), schedule.length), delivered);
     });
   }
 
   for (const status of [300, 301, 302, 303, 304, 307, 308, 399]) {
     test(`${status} is a failed try: no redirect is followed`, () => {
-      assert.deepEqual(decideOn(answered(status)), again('redirect'));
+      assert.deepEqual(decideOn(responded(status)), again('redirect'));
     });
   }
 
-  test('410 is the end, with tries left or not, and of the webhook too', () => {
+  test('410 ends the delivery, with tries left or not, and disables the webhook', () => {
     const gone = { status: 'failed', waitSeconds: null, error: 'gone', gone: true };
-    for (const tries of [0, 1, schedule.length]) assert.deepEqual(decideOn(answered(410), tries), gone);
-    assert.deepEqual(decideOn(answered(410, '60')), gone);
+    for (const tries of [0, 1, schedule.length]) assert.deepEqual(decideOn(responded(410), tries), gone);
+    assert.deepEqual(decideOn(responded(410, '60')), gone);
   });
 
-  test('429 is told apart in the log', () => {
-    assert.deepEqual(decideOn(answered(429)), again('rate_limited'));
+  test('429 has an error code of its own', () => {
+    assert.deepEqual(decideOn(responded(429)), again('rate_limited'));
   });
 
   for (const status of [
     400, 401, 403, 404, 409, 411, 422, 428, 499, 500, 501, 502, 503, 504, 599, 600, 999,
   ]) {
     test(`${status} is tried again`, () => {
-      assert.deepEqual(decideOn(answered(status)), again('http_error'));
+      assert.deepEqual(decideOn(responded(status)), again('http_error'));
     });
   }
 });
 
 describe('Retry-After', () => {
-  test('a date counts from the Date of the answer, since either clock may be off', () => {
+  test('a date counts from the Date of the response, because either clock may be wrong', () => {
     const waits = (date: string) => {
-      const outcome = { ...answered(503, 'Sat, 31 Jan 2026 13:01:00 GMT'), headers: { date } };
-      return decideOn(outcome as PostOutcome).waitSeconds;
+      const outcome = responded(503, 'Sat, 31 Jan 2026 13:01:00 GMT', { date });
+      return decideOn(outcome).waitSeconds;
     };
     assert.equal(waits('Sat, 31 Jan 2026 13:00:00 GMT'), 60);
     assert.equal(waits('Sat, 31 Jan 2026 11:01:00 GMT'), 7200);
@@ -93,7 +94,7 @@ describe('Retry-After', () => {
   for (const status of [429, 503]) {
     for (const [name, value, wait] of cases) {
       test(`${status} with ${name}`, () => {
-        const { waitSeconds } = decideOn(answered(status, value));
+        const { waitSeconds } = decideOn(responded(status, value));
         assert.equal(waitSeconds, wait);
       });
     }
@@ -101,12 +102,12 @@ describe('Retry-After', () => {
 
   test('counts for 429 and 503 alone', () => {
     for (const status of [301, 400, 404, 408, 500, 502, 504]) {
-      assert.equal(decideOn(answered(status, '120')).waitSeconds, 5, String(status));
+      assert.equal(decideOn(responded(status, '120')).waitSeconds, 5, String(status));
     }
   });
 
   test('gives no try more than the schedule has', () => {
-    assert.deepEqual(decideOn(answered(503, '120'), schedule.length), {
+    assert.deepEqual(decideOn(responded(503, '120'), schedule.length), {
       status: 'failed',
       waitSeconds: null,
       error: 'http_error',
@@ -145,23 +146,23 @@ describe('no answer', () => {
 
 describe('the schedule', () => {
   test('each try has its wait, and after the last the delivery has failed', () => {
-    const waits = [0, 1, 2, 3, 4].map((tries) => decideOn(answered(500), tries).waitSeconds);
+    const waits = [0, 1, 2, 3, 4].map((tries) => decideOn(responded(500), tries).waitSeconds);
     assert.deepEqual(waits, [5, 300, 1800, null, null]);
-    assert.equal(decideOn(answered(500), 2).status, 'pending');
-    assert.equal(decideOn(answered(500), 3).status, 'failed');
+    assert.equal(decideOn(responded(500), 2).status, 'pending');
+    assert.equal(decideOn(responded(500), 3).status, 'failed');
   });
 
   test('an empty one means a single try', () => {
-    assert.equal(decide(answered(500), { tries: 0 }, [], now, () => 0.5).status, 'failed');
+    assert.equal(decide(responded(500), { tries: 0 }, [], now, () => 0.5).status, 'failed');
   });
 
   test('a wait of none is still a wait', () => {
-    const verdict = decide(answered(500), { tries: 0 }, [0], now, () => 0.5);
-    assert.deepEqual(verdict, again('http_error', 0));
+    const decision = decide(responded(500), { tries: 0 }, [0], now, () => 0.5);
+    assert.deepEqual(decision, again('http_error', 0));
   });
 
   test('jitter is 10 % either way', () => {
-    const wait = (random: number) => decideOn(answered(500), 1, random).waitSeconds ?? Number.NaN;
+    const wait = (random: number) => decideOn(responded(500), 1, random).waitSeconds ?? Number.NaN;
     assert.ok(Math.abs(wait(0) - 270) < 1e-9);
     assert.equal(wait(0.5), 300);
     assert.ok(Math.abs(wait(1) - 330) < 1e-9);
@@ -187,15 +188,15 @@ describe('the schedule', () => {
         fc.array(fc.nat(31_536_000), { maxLength: 10 }),
         fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }),
         (given, tries, waits, random) => {
-          const tried = typeof given === 'string' ? failed(given) : answered(given.status, given.retryAfter);
-          const verdict = decide(tried, { tries }, waits, now, () => random);
+          const tried = typeof given === 'string' ? failed(given) : responded(given.status, given.retryAfter);
+          const decision = decide(tried, { tries }, waits, now, () => random);
           const scheduled = waits[tries];
-          assert.equal(verdict.waitSeconds !== null, verdict.status === 'pending');
-          assert.equal(verdict.error === null, verdict.status === 'delivered');
-          if (verdict.waitSeconds === null) return;
+          assert.equal(decision.waitSeconds !== null, decision.status === 'pending');
+          assert.equal(decision.error === null, decision.status === 'delivered');
+          if (decision.waitSeconds === null) return;
           assert.ok(scheduled !== undefined);
-          assert.ok(verdict.waitSeconds >= scheduled * 0.9 - 1e-6);
-          assert.ok(verdict.waitSeconds <= Math.max(scheduled * 1.1 + 1e-6, day));
+          assert.ok(decision.waitSeconds >= scheduled * 0.9 - 1e-6);
+          assert.ok(decision.waitSeconds <= Math.max(scheduled * 1.1 + 1e-6, day));
         },
       ),
       { numRuns: 500 },

@@ -18,7 +18,7 @@ import { createApiKey } from '../src/store/api-keys.ts';
 import { type NewEvent, recordEvent } from '../src/store/events.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { type DeliveryParts, startDelivery } from '../src/webhooks/deliver.ts';
-import { makePoster } from '../src/webhooks/post.ts';
+import { Poster } from '../src/webhooks/post.ts';
 
 export interface TestUser {
   userId: string;
@@ -158,7 +158,7 @@ export function startTestDelivery(
   const loop = startDelivery({
     sql,
     sealer: makeSealer([Buffer.from(deliveryKey, 'base64')]),
-    poster: makePoster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
+    poster: new Poster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
     completeData: ({ data }) => data,
     scheduleSeconds: [],
     userAgent: 'Posthorn/test',

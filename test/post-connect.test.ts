@@ -5,7 +5,7 @@ import { after, beforeEach, describe, test } from 'node:test';
 import tls from 'node:tls';
 import { Worker } from 'node:worker_threads';
 import { makeEgress } from '../src/net/egress.ts';
-import { makePoster, type PostErrorCode, type PostOutcome } from '../src/webhooks/post.ts';
+import { type PostErrorCode, Poster, type PostOutcome } from '../src/webhooks/post.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';
 import {
@@ -27,8 +27,8 @@ const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.addr
 const headers = { 'content-type': 'application/json' };
 const body = Buffer.from('{}');
 
-function startPoster(options: Partial<Parameters<typeof makePoster>[0]> = {}) {
-  const poster = makePoster({ egress, ca: readAuthority(), ...options });
+function startPoster(options: Partial<ConstructorParameters<typeof Poster>[0]> = {}) {
+  const poster = new Poster({ egress, ca: readAuthority(), ...options });
   after(() => poster.close());
   return (url: string) => poster.post({ url, headers, body });
 }
@@ -77,7 +77,7 @@ function assertFailure(outcome: PostOutcome, error: PostErrorCode, detail: RegEx
 }
 
 function assertDelivered(outcome: PostOutcome): void {
-  assert.ok(outcome.kind === 'answer' && outcome.status === 204, JSON.stringify(outcome));
+  assert.ok(outcome.kind === 'response' && outcome.status === 204, JSON.stringify(outcome));
 }
 
 describe('whom it connects to', () => {
@@ -202,7 +202,7 @@ describe('TLS', () => {
 
   test('an authority that nobody knows: tls_failed', async () => {
     const hooks = await startHooks({ tls: readCertificate('good') });
-    const poster = makePoster({ egress });
+    const poster = new Poster({ egress });
     after(() => poster.close());
     const outcome = await poster.post({ url: `https://localhost:${hooks.port}/`, headers, body });
     assertFailure(outcome, 'tls_failed', /unable to verify|unable to get (local )?issuer/);
@@ -344,7 +344,7 @@ describe('kept connections', () => {
 describe('closing', () => {
   test('ends idle connections, fails what is under way, refuses what comes', async () => {
     const hooks = await startHooks();
-    const poster = makePoster({ egress });
+    const poster = new Poster({ egress });
     const post = (path: string) => poster.post({ url: hooks.url(path), headers, body });
     await Promise.all([post('/'), post('/'), post('/')]);
     hooks.behaveAt('/hang', hang());

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { makeEgress } from '../src/net/egress.ts';
-import { makePoster, type PostErrorCode, type PostOutcome } from '../src/webhooks/post.ts';
+import { type PostErrorCode, Poster, type PostOutcome } from '../src/webhooks/post.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';
 import {
@@ -21,9 +21,9 @@ import {
 const dns = await startDns();
 const receiver = await startReceiver();
 const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
-const poster = makePoster({ egress });
+const poster = new Poster({ egress });
 const hastyMs = 2000;
-const hasty = makePoster({ egress, timeoutMs: hastyMs });
+const hasty = new Poster({ egress, timeoutMs: hastyMs });
 after(async () => {
   await poster.close();
   await hasty.close();
@@ -39,10 +39,10 @@ function post(path: string, behaviour: Behaviour, by = poster): Promise<PostOutc
   return by.post({ url: receiver.url(path), headers, body });
 }
 
-function assertAnswer(outcome: PostOutcome, status: number) {
-  assert.equal(outcome.kind, 'answer', JSON.stringify(outcome));
+function assertResponse(outcome: PostOutcome, status: number) {
+  assert.equal(outcome.kind, 'response', JSON.stringify(outcome));
   assert.equal(outcome.status, status);
-  return outcome as Extract<PostOutcome, { kind: 'answer' }>;
+  return outcome as Extract<PostOutcome, { kind: 'response' }>;
 }
 
 function assertFailure(outcome: PostOutcome, error: PostErrorCode, detail = /./) {
@@ -55,7 +55,7 @@ function assertFailure(outcome: PostOutcome, error: PostErrorCode, detail = /./)
 describe('answers', () => {
   test('what was sent is what arrives', async () => {
     const url = `${receiver.url('/exactly')}?a=1&b=%20`;
-    assertAnswer(await poster.post({ url, headers, body }), 204);
+    assertResponse(await poster.post({ url, headers, body }), 204);
     const [request] = await receiver.received(1, (one) => one.url === '/exactly?a=1&b=%20');
     assert.equal(request?.method, 'POST');
     assert.deepEqual(request?.body, body);
@@ -67,22 +67,21 @@ describe('answers', () => {
 
   for (const status of [200, 201, 204, 299, 304, 400, 410, 429, 500, 503, 599]) {
     test(`${status} is an answer`, async () => {
-      const outcome = assertAnswer(await post(`/${status}`, answer(status)), status);
+      const outcome = assertResponse(await post(`/${status}`, answer(status)), status);
       assert.equal(outcome.body, '');
-      assert.equal(outcome.retryAfter, null);
       assert.ok(Number.isInteger(outcome.durationMs) && outcome.durationMs >= 0);
     });
   }
 
   test('status, headers, Retry-After and body are told', async () => {
-    const outcome = assertAnswer(
+    const outcome = assertResponse(
       await post(
         '/told',
         answer(503, { 'Retry-After': '120', 'X-Who': 'me', 'Set-Cookie': ['a=1', 'b=2'] }, 'busy'),
       ),
       503,
     );
-    assert.equal(outcome.retryAfter, '120');
+    assert.equal(outcome.headers['retry-after'], '120');
     assert.equal(outcome.headers['x-who'], 'me');
     assert.equal(outcome.headers['set-cookie'], 'a=1, b=2');
     assert.equal(outcome.body, 'busy');
@@ -91,37 +90,37 @@ describe('answers', () => {
   for (const status of [301, 302, 303, 307, 308]) {
     test(`${status}: the redirect is not followed`, async () => {
       const elsewhere = receiver.url(`/elsewhere-${status}`);
-      assertAnswer(await post(`/redirect-${status}`, answer(status, { location: elsewhere })), status);
-      assertAnswer(await post(`/after-${status}`, answer(204)), 204);
+      assertResponse(await post(`/redirect-${status}`, answer(status, { location: elsewhere })), status);
+      assertResponse(await post(`/after-${status}`, answer(204)), 204);
       assert.equal(receiver.requests.filter(({ url }) => url === `/elsewhere-${status}`).length, 0);
     });
   }
 
   test('informational answers before it are passed over', async () => {
     const bytes = 'HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
-    const outcome = assertAnswer(await post('/hints', raw(bytes, 'close')), 200);
+    const outcome = assertResponse(await post('/hints', raw(bytes, 'close')), 200);
     assert.equal(outcome.body, 'ok');
     assert.deepEqual(outcome.headers, { 'content-length': '2' });
   });
 
   test('a body in chunks, in pieces, and one that ends with the connection', async () => {
     const chunked = 'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n';
-    assert.equal(assertAnswer(await post('/chunked', raw(chunked, 'close')), 200).body, 'abcdef');
+    assert.equal(assertResponse(await post('/chunked', raw(chunked, 'close')), 200).body, 'abcdef');
     const closed = 'HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nthe end';
-    assert.equal(assertAnswer(await post('/to-the-end', raw(closed, 'close')), 200).body, 'the end');
+    assert.equal(assertResponse(await post('/to-the-end', raw(closed, 'close')), 200).body, 'the end');
     const old = 'HTTP/1.0 200 OK\r\n\r\nold';
-    assert.equal(assertAnswer(await post('/old', raw(old, 'close')), 200).body, 'old');
+    assert.equal(assertResponse(await post('/old', raw(old, 'close')), 200).body, 'old');
   });
 
   test('bytes that are no UTF-8 are replaced, NULs left out', async () => {
     const bytes = Buffer.from([0x61, 0x00, 0xff, 0xc3, 0xa4, 0x00, 0x62]);
-    assert.equal(assertAnswer(await post('/bytes', answer(200, {}, bytes)), 200).body, 'a\ufffdäb');
+    assert.equal(assertResponse(await post('/bytes', answer(200, {}, bytes)), 200).body, 'a\ufffdäb');
   });
 
   test('of a body 16 KiB are kept', async () => {
-    const exact = assertAnswer(await post('/exact', answer(200, {}, 'x'.repeat(16_384))), 200);
+    const exact = assertResponse(await post('/exact', answer(200, {}, 'x'.repeat(16_384))), 200);
     assert.equal(exact.body, 'x'.repeat(16_384));
-    const more = assertAnswer(await post('/more', answer(200, {}, `${'x'.repeat(16_384)}yz`)), 200);
+    const more = assertResponse(await post('/more', answer(200, {}, `${'x'.repeat(16_384)}yz`)), 200);
     assert.equal(more.body, 'x'.repeat(16_384));
   });
 
@@ -129,7 +128,7 @@ describe('answers', () => {
     const long = Object.fromEntries(
       Array.from({ length: 40 }, (_, index) => [`x-${index}`, 'v'.repeat(1000)]),
     );
-    const outcome = assertAnswer(await post('/long-headers', answer(200, long)), 200);
+    const outcome = assertResponse(await post('/long-headers', answer(200, long)), 200);
     const size = Object.entries(outcome.headers).reduce(
       (sum, [name, value]) => sum + name.length + value.length,
       0,
@@ -139,7 +138,7 @@ describe('answers', () => {
 
   test('a header named __proto__ is a header', async () => {
     const bytes = 'HTTP/1.1 200 OK\r\n__proto__: a\r\nx: 1\r\nx: 2\r\ncontent-length: 0\r\n\r\n';
-    const { headers: kept } = assertAnswer(await post('/proto', raw(bytes, 'close')), 200);
+    const { headers: kept } = assertResponse(await post('/proto', raw(bytes, 'close')), 200);
     assert.deepEqual(Object.entries(kept).sort(), [
       ['__proto__', 'a'],
       ['content-length', '0'],
@@ -242,7 +241,7 @@ describe('time', () => {
     after(() => hooks.close());
     const url = hooks.url();
     for (let rounds = 0; rounds < 3; rounds += 1) {
-      assertAnswer(await hasty.post({ url, headers, body }), 204);
+      assertResponse(await hasty.post({ url, headers, body }), 204);
       const answeredAt = performance.now();
       await waitFor('most of a deadline to pass', () => performance.now() > answeredAt + 0.7 * hastyMs);
     }
@@ -269,7 +268,7 @@ describe('a flood', () => {
     sent = 0;
     for (let turn = 0; turn < 10; turn++) {
       for (const outcome of await round()) {
-        assert.match(assertAnswer(outcome, 200).body, /^(flood )+flo/);
+        assert.match(assertResponse(outcome, 200).body, /^(flood )+flo/);
         assert.equal(outcome.body?.length, 16_384);
       }
     }
@@ -291,6 +290,6 @@ describe('what it cannot send', () => {
   test('a header that is none: connect_failed, and the poster goes on', async () => {
     const url = receiver.url('/bad-header');
     assertFailure(await poster.post({ url, headers: { 'x-bad': 'a\r\nb' }, body }), 'connect_failed');
-    assertAnswer(await poster.post({ url, headers, body }), 204);
+    assertResponse(await poster.post({ url, headers, body }), 204);
   });
 });

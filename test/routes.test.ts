@@ -19,7 +19,7 @@ import { makeSealer } from '../src/lib/secrets.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { recordEvent } from '../src/store/events.ts';
-import { makePoster } from '../src/webhooks/post.ts';
+import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
 
 const adminToken = randomBytes(20).toString('hex');
@@ -185,7 +185,7 @@ async function collectRoutes(): Promise<string[]> {
   const log = makeLog({ level: 'silent', json: true });
   const sealer = makeSealer([secretKey]);
   const egress = makeEgress(config);
-  const poster = makePoster({ egress });
+  const poster = new Poster({ egress });
   const links = makeLinks([secretKey], () => '');
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};

@@ -1,9 +1,9 @@
 /**
- * One POST. Guarantees: it never rejects, what came of it is a value; it ends by its deadline, counted from its start to
- * the end of the answer's body; it follows no redirect; of an answer of any size 16 KiB are read.
+ * One POST. Guarantees: `post` never rejects, because a failure is a value; a POST ends by its deadline, which covers everything
+ * from connecting to the end of the response body; redirects are not followed; at most 16 KiB of a response body are read.
  *
- * An undici Client is one connection here, not a Pool of them: so each connection knows whose POST it serves, which
- * gives every failure its phase, and needs one timer for its life instead of a signal for each POST.
+ * Each undici Client is used as one connection, instead of a Pool. So a connection knows which POST it serves, every failure
+ * gets the error code of its phase, and a connection needs one timer for its lifetime instead of a signal for each POST.
  */
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
@@ -26,184 +26,167 @@ export type PostErrorCode =
   | 'connection_lost'
   | 'invalid_response';
 
-/** Of headers and body 16 KiB each are kept. */
-interface Received {
+/** At most 16 KiB of the headers and 16 KiB of the body. */
+interface KeptResponse {
   status: number;
   headers: Record<string, string>;
   body: string;
 }
 
-export type PostOutcome =
-  | ({ kind: 'answer'; retryAfter: string | null; durationMs: number } & Received)
-  | ({
-      kind: 'failure';
-      error: PostErrorCode;
-      detail: string;
-      durationMs: number;
-      /** What had come before it failed, if the head of the answer had. */
-    } & Partial<Received>);
+/** A failure has what came of the response before it failed. */
+export type PostOutcome = { durationMs: number } & (
+  | ({ kind: 'response' } & KeptResponse)
+  | ({ kind: 'failure'; error: PostErrorCode; detail: string } & Partial<KeptResponse>)
+);
 
-export interface Poster {
-  post(request: PostRequest): Promise<PostOutcome>;
-  /** Ends all connections. What is under way fails with `connection_lost`: wait for it first. */
-  close(): Promise<void>;
-  readonly isClosed: boolean;
-}
-
-/** From connect to the end of the answer. */
-export const maxTryMs = 15_000;
-
-const maxDetailLength = 500;
-const maxKnownUrls = 10_000;
-
-interface Target {
+interface ParsedUrl {
   origin: string;
   path: string;
 }
 
-export function makePoster(options: {
-  egress: Egress;
-  timeoutMs?: number;
-  /** Connections kept open without work, over all hosts; beyond it the longest idle one goes. */
-  maxIdleConnections?: number;
-  /** Certificate authorities (PEM) instead of the well-known ones. */
-  ca?: string;
-}): Poster {
-  const { egress, timeoutMs = maxTryMs, maxIdleConnections = 1000 } = options;
-  const open = new Set<Connection>();
-  /** In the order in which they became idle. */
-  const idle = new Set<Connection>();
-  const idleByOrigin = new Map<string, Connection[]>();
-  const targets = new Map<string, Target>();
-  let closed = false;
+/** From connecting to the end of the response. */
+export const maxTryMs = 15_000;
 
-  function findTarget(text: string): Target | null {
-    const known = targets.get(text);
-    if (known) return known;
-    const url = URL.canParse(text) ? new URL(text) : null;
-    if (url?.protocol !== 'https:' && url?.protocol !== 'http:') return null;
-    const target = { origin: url.origin, path: url.pathname + url.search };
-    if (targets.size >= maxKnownUrls) targets.clear();
-    targets.set(text, target);
-    return target;
+const maxDetailLength = 500;
+const maxParsedUrls = 10_000;
+const shutdownDetail = 'Posthorn is shutting down';
+
+export class Poster {
+  readonly egress: Egress;
+  readonly secureContext: tls.SecureContext;
+  readonly #timeoutMs: number;
+  readonly #maxIdleConnections: number;
+  readonly #connections = new Set<Connection>();
+  /** In the order in which they became idle. */
+  readonly #idle = new Set<Connection>();
+  readonly #idleByOrigin = new Map<string, Connection[]>();
+  readonly #parsedUrls = new Map<string, ParsedUrl>();
+  #isClosed = false;
+
+  constructor(options: {
+    egress: Egress;
+    timeoutMs?: number;
+    /** Idle connections to all hosts together. Above this number the connection that is idle longest is closed. */
+    maxIdleConnections?: number;
+    /** Certificate authorities (PEM) instead of the well-known ones. */
+    ca?: string;
+  }) {
+    this.egress = options.egress;
+    this.secureContext = tls.createSecureContext(options.ca === undefined ? {} : { ca: options.ca });
+    this.#timeoutMs = options.timeoutMs ?? maxTryMs;
+    this.#maxIdleConnections = options.maxIdleConnections ?? 1000;
   }
 
-  function takeIdle(origin: string): Connection | undefined {
-    const connection = idleByOrigin.get(origin)?.at(-1);
-    if (connection) forgetIdle(connection);
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  post(request: PostRequest): Promise<PostOutcome> {
+    return new Promise((resolve) => {
+      const url = this.#parse(request.url);
+      const post = new Post(request, url ?? { origin: '', path: '' }, resolve);
+      if (url) this.#send(post, this.#takeIdle(url.origin), this.#timeoutMs);
+      else post.fail('target_refused', 'The URL is neither https nor http');
+    });
+  }
+
+  /** Sends a POST again over a new connection, in the time that is left. */
+  resend(post: Post): void {
+    this.#send(post, undefined, post.startedAt + this.#timeoutMs - performance.now());
+  }
+
+  #send(post: Post, idle: Connection | undefined, withinMs: number): void {
+    if (this.#isClosed) post.fail('connection_lost', shutdownDetail);
+    else {
+      const connection = idle ?? new Connection(post.url.origin, this);
+      this.#connections.add(connection);
+      connection.send(post, withinMs);
+    }
+  }
+
+  /** Closes all connections. A running POST fails with `connection_lost`, so wait for running POSTs first. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.#connections].map((connection) => connection.end()));
+  }
+
+  #parse(text: string): ParsedUrl | null {
+    const known = this.#parsedUrls.get(text);
+    if (known) return known;
+    const url = URL.parse(text);
+    if (url?.protocol !== 'https:' && url?.protocol !== 'http:') return null;
+    const parsed = { origin: url.origin, path: url.pathname + url.search };
+    if (this.#parsedUrls.size >= maxParsedUrls) this.#parsedUrls.clear();
+    this.#parsedUrls.set(text, parsed);
+    return parsed;
+  }
+
+  #takeIdle(origin: string): Connection | undefined {
+    const connection = this.#idleByOrigin.get(origin)?.at(-1);
+    if (connection) this.#removeIdle(connection);
     return connection;
   }
 
-  function keepIdle(connection: Connection): void {
-    idle.add(connection);
-    const siblings = idleByOrigin.get(connection.origin);
+  keepIdle(connection: Connection): void {
+    this.#idle.add(connection);
+    const siblings = this.#idleByOrigin.get(connection.origin);
     if (siblings) siblings.push(connection);
-    else idleByOrigin.set(connection.origin, [connection]);
-    const [oldest] = idle.size > maxIdleConnections ? idle : [];
+    else this.#idleByOrigin.set(connection.origin, [connection]);
+    const [oldest] = this.#idle.size > this.#maxIdleConnections ? this.#idle : [];
     oldest?.end();
   }
 
-  function forgetIdle(connection: Connection): void {
-    if (!idle.delete(connection)) return;
-    const siblings = idleByOrigin.get(connection.origin) ?? [];
+  #removeIdle(connection: Connection): void {
+    if (!this.#idle.delete(connection)) return;
+    const siblings = this.#idleByOrigin.get(connection.origin) ?? [];
     if (siblings.at(-1) === connection) siblings.pop();
     else siblings.splice(siblings.indexOf(connection), 1);
-    if (siblings.length === 0) idleByOrigin.delete(connection.origin);
+    if (siblings.length === 0) this.#idleByOrigin.delete(connection.origin);
   }
 
-  const owner: Owner = {
-    egress,
-    secure: tls.createSecureContext(options.ca === undefined ? {} : { ca: options.ca }),
-    idle: keepIdle,
-    ended(connection) {
-      forgetIdle(connection);
-      open.delete(connection);
-    },
-    again(post) {
-      send(post, undefined, post.startedAt + timeoutMs - performance.now());
-    },
-  };
-
-  function send(post: Post, kept: Connection | undefined, withinMs: number): void {
-    if (closed) {
-      post.fail('connection_lost', 'The sender is shutting down');
-      return;
-    }
-    const connection = kept ?? new Connection(post.target.origin, owner);
-    open.add(connection);
-    connection.send(post, withinMs);
+  forget(connection: Connection): void {
+    this.#removeIdle(connection);
+    this.#connections.delete(connection);
   }
-
-  return {
-    post(request) {
-      return new Promise((settle) => {
-        const target = findTarget(request.url);
-        const post = new Post(request, target ?? { origin: '', path: '' }, settle);
-        if (target) send(post, takeIdle(target.origin), timeoutMs);
-        else post.fail('target_refused', 'The URL is neither https nor http');
-      });
-    },
-    async close() {
-      closed = true;
-      await Promise.all([...open].map((connection) => connection.end()));
-    },
-    get isClosed() {
-      return closed;
-    },
-  };
-}
-
-/** What a connection needs of the poster that it belongs to. */
-interface Owner {
-  egress: Egress;
-  secure: tls.SecureContext;
-  idle(connection: Connection): void;
-  ended(connection: Connection): void;
-  /** Sends it over a fresh connection, in the time that it has left. */
-  again(post: Post): void;
 }
 
 class Connection {
   readonly origin: string;
-  #owner: Owner;
-  #client: Client;
+  /** The first error of the socket: of two errors that follow each other, undici reports the second. */
+  socketError: Error | null = null;
+  readonly #poster: Poster;
+  readonly #client: Client;
   #post: Post | null = null;
   #connecting: Connecting | null = null;
-  /** Answers that have come over the present socket. */
-  #served = 0;
-  #socketError: Error | null = null;
+  /** Responses that came over the present socket. */
+  #responses = 0;
   readonly #timer = new MovableTimer(() => this.#expire());
   #ended: Promise<void> | null = null;
 
-  constructor(origin: string, owner: Owner) {
+  constructor(origin: string, poster: Poster) {
     this.origin = origin;
-    this.#owner = owner;
+    this.#poster = poster;
     this.#client = new Client(origin, {
       connect: (to, callback) => this.#connect(to, callback as ConnectCallback),
       allowH2: false,
-      // The one deadline is ours.
+      // `#timer` is the only deadline.
       headersTimeout: 0,
       bodyTimeout: 0,
       keepAliveTimeout: 30_000,
       keepAliveMaxTimeout: 60_000,
       keepAliveTimeoutThreshold: 1000,
-      // More than is kept: an answer is not refused for its long headers.
+      // More than is kept, so that a response with long headers does not fail.
       maxHeaderSize: 4 * maxKeptBytes,
     });
-    // With a POST on it, undici either tells the POST, or connects anew for one that was not sent yet.
+    // While a POST is on the connection, undici reports the loss to the POST, or connects again for a POST that was not sent.
     this.#client.on('disconnect', () => {
       if (this.#post === null) this.end();
     });
   }
 
-  /** Whether an answer has come over this socket before: then the other side may just have closed it as idle. */
+  /** A response has come over this socket before, so the receiver may have closed it as idle just now. */
   get isReused(): boolean {
-    return this.#served > 0;
-  }
-
-  /** The first error of the socket: of two that follow each other, undici tells the second. */
-  get socketError(): Error | null {
-    return this.#socketError;
+    return this.#responses > 0;
   }
 
   send(post: Post, withinMs: number): void {
@@ -211,56 +194,54 @@ class Connection {
     post.connection = this;
     this.#timer.arm(withinMs);
     const { headers, body } = post.request;
-    this.#client.dispatch({ method: 'POST', path: post.target.path, headers, body }, post);
+    this.#client.dispatch({ method: 'POST', path: post.url.path, headers, body }, post);
   }
 
-  /** The POST is over and the connection fit for another. */
+  /** The POST has ended, and the connection can serve another one. */
   release(): void {
     this.#post = null;
-    this.#served += 1;
-    if (!this.#ended) this.#owner.idle(this);
+    this.#responses += 1;
+    if (!this.#ended) this.#poster.keepIdle(this);
   }
 
-  /** Lets go of a POST that was not answered, so that it can go over another connection. */
-  handOn(post: Post): void {
+  /** Sends a POST that got no response over another connection. */
+  resend(post: Post): void {
     this.#post = null;
     this.end();
-    this.#owner.again(post);
+    this.#poster.resend(post);
   }
 
   end(): Promise<void> {
     if (this.#ended === null) {
-      // Mostly called from callbacks of undici, which is in the middle of something then; so not at once.
-      this.#ended = Promise.resolve().then(() => this.#destroy());
-      this.#owner.ended(this);
-      this.#post?.fail('connection_lost', 'The sender is shutting down');
+      // Not at once: callbacks of undici call `end`, and undici must finish its own work first.
+      this.#ended = Promise.resolve().then(() => {
+        this.#connecting?.expire();
+        return this.#client.destroy();
+      });
+      this.#poster.forget(this);
+      this.#post?.fail('connection_lost', shutdownDetail);
       this.#post = null;
       this.#timer.clear();
     }
     return this.#ended;
   }
 
-  async #destroy(): Promise<void> {
-    this.#connecting?.expire();
-    await this.#client.destroy();
-  }
-
   #connect(to: { hostname: string; port: string; protocol: string }, callback: ConnectCallback): void {
-    const secure = to.protocol === 'https:' ? this.#owner.secure : null;
+    const secure = to.protocol === 'https:' ? this.#poster.secureContext : null;
     const hostname = to.hostname.replace(/\.+$/, '');
     const port = Number(to.port || (secure ? 443 : 80));
-    this.#served = 0;
-    this.#socketError = null;
-    this.#connecting = connect({ hostname, port, secure }, this.#owner.egress, (fault, socket) => {
+    this.#responses = 0;
+    this.socketError = null;
+    this.#connecting = connect({ hostname, port, secure }, this.#poster.egress, (fault, socket) => {
       this.#connecting = null;
       socket?.once('error', (error) => {
-        this.#socketError = error;
+        this.socketError = error;
       });
       callback(fault, socket);
     });
   }
 
-  /** Fired while idle it is ignored. */
+  /** While the connection is idle, the timer may fire without effect. */
   #expire(): void {
     if (this.#connecting) this.#connecting.expire();
     else this.#post?.expire();
@@ -269,29 +250,29 @@ class Connection {
 
 type ConnectCallback = (error: Error | null, socket: Socket | null) => void;
 
-/** A POST under way, as undici tells of it. Settled once; what comes later is ignored. */
+/** A running POST, in the form of an undici handler. The first outcome counts; later events are ignored. */
 class Post implements Dispatcher.DispatchHandler {
   readonly request: PostRequest;
-  readonly target: Target;
+  readonly url: ParsedUrl;
   readonly startedAt = performance.now();
   connection: Connection | null = null;
-  #settle: ((outcome: PostOutcome) => void) | null;
-  #answerBegan = false;
+  #resolve: ((outcome: PostOutcome) => void) | null;
+  #hasResponseStarted = false;
   #status = 0;
   #headers: Record<string, string> = {};
   #chunks: Buffer[] = [];
   #size = 0;
 
-  constructor(request: PostRequest, target: Target, settle: (outcome: PostOutcome) => void) {
+  constructor(request: PostRequest, url: ParsedUrl, resolve: (outcome: PostOutcome) => void) {
     this.request = request;
-    this.target = target;
-    this.#settle = settle;
+    this.url = url;
+    this.#resolve = resolve;
   }
 
   onRequestStart(): void {}
 
   onResponseStarted(): void {
-    this.#answerBegan = true;
+    this.#hasResponseStarted = true;
   }
 
   onResponseStart(_controller: unknown, status: number, headers: IncomingHeaders): void {
@@ -301,55 +282,52 @@ class Post implements Dispatcher.DispatchHandler {
   }
 
   onResponseData(_controller: unknown, chunk: Buffer): void {
-    if (!this.#settle) return;
+    if (!this.#resolve) return;
     this.#chunks.push(chunk);
     this.#size += chunk.length;
     if (this.#size <= maxKeptBytes) return;
-    this.#answer();
-    // Reading the rest, which may have no end, costs more than a new connection.
+    this.#succeed();
+    // The rest of the body may be endless, and reading it costs more than a new connection.
     this.connection?.end();
   }
 
   onResponseEnd(): void {
-    if (!this.#settle) return;
-    this.#answer();
+    if (!this.#resolve) return;
+    this.#succeed();
     this.connection?.release();
   }
 
-  onResponseError(_controller: unknown, told: Error): void {
-    if (!this.#settle) return;
+  onResponseError(_controller: unknown, reported: Error): void {
+    if (!this.#resolve) return;
     const { connection } = this;
-    const error = connection?.socketError ?? told;
-    const code = codeOf(error, this.#status !== 0);
-    // The other side closed an idle connection just as we sent. Deliveries are at least once anyway, so say it again;
-    // once, for the new connection has not been used before.
-    if (code === 'connection_lost' && connection?.isReused && !this.#answerBegan) {
-      connection.handOn(this);
-    } else {
-      this.fail(code, tell(error));
-    }
+    const error = connection?.socketError ?? reported;
+    const code = toErrorCode(error, this.#status !== 0);
+    // The receiver closed an idle connection while the POST was sent. Deliveries are at least once, so the POST is sent again:
+    // once, because the new connection is not a reused one.
+    if (code === 'connection_lost' && connection?.isReused && !this.#hasResponseStarted)
+      connection.resend(this);
+    else this.fail(code, tell(error));
   }
 
   expire(): void {
-    if (this.#status === 0) this.fail('response_timeout', 'The request was sent, but no answer came in time');
-    else this.fail('body_timeout', 'The answer began, but did not end in time');
+    if (this.#status === 0)
+      this.fail('response_timeout', 'The request was sent, but no response came in time');
+    else this.fail('body_timeout', 'The response started, but did not end in time');
   }
 
   fail(error: PostErrorCode, text: string): void {
-    if (!this.#settle) return;
+    if (!this.#resolve) return;
     const detail = text.replace(controlCharacters, ' ').slice(0, maxDetailLength);
-    const received = this.#status === 0 ? {} : this.#received();
-    this.#finish({ kind: 'failure', error, detail, durationMs: this.#elapsedMs(), ...received });
+    const response = this.#status === 0 ? {} : this.#keptResponse();
+    this.#finish({ kind: 'failure', error, detail, durationMs: this.#elapsedMs(), ...response });
     this.connection?.end();
   }
 
-  #answer(): void {
-    const retryAfter = this.#headers['retry-after'] ?? null;
-    const { status, headers, body } = this.#received();
-    this.#finish({ kind: 'answer', status, headers, body, retryAfter, durationMs: this.#elapsedMs() });
+  #succeed(): void {
+    this.#finish({ kind: 'response', durationMs: this.#elapsedMs(), ...this.#keptResponse() });
   }
 
-  #received(): Received {
+  #keptResponse(): KeptResponse {
     return { status: this.#status, headers: this.#headers, body: readText(this.#chunks, this.#size) };
   }
 
@@ -358,24 +336,24 @@ class Post implements Dispatcher.DispatchHandler {
   }
 
   #finish(outcome: PostOutcome): void {
-    this.#settle?.(outcome);
-    this.#settle = null;
+    this.#resolve?.(outcome);
+    this.#resolve = null;
   }
 }
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what it looks for.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the expression finds control characters.
 const controlCharacters = /[\u0000-\u001f\u007f]+/g;
 
-function codeOf(error: Error, headHasCome: boolean): PostErrorCode {
+function toErrorCode(error: Error, hasHeaders: boolean): PostErrorCode {
   if (error instanceof ConnectFault) return error.code;
   const { name, code = '', message } = error as NodeJS.ErrnoException;
-  // undici 8.12 leaves the parser's code out. An end too soon, where closing was to tell the end, is no bad grammar.
+  // undici 8.12 leaves out the parser's code. A response that ends with the connection, and ended too early, is not malformed.
   if (name === 'HTTPParserError') return message.includes('EOF') ? 'connection_lost' : 'invalid_response';
-  // Said of a body cut short, but of any fault in the head as well once a length was read there.
-  if (code === 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH' && !headHasCome) return 'invalid_response';
+  // undici reports this code for a body that was cut short, and after a content-length for every error in the headers.
+  if (code === 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH' && !hasHeaders) return 'invalid_response';
   if (code === 'UND_ERR_HEADERS_OVERFLOW') return 'invalid_response';
   if (code === 'UND_ERR_SOCKET' && message.startsWith('bad ')) return 'invalid_response';
-  // With TLS 1.3 the other side may refuse us after the handshake, for want of a client certificate, say.
+  // With TLS 1.3 the receiver can refuse the client after the handshake, for example because it wants a client certificate.
   if (code.startsWith('ERR_SSL_')) return 'tls_failed';
   if (code === 'UND_ERR_INVALID_ARG') return 'connect_failed';
   return 'connection_lost';

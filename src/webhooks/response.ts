@@ -1,10 +1,10 @@
-/** What is kept of an answer: 16 KiB of its headers and as much of its body, in a form that PostgreSQL takes. Pure. */
+/** Which part of a response is kept: 16 KiB of its headers and 16 KiB of its body, as text that PostgreSQL accepts. Pure. */
 
 export const maxKeptBytes = 16 * 1024;
 
 export type IncomingHeaders = Record<string, string | string[] | undefined>;
 
-/** Repeated ones joined; those beyond the limit left out. Nearly always the very object that came. */
+/** Joins repeated headers, and leaves out headers beyond the limit. Usually neither is needed: then no object is made. */
 export function keepHeaders(headers: IncomingHeaders): Record<string, string> {
   let size = 0;
   let isFit = true;
@@ -26,11 +26,10 @@ export function keepHeaders(headers: IncomingHeaders): Record<string, string> {
   return Object.fromEntries(kept);
 }
 
-/** Bytes that are no UTF-8 are replaced, NULs left out. */
+/** Replaces bytes that are not UTF-8, and removes NUL characters, which PostgreSQL does not store. */
 export function readText(chunks: readonly Buffer[], size: number): string {
   const [first] = chunks;
   if (first === undefined) return '';
   const bytes = chunks.length === 1 ? first : Buffer.concat(chunks, Math.min(size, maxKeptBytes));
-  const text = bytes.toString('utf8', 0, maxKeptBytes);
-  return text.includes('\0') ? text.replaceAll('\0', '') : text;
+  return bytes.toString('utf8', 0, maxKeptBytes).replaceAll('\0', '');
 }

@@ -1,4 +1,4 @@
-/** One signed POST of an event to a webhook: what the delivery loop and the test route both do. */
+/** One signed POST of an event to a webhook, for the delivery loop and for the test route. */
 import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/secrets.ts';
 import type { TryResult } from '../store/deliveries.ts';
@@ -26,7 +26,7 @@ export interface SignedPost {
 export function postSigned(
   parts: { poster: Poster; userAgent: string },
   { target, eventId, body }: SignedPost,
-  /** Where the try is traced. They are not part of what is signed. */
+  /** Not part of the signature. */
   traceHeaders?: Record<string, string>,
 ): Promise<PostOutcome> {
   return parts.poster.post({
@@ -45,7 +45,7 @@ export function toResult(outcome: PostOutcome, decision: Decision): TryResult {
   return {
     status: decision.status,
     waitSeconds: decision.waitSeconds,
-    durationMs: Math.round(outcome.durationMs),
+    durationMs: outcome.durationMs,
     responseStatus: outcome.status ?? null,
     responseHeaders: outcome.headers ? JSON.stringify(outcome.headers) : null,
     responseBody: outcome.body ?? null,
