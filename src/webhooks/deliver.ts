@@ -1,6 +1,6 @@
 /**
- * Deliveries as a queue: claim → sign → post → decide → record. A webhook is a lane, so a dead one holds up no other.
- * `queue/worker.ts` has the loop and its guarantees; here is what a delivery is.
+ * The queue of deliveries: claim → sign → post → decide → record. Each webhook is a lane, so a dead webhook delays no other.
+ * `queue/worker.ts` has the loop and its guarantees; this file says what a delivery is.
  */
 import { isUnavailable, type Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -82,7 +82,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
         bodies.prefetch(deliveries.map(({ eventId }) => eventId)),
       ]),
     prepare(delivery) {
-      const target = targets.recent(delivery.webhookId, performance.now());
+      const target = targets.recent(delivery.webhookId, performance.now())?.target;
       const body = bodies.get(delivery.eventId);
       if (target && body) return { target, eventId: delivery.eventId, body };
       return readPost(delivery, targets, bodies, log);
@@ -97,7 +97,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
   });
 }
 
-/** For a webhook that was not read for a second, or a body that is large or was not kept. */
+/** Reads a webhook that was last read more than a second ago, or a body that is large or not cached. */
 async function readPost(
   { id, webhookId, eventId }: ClaimedDelivery,
   targets: KnownTargets,
@@ -105,19 +105,19 @@ async function readPost(
   log: Log,
 ): Promise<PreparedPost | 'release' | 'cancel'> {
   if (!(await targets.find(webhookId))) return 'release';
-  const lent = await bodies.load(eventId, webhookId);
-  if (!lent) {
-    log.warn({ deliveryId: id, eventId }, 'delivery cancelled: its event is gone');
+  const loaded = await bodies.load(eventId, webhookId);
+  if (!loaded) {
+    log.warn({ deliveryId: id, eventId }, 'delivery cancelled: its event was deleted');
     return 'cancel';
   }
   let target: SignedPost['target'] | undefined;
   try {
-    // Again: a large body may have waited for memory, and the webhook may have changed.
+    // Again, because the webhook may have changed while a large body waited for memory.
     target = await targets.find(webhookId);
   } finally {
-    if (!target) lent.done();
+    if (!target) loaded.done?.();
   }
-  return target ? { target, eventId, ...lent } : 'release';
+  return target ? { target, eventId, ...loaded } : 'release';
 }
 
 async function signAndPost(
@@ -134,17 +134,17 @@ async function signAndPost(
     metrics.firstTrySeconds.observe(delivery.waitedSeconds + (startedAt - claimedAt) / 1000);
   const trace = tracer && traceTry(tracer, delivery.eventId);
   const outcome = await postSigned(parts, post, trace?.headers);
-  // Our own stop ended it: that says nothing about the receiver.
+  // The stop of this process ended the POST, which says nothing about the receiver.
   if (poster.isClosed) return null;
   const decision = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
   trace?.end(delivery, target, outcome, decision);
-  report(parts, delivery, outcome, decision);
+  countAndLog(parts, delivery, outcome, decision);
   const { gone, error } = decision;
   const isHealthy = error === null;
   return { id, token, tries, startedAt, ...toResult(outcome, decision), target, gone, isHealthy };
 }
 
-function report(
+function countAndLog(
   { metrics, log }: DeliveryParts,
   { webhookId, eventId, id }: ClaimedDelivery,
   outcome: PostOutcome,
@@ -154,6 +154,6 @@ function report(
   metrics.trySeconds.observe(outcome.durationMs / 1000);
   if (error === null) return;
   const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
-  const next = waitSeconds === null ? 'given up' : `again in ${Math.round(waitSeconds)} s`;
+  const next = waitSeconds === null ? 'no more retries' : `retry in ${Math.round(waitSeconds)} s`;
   log.warn({ webhookId, eventId, deliveryId: id, error }, `delivery failed: ${why}; ${next}`);
 }

@@ -1,4 +1,4 @@
-/** Notes in the database which webhooks only fail, and disables the ones that are gone. One that does well costs no write. */
+/** Records in the database which webhooks fail, and disables webhooks that responded 410. A healthy webhook costs no write. */
 import type { Sql } from '../db/client.ts';
 import type { Persist } from '../queue/recorder.ts';
 import { disableGone, noteFailures, noteRecoveries, type Target } from '../store/targets.ts';
@@ -13,7 +13,7 @@ const maxFailing = 10_000;
 
 export class WebhookHealth {
   readonly #sql: Sql;
-  /** Webhooks that failed here since their last success: `target.failing` may have been read before that failure. */
+  /** Webhooks that failed in this process since their last success. `target.failing` may be older than that failure. */
   readonly #failing = new Set<string>();
 
   constructor(sql: Sql) {
@@ -21,17 +21,15 @@ export class WebhookHealth {
   }
 
   async note(tried: readonly TriedWebhook[], persist: Persist): Promise<void> {
-    // Recoveries first: a batch with a success and a failure is not "nothing but failure".
-    const recovered = tried
-      .filter(({ error, target }) => error === null && this.#isFailing(target))
-      .map(idOf);
+    // Recoveries first: a webhook with a success and a failure in one batch still counts as failing only since that failure.
+    const recovered = tried.filter((one) => one.error === null && this.#isFailing(one.target)).map(idOf);
     if (recovered.length > 0) {
-      await persist('noting recoveries', () => noteRecoveries(this.#sql, recovered));
+      await persist('recording recovered webhooks', () => noteRecoveries(this.#sql, recovered));
       for (const id of recovered) this.#failing.delete(id);
     }
     const failed = tried.filter(({ error }) => error !== null).map(idOf);
     if (failed.length > 0) {
-      await persist('noting failures', () => noteFailures(this.#sql, failed));
+      await persist('recording failed webhooks', () => noteFailures(this.#sql, failed));
       if (this.#failing.size > maxFailing) this.#failing.clear();
       for (const id of failed) this.#failing.add(id);
     }

@@ -1,6 +1,6 @@
 /**
- * The webhooks that are being called, each at most a second old: a delivery goes to the URL that its webhook has when it is
- * tried, however long it waited, and to none once the webhook is disabled or deleted.
+ * A cache of webhooks, at most one second old. So a delivery goes to the URL that the webhook has at the time of the try, and a
+ * disabled or deleted webhook gets no more deliveries after that second.
  */
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -11,14 +11,17 @@ import { openTarget, type SigningTarget } from './try.ts';
 const recentMs = 1000;
 const keptMs = 60_000;
 
+interface KnownTarget {
+  /** Undefined when the webhook must not be called. */
+  target: SigningTarget | undefined;
+  isSecretUnreadable: boolean;
+  readAt: number;
+}
+
 export class KnownTargets {
   readonly #parts: { sql: Sql; sealer: Sealer; log: Log };
-  /** A webhook without a target is not to be called; `isUnopened`: because its secret cannot be opened. */
-  readonly #known = new Map<
-    string,
-    { target: SigningTarget | undefined; isUnopened: boolean; readAt: number }
-  >();
-  /** The webhooks that are read together next, and that read. */
+  readonly #known = new Map<string, KnownTarget>();
+  /** The webhooks of the next read. */
   #wanted = new Set<string>();
   #reading: Promise<void> | undefined;
 
@@ -26,19 +29,15 @@ export class KnownTargets {
     this.#parts = parts;
   }
 
-  /** A webhook as it was less than a second ago; undefined when it was not read since, or is not to be called. */
-  recent(id: string, nowMs: number): SigningTarget | undefined {
-    return this.#recent(id, nowMs)?.target;
-  }
-
-  #recent(id: string, nowMs: number) {
+  /** Undefined when the webhook was last read more than a second ago. */
+  recent(id: string, nowMs: number): KnownTarget | undefined {
     const known = this.#known.get(id);
     return known && known.readAt > nowMs - recentMs ? known : undefined;
   }
 
-  /** The same, read now if need be; undefined when it is not to be called. Webhooks asked for one by one are read together. */
+  /** Undefined when the webhook must not be called. Calls of the same moment share one read. */
   async find(id: string): Promise<SigningTarget | undefined> {
-    const recent = this.#recent(id, performance.now());
+    const recent = this.recent(id, performance.now());
     if (recent) return recent.target;
     this.#wanted.add(id);
     this.#reading ??= new Promise((resolve) => setImmediate(resolve)).then(() => {
@@ -57,45 +56,43 @@ export class KnownTargets {
     for (const id of ids) {
       const found = enabled.get(id);
       const target = found && this.#open(found);
-      this.#known.set(id, { target, isUnopened: found !== undefined && target === undefined, readAt: nowMs });
+      this.#known.set(id, { target, isSecretUnreadable: !!found && !target, readAt: nowMs });
     }
   }
 
-  /** Webhooks whose deliveries are not to be claimed now. */
+  /** Webhooks whose deliveries cannot be claimed, because their secret cannot be decrypted. */
   skipped(nowMs: number): string[] {
     const skipped: string[] = [];
-    for (const [id, { isUnopened, readAt }] of this.#known) {
+    for (const [id, { isSecretUnreadable, readAt }] of this.#known) {
       if (readAt < nowMs - keptMs) this.#known.delete(id);
-      else if (isUnopened) skipped.push(id);
+      else if (isSecretUnreadable) skipped.push(id);
     }
     return skipped;
   }
 
-  /** A secret under a key that the operator no longer gives holds up its own webhook, and no other. */
+  /** A secret that was encrypted with a key which is no longer configured stops its own webhook only. */
   #open(target: Target): SigningTarget | undefined {
     const known = this.#known.get(target.id)?.target;
     if (known && isSame(known, target)) return { ...known, failing: target.failing };
     const { log, sealer } = this.#parts;
     try {
-      return openTarget({ ...target, sealedSecrets: target.sealedSecrets.map(copyAlone) }, sealer);
+      return openTarget({ ...target, sealedSecrets: target.sealedSecrets.map(copyOutOfPool) }, sealer);
     } catch (err) {
       log.error(
         { err, webhookId: target.id },
-        'the secret of a webhook cannot be opened; its deliveries wait',
+        'the secret of a webhook cannot be decrypted; its deliveries wait',
       );
       return undefined;
     }
   }
 }
 
-/** The driver gives slices of Node's pool; a slice that is kept keeps all 64 KiB of it. */
-function copyAlone(bytes: Buffer): Buffer {
-  const copy = Buffer.allocUnsafeSlow(bytes.length);
-  bytes.copy(copy);
-  return copy;
+/** The driver returns slices of Node's pool, and a slice that is kept keeps the whole 64 KiB in memory. */
+function copyOutOfPool(bytes: Buffer): Buffer {
+  return Buffer.alloc(bytes.length, bytes);
 }
 
-/** Opening secrets costs more than comparing them. */
+/** Comparing secrets is cheaper than decrypting them. */
 function isSame(known: Target, now: Target): boolean {
   return (
     known.url === now.url &&

@@ -5,7 +5,7 @@ export function makeSecret(): string {
   return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
-/** What a sealed secret is bound to, so that it opens only for the webhook it was made for. */
+/** A sealed secret is bound to this text, so that it can be decrypted only for its own webhook. */
 export function secretContext(webhookId: string): string {
   return `webhook ${webhookId}`;
 }

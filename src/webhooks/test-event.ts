@@ -1,5 +1,4 @@
-/** A sample event, tried once by the process that was asked. It is kept like any other, and never retried or replayed. */
-
+/** Sends a sample event to a webhook: one try, by the process that got the request, without retries or replays. */
 import type { Span } from '@opentelemetry/api';
 import { sampleData } from '../contract/sample.ts';
 import type { Sql } from '../db/client.ts';
@@ -21,20 +20,19 @@ interface TestTry {
   result: TryResult;
 }
 
-/** One POST, also while the webhook is disabled; undefined when the owner has no such webhook. */
+/** One POST, also to a disabled webhook; undefined when the owner has no webhook with this id. */
 export async function tryWebhook(
   parts: { sql: Sql; sealer: Sealer; poster: Poster; userAgent: string; tracer: Tracer | null },
   ownerId: string,
   webhookId: string,
-  /** Of the request that asks for it. */
-  asking?: Span,
+  requestSpan?: Span,
 ): Promise<TestTry | undefined> {
   const webhook = await findWebhook(parts.sql, ownerId, webhookId);
   const [target] = webhook ? await readTargets(parts.sql, [webhookId]) : [];
   if (!webhook || !target) return undefined;
   const event = { id: newId(), event: 'message.received', data: JSON.stringify(sampleData()) };
   const body = buildBody(event.event, event.data);
-  const trace = parts.tracer && traceTry(parts.tracer, event.id, asking);
+  const trace = parts.tracer && traceTry(parts.tracer, event.id, requestSpan);
   const signing = openTarget(target, parts.sealer);
   const outcome = await postSigned(parts, { target: signing, eventId: event.id, body }, trace?.headers);
   const decision = decide(outcome, { tries: 0 }, [], new Date(), Math.random);
@@ -42,7 +40,7 @@ export async function tryWebhook(
   return { webhook, event, result: toResult(outcome, decision) };
 }
 
-/** Writes the event, its delivery and its attempt, all over by then. */
+/** Writes the event, its delivery and its attempt after the try. */
 export async function keepTestTry(
   sql: Sql,
   ownerId: string,
@@ -50,6 +48,6 @@ export async function keepTestTry(
 ): Promise<{ delivered: boolean; attempt: Attempt }> {
   const deliveryId = await recordTestTry(sql, ownerId, webhook, event, result);
   const [attempt] = await listAttempts(sql, ownerId, deliveryId);
-  if (!attempt) throw new Error('A test try was recorded and is not there');
+  if (!attempt) throw new Error('The attempt of a test was recorded, but cannot be read');
   return { delivered: result.status === 'delivered', attempt };
 }

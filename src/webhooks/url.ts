@@ -1,22 +1,22 @@
-/** What a webhook's URL must look like. Whom it may reach is checked where it is called. */
+/** The form of a webhook's URL. `net/egress.ts` checks at each try whether Posthorn may call the host. */
 
 export const maxUrlLength = 2048;
 
-/** What is wrong with it besides its length, in a sentence for the person who wrote it; null when nothing is. */
+/** Why the URL is invalid, apart from its length: the rest of a sentence that starts with the field's name. Null when valid. */
 export function findUrlFault(text: string, options: { allowHttp: boolean }): string | null {
-  // The URL parser drops tabs, newlines and outer spaces in silence.
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for.
+  // The URL parser silently removes tabs, newlines and outer spaces.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression finds control characters.
   if (/[\u0000-\u0020\u007f]/.test(text))
-    return 'must not hold spaces or control characters; percent-encode them.';
+    return 'must not contain spaces or control characters; percent-encode them.';
   const url = URL.parse(text);
   if (!url) return 'must be an absolute URL such as https://example.com/hooks.';
   const schemes = options.allowHttp ? ['https:', 'http:'] : ['https:'];
   if (!schemes.includes(url.protocol))
     return `must begin with ${schemes.map((scheme) => `${scheme}//`).join(' or ')}.`;
-  if (!/^https?:\/\//i.test(text)) return 'must have two slashes after its scheme.';
+  if (!/^https?:\/\//i.test(text)) return 'must have two slashes after the scheme.';
   if (url.username || url.password || /^[^/]*\/\/[^/?#]*@/.test(text)) {
-    return 'must not hold a user name or password; verify the signature of deliveries instead.';
+    return 'must not contain a user name or password; verify the signature of deliveries instead.';
   }
-  if (text.includes('#')) return 'must not hold a fragment (#…); it would never be sent.';
+  if (text.includes('#')) return 'must not contain a fragment (#…): a fragment is never sent.';
   return null;
 }
