@@ -1,4 +1,4 @@
-/** `npm run build`: dist/, plain JavaScript for the published package (Node strips no types inside node_modules). */
+/** `npm run build`: writes dist/, the JavaScript of the published package (Node does not run TypeScript in node_modules). */
 import { spawnSync } from 'node:child_process';
 import { rmSync } from 'node:fs';
 import path from 'node:path';

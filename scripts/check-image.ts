@@ -1,7 +1,7 @@
 /**
- * `npm run test:image`: carries out the Dockerfile in empty folders, without a container engine, and runs what comes of it as
- * an unprivileged user: unhealthy before, healthy once up, and gone without a trace on SIGTERM. What it leaves out is what
- * only an image has: its base, and the RUN of its last stage.
+ * `npm run test:image`: follows the Dockerfile in empty folders, without a container engine, and runs the result as an
+ * unprivileged user. The health check must fail before the start and pass after it, and SIGTERM must stop everything. Not
+ * tested: the base image, and the RUN of the last stage.
  */
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -26,9 +26,9 @@ const root = path.dirname(import.meta.dirname);
 const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-image-'));
 const data = path.join(folder, 'data');
 const user = process.getuid?.() === 0 ? { uid: idOf('-u'), gid: idOf('-g') } : {};
-/** The machine's own, where its npm is told of a registry or a proxy, without what the npm that runs us has added. */
+/** Keeps the machine's npm settings (registry, proxy), and removes what the npm that runs this script has added. */
 const buildEnvironment = Object.fromEntries(
-  Object.entries({ ...process.env, PATH: withoutOurs(process.env.PATH ?? '') }).filter(
+  Object.entries({ ...process.env, PATH: withoutOwnFolders(process.env.PATH ?? '') }).filter(
     ([name]) => !/^(npm_(lifecycle|package|command|execpath|node)|NODE$|NODE_ENV|INIT_CWD)/.test(name),
   ),
 );
@@ -38,7 +38,7 @@ try {
   chmodSync(folder, 0o755);
   mkdirSync(data);
   if (user.uid) chownSync(data, user.uid, user.gid);
-  // The base's Node, where the unprivileged user can reach it.
+  // In place of the Node of the base image. The unprivileged user must be able to read the file.
   copyFileSync(process.execPath, path.join(folder, 'node'));
   const stages = readDockerfile(readFileSync(path.join(root, 'Dockerfile'), 'utf8'));
   for (const stage of stages) build(stage, stage === stages.at(-1));
@@ -49,7 +49,7 @@ try {
   rmSync(folder, { recursive: true, force: true });
 }
 
-/** `/app/x` of a stage. */
+/** The folder that stands for `/app/<at>` in a stage. */
 function placeIn(stage: string, at: string): string {
   return path.join(folder, stage, path.posix.resolve('/app', at));
 }
@@ -74,7 +74,8 @@ function copy(stage: string, given: string): void {
   const sources = list.split(' ');
   const target = sources.pop() ?? '';
   for (const source of sources) {
-    if (!from && !allowed.includes(source)) throw new Error(`.dockerignore keeps ${source} out`);
+    if (!from && !allowed.includes(source))
+      throw new Error(`.dockerignore excludes ${source}, which the Dockerfile copies`);
     const to = target.endsWith('/') ? path.posix.join(target, source) : target;
     const origin = from ? placeIn(from, source) : path.join(root, source);
     cpSync(origin, placeIn(stage, to), { recursive: true, verbatimSymlinks: true });
@@ -94,7 +95,7 @@ async function run(stage: Stage): Promise<void> {
   const options = { cwd: placeIn(stage.name, '.'), env, ...user };
   const [command = '', ...health] = readList(stage, 'HEALTHCHECK');
   const isHealthy = () => spawnSync(command, health, options).status === 0;
-  if (isHealthy()) throw new Error('It is healthy before it runs.');
+  if (isHealthy()) throw new Error('The health check passes before the service runs.');
 
   const [node = '', file = '', ...rest] = [...readList(stage, 'ENTRYPOINT'), ...readList(stage, 'CMD')];
   say(`${node} ${file} ${rest.join(' ')}`);
@@ -108,22 +109,22 @@ async function run(stage: Stage): Promise<void> {
   });
   const ended = new Promise<number | null>((resolve) => child.on('exit', resolve));
   try {
-    for (let looks = 0; !isHealthy(); looks += 1) {
-      if (looks > 60 || child.exitCode !== null) throw new Error(`It does not become healthy:\n${output}`);
+    for (let checks = 0; !isHealthy(); checks += 1) {
+      if (checks > 60 || child.exitCode !== null)
+        throw new Error(`The health check does not pass after the start:\n${output}`);
       await delay(500);
     }
-    const answers = [`${port}/health/live`, `${port}/openapi.json`, `${metricsPort}/metrics`];
-    for (const at of answers) {
+    for (const at of [`${port}/health/live`, `${port}/openapi.json`, `${metricsPort}/metrics`]) {
       const { status } = await fetch(`http://127.0.0.1:${at}`);
       say(`GET :${at} ${status}`);
-      if (status !== 200) throw new Error(`${at} answers ${status}`);
+      if (status !== 200) throw new Error(`GET :${at} responds ${status} instead of 200`);
     }
   } finally {
     child.kill('SIGTERM');
   }
   const code = await ended;
   const isClean = code === 0 && !existsSync(path.join(data, 'postgres/postmaster.pid'));
-  if (!isClean) throw new Error(`It did not stop in order (${code}):\n${output}`);
+  if (!isClean) throw new Error(`The service did not stop cleanly (exit code ${code}):\n${output}`);
 }
 
 function freePort(): Promise<string> {
@@ -136,9 +137,9 @@ function freePort(): Promise<string> {
   });
 }
 
-/** Else `npm` would run on the Node of our own node_modules. */
-function withoutOurs(searched: string): string {
-  return searched
+/** Otherwise `npm` would run on the Node in our node_modules. */
+function withoutOwnFolders(searchPath: string): string {
+  return searchPath
     .split(':')
     .filter((at) => !at.startsWith(root))
     .join(':');

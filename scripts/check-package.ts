@@ -1,6 +1,6 @@
 /**
- * `npm run test:package`: packs what would be published, installs it into an empty folder as a stranger would, and sees
- * that `npx posthorn serve` gets to ready from there and answers.
+ * `npm run test:package`: packs the package, installs it into an empty folder, and checks that `npx posthorn serve` starts there
+ * and responds to a request.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -53,11 +53,11 @@ async function serve(): Promise<void> {
   });
   const url = /is ready: (http:\S+)/.exec(output)?.[1];
   const key = /ph_[0-9A-Za-z]{38}/.exec(output)?.[0];
-  const answer = await fetch(`${url}/me`, { headers: { authorization: `Bearer ${key}` } });
-  say(`GET /me ${answer.status} ${await answer.text()}`);
+  const response = await fetch(`${url}/me`, { headers: { authorization: `Bearer ${key}` } });
+  say(`GET /me ${response.status} ${await response.text()}`);
   child.kill('SIGTERM');
   await ended;
-  if (answer.status !== 200) throw new Error(`The installed package does not answer:\n${output}`);
+  if (response.status !== 200) throw new Error(`The installed package does not respond with 200:\n${output}`);
 }
 
 function say(text: string): void {

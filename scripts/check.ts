@@ -1,4 +1,4 @@
-/** `npm run check`: format and lint, types, import rules, dead code, docs in step. All of them run; any fault fails. */
+/** `npm run check`: format and lint, types, import rules, dead code, docs in step. Runs all checks, and fails if one fails. */
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { findImportCycles, findImportFaults, readSources } from './imports.ts';
@@ -18,7 +18,7 @@ process.exitCode = results.every(Boolean) ? 0 : 1;
 function run(what: string, command: string, args: string[]): boolean {
   const started = performance.now();
   const { status } = spawnSync(command, args, { cwd: root, stdio: 'inherit' });
-  return tell(what, status === 0, started);
+  return report(what, status === 0, started);
 }
 
 function checkImports(): boolean {
@@ -28,10 +28,10 @@ function checkImports(): boolean {
   );
   const faults = [...findImportFaults(readSources(root)), ...cycles];
   for (const fault of faults) process.stderr.write(`${fault}\n`);
-  return tell('import rules', faults.length === 0, started);
+  return report('import rules', faults.length === 0, started);
 }
 
-function tell(what: string, ok: boolean, started: number): boolean {
+function report(what: string, ok: boolean, started: number): boolean {
   process.stdout.write(`${ok ? '✓' : '✗'} ${what} (${Math.round(performance.now() - started)} ms)\n`);
   return ok;
 }

@@ -1,4 +1,4 @@
-/** Reads a Dockerfile of the plain kind that ours is: stages of instructions, lists in JSON. */
+/** Reads a simple Dockerfile such as ours: stages of instructions, with lists in JSON. */
 export interface Stage {
   name: string;
   base: string;
@@ -13,7 +13,7 @@ export function readDockerfile(text: string): Stage[] {
     .split('\n');
   for (const line of lines.filter(Boolean)) {
     const [, verb = '', rest = ''] = /^([A-Z]+) (.*)$/.exec(line) ?? [];
-    if (!verb) throw new Error(`The Dockerfile has a line that is not understood: ${line}`);
+    if (!verb) throw new Error(`scripts/dockerfile.ts cannot read this line of the Dockerfile: ${line}`);
     if (verb === 'FROM') {
       const [base = '', , name = 'final'] = rest.split(' ');
       stages.push({ name, base, steps: [] });
@@ -22,14 +22,15 @@ export function readDockerfile(text: string): Stage[] {
   return stages;
 }
 
-/** The list of an instruction that is there once, such as ENTRYPOINT ["node", "x.js"], whatever options precede it. */
+/** The list of an instruction that occurs once, such as ENTRYPOINT ["node", "x.js"], without its options. */
 export function readList(stage: Stage, verb: string): string[] {
   return JSON.parse(/\[.*\]$/.exec(readText(stage, verb))?.[0] ?? 'null');
 }
 
 export function readText(stage: Stage, verb: string): string {
   const found = stage.steps.filter((step) => step.verb === verb);
-  if (found.length !== 1) throw new Error(`The stage ${stage.name} has ${found.length} times ${verb}`);
+  if (found.length !== 1)
+    throw new Error(`The stage ${stage.name} must have one ${verb}; it has ${found.length}`);
   return found[0]?.rest ?? '';
 }
 

@@ -1,11 +1,11 @@
 /**
- * Who may import whom. The folders of src/ stand in layers; an import goes down, never up or across, and a third-party
- * client is imported in one file, so that replacing it is one file's work. Files never import each other in a cycle.
+ * The import rules. The folders of src/ are layers: a file imports only from its own folder and from lower layers. A package is
+ * imported in one file, so that only one file changes when the package is replaced. There are no import cycles between files.
  */
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 
-/** From the top down. Folders on one line never import each other. */
+/** From top to bottom. Folders on one line do not import each other. */
 const layers: readonly (readonly string[])[] = [
   ['cli'],
   ['main'],
@@ -23,7 +23,7 @@ const layers: readonly (readonly string[])[] = [
   ['lib'],
 ];
 
-/** Packages whose types or functions are used in many places; every other package has one importer. */
+/** Packages that many files may import. */
 const everywhere = [
   'typebox',
   'fastify',
@@ -31,13 +31,13 @@ const everywhere = [
   '@opentelemetry/api',
   'commander',
 ];
-/** A connection and the pool of connections are two files. */
+/** Packages that the listed files may import. */
 const alsoAllowed: Record<string, readonly string[]> = {
   pg: ['db/connection.ts', 'db/client.ts'],
 };
 
 export interface SourceFile {
-  /** Relative to src/, or to the other folder that was read, with forward slashes. */
+  /** Relative to the folder that was read, with forward slashes. */
   name: string;
   text: string;
 }
@@ -50,14 +50,15 @@ export function readSources(root: string, folder = 'src'): SourceFile[] {
   }));
 }
 
-/** A sentence for each import that goes where it may not. */
+/** A sentence for each import that breaks a rule. */
 export function findImportFaults(files: readonly SourceFile[]): string[] {
   const faults: string[] = [];
   const importers = new Map<string, Set<string>>();
   for (const { name, text } of files) {
     const folder = folderOf(name);
     const layer = layerOf(folder);
-    if (layer === -1) faults.push(`src/${name} is in no known folder; add ${folder} to scripts/imports.ts.`);
+    if (layer === -1)
+      faults.push(`src/${name} is in an unknown folder; add ${folder} to the layers in scripts/imports.ts.`);
     for (const target of listImports(text)) {
       if (target.startsWith('node:')) continue;
       if (!target.startsWith('.')) {
@@ -75,12 +76,12 @@ export function findImportFaults(files: readonly SourceFile[]): string[] {
     const allowed = alsoAllowed[target] ?? [];
     const others = [...names].filter((name) => !allowed.includes(name));
     if (everywhere.includes(target) || others.length + (allowed.length ? 1 : 0) <= 1) continue;
-    faults.push(`${target} is imported by ${[...names].join(', ')}: one file is to own it.`);
+    faults.push(`${target} is imported by ${[...names].join(', ')}; import it in one file only.`);
   }
   return faults;
 }
 
-/** A sentence for each cycle of files that import each other. An import of a type counts as well. */
+/** A sentence for each cycle of files that import each other. Type imports count too. */
 export function findImportCycles(files: readonly SourceFile[]): string[] {
   const imports = new Map(
     files.map(({ name, text }) => [name, listImports(text).map((target) => resolveImport(name, target))]),
@@ -92,9 +93,7 @@ export function findImportCycles(files: readonly SourceFile[]): string[] {
   function visit(name: string): void {
     if (trail.includes(name)) {
       const cycle = trail.slice(trail.indexOf(name));
-      faults.push(
-        `import cycle ${[...cycle, name].join(' → ')}: move what they share into a file below them.`,
-      );
+      faults.push(`import cycle ${[...cycle, name].join(' → ')}: move the shared code into a third file.`);
     } else if (!visited.has(name)) {
       visited.add(name);
       trail.push(name);

@@ -1,7 +1,7 @@
 /**
- * What every npm script goes through: `node scripts/run.js [--dev] <file> [arguments]`.
- * Installs from the lockfile when something of it is missing or of another version (with --dev: the
- * development dependencies too), then runs the file on the pinned Node. Runs on any Node from 20 on.
+ * Every npm script runs through this file: `node scripts/run.js [--dev] <file> [arguments]`. It installs from the lockfile when
+ * a package is missing or has another version (with --dev: development dependencies too), then runs the file on the pinned
+ * Node. This file itself runs on Node 20 or newer.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -13,7 +13,9 @@ const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const lock = path.join(root, '.install.lock');
 
 if (Number(process.versions.node.split('.')[0]) < 20) {
-  fail(`Posthorn needs Node 20 or newer to start (this is ${process.versions.node}).`);
+  fail(
+    `Posthorn needs Node 20 or newer to start; this is Node ${process.versions.node}. Install a newer Node.`,
+  );
 }
 
 const args = process.argv.slice(2);
@@ -23,7 +25,7 @@ const [file, ...rest] = args;
 if (isStale()) install();
 launch(path.join(root, file), rest);
 
-/** npm writes what it installed beside it, last of all; holding that against the lockfile needs no stamp of ours. */
+/** npm writes node_modules/.package-lock.json as the last step of an installation, so it lists what is installed. */
 function isStale() {
   const wanted = readPackages('package-lock.json');
   const installed = readPackages('node_modules/.package-lock.json');
@@ -43,7 +45,7 @@ function install() {
   takeLock();
   try {
     if (!isStale()) return; // Another start installed while we waited.
-    process.stderr.write('Posthorn: installing what package-lock.json names (once) …\n');
+    process.stderr.write('Posthorn: installing the packages of package-lock.json (first start only) …\n');
     const withDev = needsDev || process.env.NODE_ENV !== 'production';
     const options = ['--no-audit', '--no-fund', '--loglevel=error', '--ignore-scripts=false'];
     const result = spawnSync('npm', ['ci', withDev ? '--include=dev' : '--omit=dev', ...options], {
@@ -54,41 +56,42 @@ function install() {
     });
     if (result.status !== 0) {
       rmSync(lock, { force: true });
-      fail('Posthorn: the installation failed; npm says why above. Mend it and run the same command again.');
+      fail('Posthorn: the installation failed. Fix the npm error above, then run the same command again.');
     }
   } finally {
     rmSync(lock, { force: true });
   }
 }
 
-/** `npm ci` removes node_modules first, and with it the Node it would run on, were ours found before the machine's. */
+/** `npm ci` removes node_modules first, so it must run on the machine's Node and not on the Node in node_modules. */
 function pathWithoutOurOwn() {
   const ours = path.join(root, 'node_modules');
   const folders = (process.env.PATH ?? '').split(path.delimiter);
   return folders.filter((folder) => !folder.startsWith(ours)).join(path.delimiter);
 }
 
-/** Two starts at once on a fresh clone must not install over each other. */
+/** Two starts at the same time on a fresh clone must not install at the same time. */
 function takeLock() {
-  for (let told = false; ; ) {
+  for (let isReported = false; ; ) {
     try {
       writeFileSync(lock, String(process.pid), { flag: 'wx' });
       return;
     } catch (error) {
       if (error.code !== 'EEXIST') throw error;
-      if (!isHeld()) rmSync(lock, { force: true });
-      else if (!told) process.stderr.write('Posthorn: another start is installing; waiting for it …\n');
-      told = true;
+      if (!isLocked()) rmSync(lock, { force: true });
+      else if (!isReported)
+        process.stderr.write('Posthorn: waiting for another start that is installing …\n');
+      isReported = true;
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
     }
   }
 }
 
-function isHeld() {
+function isLocked() {
   try {
     const pid = readFileSync(lock, 'utf8');
-    // Empty: its maker is between creating and writing it.
-    // Our own pid: left behind by an earlier start in a container, where pids repeat.
+    // Empty: the other start has created the file, but not written it yet.
+    // Our own pid: the file is from an earlier start in a container, where pids repeat.
     return pid === '' || (Number(pid) !== process.pid && process.kill(Number(pid), 0));
   } catch (error) {
     return error.code === 'EPERM';

@@ -16,12 +16,12 @@ import {
 } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
-const told = [
+const printed = [
   /Connected the identity hello-[0-9a-f]{4}@demo\.example/,
-  /Registered a webhook to http:\/\/127\.0\.0\.1:\d+\/hooks/,
-  /Sent a message to port \d+ over SMTP: 250 2\.0\.0/,
-  /The webhook was called/,
-  /Its signature is right/,
+  /Registered a webhook with the URL http:\/\/127\.0\.0\.1:\d+\/hooks/,
+  /Sent a mail by SMTP to port \d+; reply: 250 2\.0\.0/,
+  /Received the webhook call/,
+  /Verified its signature/,
   /webhook-signature: v1,/,
   /"event": "message\.received"/,
   /curl -s \$BASE\/webhooks/,
@@ -35,8 +35,8 @@ function demo(settings: Record<string, string>): Program {
   return run('npm', ['run', 'demo'], { ...settings, TMPDIR: temporary.path });
 }
 
-function assertTold(program: Program, ...lines: RegExp[]): void {
-  for (const line of [...lines, ...told]) assert.match(program.output(), line);
+function assertPrinted(program: Program, ...lines: RegExp[]): void {
+  for (const line of [...lines, ...printed]) assert.match(program.output(), line);
   assert.ok(!program.output().includes('\u001b['), 'no colours where there is no terminal');
 }
 
@@ -47,14 +47,14 @@ function listOwnFolders(): string[] {
 test('by itself it starts a service, and leaves nothing behind', async () => {
   const program = demo({ PORT: '0' });
   assert.equal(await program.ended, 0, program.output());
-  assertTold(program, /Started a Posthorn/);
+  assertPrinted(program, /Started Posthorn/);
   assert.deepEqual(listOwnFolders(), []);
 });
 
-test('when nobody reads on, it leaves nothing behind either', async () => {
+test('when the reader closes the pipe, it leaves nothing behind either', async () => {
   const program = run('sh', ['-c', 'npm run -s demo | head -n 1'], { PORT: '0', TMPDIR: temporary.path });
   assert.equal(await program.ended, 0, program.output());
-  assert.match(program.output(), /Started a Posthorn/);
+  assert.match(program.output(), /Started Posthorn/);
   assert.doesNotMatch(program.output(), /EPIPE|Unhandled/);
   assert.deepEqual(listOwnFolders(), []);
 });
@@ -82,7 +82,7 @@ test('beside `npm start` it uses that one, and the lines it prints work there', 
   const url = await readyUrl(service);
   const program = demo({ ...settings, PORT: new URL(url).port });
   assert.equal(await program.ended, 0, program.output());
-  assertTold(program, new RegExp(`Found a Posthorn at ${url}`));
+  assertPrinted(program, new RegExp(`Found a running Posthorn at ${url}`));
 
   const receiverPort = await freePort();
   const lines = program.output().slice(program.output().indexOf('BASE='));
@@ -106,17 +106,17 @@ test('with POSTHORN_API_KEY it acts for that user, and removes what it made', as
   };
   const program = demo(settings);
   assert.equal(await program.ended, 0, program.output());
-  assertTold(program, /Found a Posthorn/);
+  assertPrinted(program, /Found a running Posthorn/);
   for (const list of ['/identities', '/webhooks', '/messages']) {
     assert.deepEqual((await service.call('GET', list)).body, [], list);
   }
 
   const wrong = demo({ ...settings, POSTHORN_API_KEY: 'ph_wrong' });
   assert.equal(await wrong.ended, 1);
-  assert.match(wrong.output(), /✗ POST \/identities was answered with 401/);
+  assert.match(wrong.output(), /✗ POST \/identities failed with 401/);
   const noMail = demo({ ...settings, POSTHORN_SMTP_PORT: String(await freePort()) });
   assert.equal(await noMail.ended, 1);
-  assert.match(noMail.output(), /✗ Nobody takes mail on port \d+: set POSTHORN_SMTP_PORT/);
+  assert.match(noMail.output(), /✗ Cannot connect to an SMTP server on port \d+\. Set POSTHORN_SMTP_PORT/);
   assert.deepEqual((await service.call('GET', '/identities')).body, [], 'what was made before is removed');
   const elsewhere = demo({ ...settings, POSTHORN_API_KEY: '', POSTHORN_DATA_DIR: '/nonexistent' });
   assert.equal(await elsewhere.ended, 1);

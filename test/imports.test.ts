@@ -80,7 +80,7 @@ describe('every way to import is seen', () => {
 
 test('a folder that no rule knows is told, with where to add it', () => {
   assert.deepEqual(only('utils/strings.ts', ''), [
-    'src/utils/strings.ts is in no known folder; add utils to scripts/imports.ts.',
+    'src/utils/strings.ts is in an unknown folder; add utils to the layers in scripts/imports.ts.',
   ]);
 });
 
@@ -103,7 +103,7 @@ describe('cycles', () => {
 
   test('two files, of which one names a type of the other', () => {
     assert.deepEqual(cyclesOf({ 'store/a.ts': ['./b.ts'], 'store/b.ts': ['./a.ts'] }), [
-      'import cycle store/a.ts → store/b.ts → store/a.ts: move what they share into a file below them.',
+      'import cycle store/a.ts → store/b.ts → store/a.ts: move the shared code into a third file.',
     ]);
   });
 
@@ -134,7 +134,7 @@ describe('packages have one importer', () => {
 
   test('a second one is told, and both are named', () => {
     assert.deepEqual(importing('uuid', 'lib/ids.ts', 'store/users.ts'), [
-      'uuid is imported by lib/ids.ts, store/users.ts: one file is to own it.',
+      'uuid is imported by lib/ids.ts, store/users.ts; import it in one file only.',
     ]);
     assert.deepEqual(importing('uuid', 'lib/ids.ts'), []);
   });

@@ -1,4 +1,4 @@
-/** The Posthorn that the demo works with: the one that answers on PORT, else one of its own in a temporary folder. */
+/** The Posthorn of the demo: the one that runs on PORT, or else a new one in a temporary folder. */
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -13,16 +13,15 @@ export interface Posthorn {
   url: string;
   smtpPort: number;
   apiKey: string;
-  /** Of a key that was made for the demo and is to be revoked after it. */
+  /** The id of an API key that was created for the demo, and is deleted at the end. */
   keyId?: string;
-  /** How a person gets a key, as a line for a shell. */
+  /** A shell command that sets API_KEY. */
   keyLine: string;
 }
 
 const user = 'demo@localhost';
 const log = makeLog({ level: 'error', json: false, stream: process.stderr });
 
-/** Where it is, or will be after `npm start`. */
 export function urlOf({ port, basePath }: Config): string {
   return `http://localhost:${port}${basePath}`;
 }
@@ -36,31 +35,31 @@ export async function isPosthorn(url: string): Promise<boolean> {
   }
 }
 
-/** With the key given, else with one of a user of the demo's: nobody else's webhooks hear of its mail. */
-export async function useRunning(config: Config, given: string | undefined): Promise<Posthorn> {
-  const place = { url: urlOf(config), smtpPort: config.smtpPort };
-  if (given) return { ...place, apiKey: given, keyLine: 'API_KEY=$POSTHORN_API_KEY' };
-  // Where no database runs, this is not the folder of the service that answers.
+/** Without an API key the demo gets a user of its own, so that its mail triggers nobody else's webhooks. */
+export async function useRunning(config: Config, apiKey: string | undefined): Promise<Posthorn> {
+  const address = { url: urlOf(config), smtpPort: config.smtpPort };
+  if (apiKey) return { ...address, apiKey, keyLine: 'API_KEY=$POSTHORN_API_KEY' };
+  // Without a running database this is not the data folder of the running Posthorn.
   if (!config.databaseUrl && !existsSync(path.join(config.dataDir, 'postgres/postmaster.pid'))) {
     throw new Error(
-      `The Posthorn at ${place.url} has another data folder than ${config.dataDir}. ` +
-        'Set POSTHORN_API_KEY to a key of its, or PORT=0 for a demo apart from it.',
+      `The Posthorn at ${address.url} uses another data folder than ${config.dataDir}. ` +
+        'Set POSTHORN_API_KEY to an API key of that Posthorn, or set PORT=0 to start a separate one for the demo.',
     );
   }
   const database = await openDatabase(config, { purpose: 'tool', log, max: 1 });
   try {
     const { userId } = (await ensureUser(database.sql, user)).user;
-    const { apiKey, id } = await createApiKey(database.sql, userId, { name: 'npm run demo' });
+    const created = await createApiKey(database.sql, userId, { name: 'npm run demo' });
     const make = `npm run -s posthorn -- keys create --user ${user} --json`;
     const keyLine = `API_KEY=$(${make} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
-    return { ...place, apiKey, keyId: id, keyLine };
+    return { ...address, apiKey: created.apiKey, keyId: created.id, keyLine };
   } finally {
     await database.close();
   }
 }
 
-/** On free ports and in development mode, whatever the environment says. `defer` is told how to end it. */
-export async function startOwn(defer: (undo: () => Promise<void>) => void): Promise<Posthorn> {
+/** Starts a Posthorn on free ports and in development mode. The environment is ignored. */
+export async function startOwn(defer: (cleanup: () => Promise<void>) => void): Promise<Posthorn> {
   const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-demo-'));
   const config = readConfig({ PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_DATA_DIR: folder });
   const starting = startService(config, log);
@@ -72,7 +71,7 @@ export async function startOwn(defer: (undo: () => Promise<void>) => void): Prom
     }
   });
   const { url, smtpPort, firstUser } = await starting;
-  if (!url || !smtpPort || !firstUser) throw new Error('A new Posthorn has doors and a first user.');
-  const keyLine = 'API_KEY=ph_…   # npm start in another terminal prints it, the first time';
+  if (!url || !smtpPort || !firstUser) throw new Error('The new Posthorn has no listeners or no first user.');
+  const keyLine = 'API_KEY=ph_…   # the first `npm start` prints the key (run it in another terminal)';
   return { url, smtpPort, apiKey: firstUser.apiKey, keyLine };
 }

@@ -1,6 +1,6 @@
 /**
- * `npm run demo`: mail in, signed POST out, with nothing set up. Every step is the real thing, told in a line; whatever it
- * makes is gone at its end, also after Ctrl-C.
+ * `npm run demo`: sends a mail to Posthorn and receives the signed webhook call, without any setup. Every step is real and prints
+ * a line. The demo removes everything that it creates, also after Ctrl-C.
  */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -16,24 +16,25 @@ import { verify } from './verify.ts';
 const from = 'ada@lovelace.example';
 const to = `hello-${randomBytes(2).toString('hex')}@demo.example`;
 const message = [`From: Ada <${from}>`, `To: ${to}`, 'Subject: Hello', '', 'Is anybody there?'].join('\r\n');
-const patienceMs = 60_000;
-const undoing: (() => Promise<void>)[] = [];
+const timeoutMs = 60_000;
+const cleanups: (() => Promise<void>)[] = [];
 let leaving: Promise<void> | undefined;
 
 for (const event of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
   process.on(event, () => leave().finally(() => process.exit(130)));
 }
-// Whoever read it has gone, as `head` does.
+// The reader of the output has closed the pipe, as `head` does.
 process.stdout.on('error', () => leave().finally(() => process.exit(1)));
 process.channel?.unref();
 
 try {
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  setTimeout(() => reject(new Error(`It took more than ${patienceMs / 1000} seconds.`)), patienceMs).unref();
-  await Promise.race([demonstrate(), late]);
+  const { promise: timeout, reject } = Promise.withResolvers<never>();
+  const tooLate = new Error(`The demo did not finish within ${timeoutMs / 1000} seconds.`);
+  setTimeout(() => reject(tooLate), timeoutMs).unref();
+  await Promise.race([demonstrate(), timeout]);
 } catch (error) {
   process.exitCode = 1;
-  // Whatever fails under our hands while we leave is no news.
+  // After Ctrl-C a step may fail because its Posthorn is stopping: that is no error.
   if (!leaving) process.stderr.write(`${styleText('red', '✗')} ${(error as Error).message}\n`);
 }
 await leave();
@@ -41,12 +42,12 @@ process.exit();
 
 async function demonstrate(): Promise<void> {
   const began = performance.now();
-  // To find a service by: what production requires is that service's affair.
+  // Only to find a running Posthorn; the settings that production requires are not needed for that.
   const config = readConfig({ ...process.env, NODE_ENV: 'development', POSTHORN_INSECURE_DEV: 'true' });
-  const own = 'Started a Posthorn, with a PostgreSQL of its own, in a temporary folder';
+  const own = 'Started Posthorn with its own PostgreSQL in a temporary folder';
   const key = process.env.POSTHORN_API_KEY;
   const posthorn = (await isPosthorn(urlOf(config)))
-    ? await step(`Found a Posthorn at ${urlOf(config)}`, () => useRunning(config, key))
+    ? await step(`Found a running Posthorn at ${urlOf(config)}`, () => useRunning(config, key))
     : await step(own, () => startOwn(defer));
   const call = makeCaller(posthorn);
   if (posthorn.keyId) defer(() => call('DELETE', `/api-keys/${posthorn.keyId}`));
@@ -58,42 +59,47 @@ async function demonstrate(): Promise<void> {
   const { url, post } = await startReceiver();
   const { userId: ownerId } = await call('GET', '/me');
   const wanted = { url, events: ['message.received'], ownerId, identityId: identity.id };
-  const webhook = await step(`Registered a webhook to ${url}`, () => call('POST', '/webhooks', wanted));
+  const webhook = await step(`Registered a webhook with the URL ${url}`, () =>
+    call('POST', '/webhooks', wanted),
+  );
   defer(() => call('DELETE', `/webhooks/${webhook.id}`));
 
-  const answered = (line: string) => `Sent a message to port ${posthorn.smtpPort} over SMTP: ${line}`;
-  await step(answered, () => sendMail(posthorn.smtpPort, { from, to, message }));
-  const { headers, body } = await step('The webhook was called', () => post);
-  await step('Its signature is right (scripts/demo/verify.ts is the code to copy)', async () => {
-    if (!verify(webhook.secret, headers, body)) throw new Error('The signature of the POST is wrong.');
+  const sent = (reply: string) => `Sent a mail by SMTP to port ${posthorn.smtpPort}; reply: ${reply}`;
+  await step(sent, () => sendMail(posthorn.smtpPort, { from, to, message }));
+  const { headers, body } = await step('Received the webhook call', () => post);
+  await step('Verified its signature (copy the code from scripts/demo/verify.ts)', async () => {
+    if (!verify(webhook.secret, headers, body))
+      throw new Error('The signature of the webhook call is invalid.');
   });
-  tell(`\n${styleText('cyan', describePost(headers, body))}\n`);
-  tell(`All in ${seconds(began)}, and it is removed again. The same by hand, to keep:\n`);
-  tell(byHand(config, posthorn.keyLine));
+  print(`\n${styleText('cyan', describePost(headers, body))}\n`);
+  print(
+    `Done in ${seconds(began)}. The demo removes everything it created. To do the same steps yourself:\n`,
+  );
+  print(commands(config, posthorn.keyLine));
 }
 
-/** Does it, and tells it in a line with the time it took. */
-async function step<T>(told: string | ((made: T) => string), work: () => Promise<T>): Promise<T> {
+/** Does the work, then prints a line with the time that the work took. */
+async function step<T>(line: string | ((result: T) => string), work: () => Promise<T>): Promise<T> {
   const began = performance.now();
-  if (leaving) throw new Error('It was stopped.');
-  const made = await work();
+  if (leaving) throw new Error('The demo was stopped.');
+  const result = await work();
   const took = styleText('dim', seconds(began).padStart(7));
-  tell(`${styleText('green', '✓')} ${took}  ${typeof told === 'string' ? told : told(made)}`);
-  return made;
+  print(`${styleText('green', '✓')} ${took}  ${typeof line === 'string' ? line : line(result)}`);
+  return result;
 }
 
 function makeCaller({ url, apiKey }: Posthorn) {
-  // biome-ignore lint/suspicious/noExplicitAny: /docs says what is in an answer.
+  // biome-ignore lint/suspicious/noExplicitAny: the API's /docs describes the responses.
   return async (method: string, at: string, body?: object): Promise<any> => {
     const json = body && { 'content-type': 'application/json' };
     const headers = { authorization: `Bearer ${apiKey}`, ...json };
     const response = await fetch(url + at, { method, headers, ...(body && { body: JSON.stringify(body) }) });
     if (response.ok) return response.status === 204 ? null : response.json();
-    throw new Error(`${method} ${at} was answered with ${response.status}: ${await response.text()}`);
+    throw new Error(`${method} ${at} failed with ${response.status}: ${await response.text()}`);
   };
 }
 
-/** `post`: the first that comes. */
+/** `post` resolves with the first request. */
 async function startReceiver() {
   const { promise: post, resolve } = Promise.withResolvers<{ headers: IncomingHttpHeaders; body: Buffer }>();
   const server = http.createServer(async (request, response) => {
@@ -114,8 +120,8 @@ function describePost(headers: IncomingHttpHeaders, body: Buffer): string {
   return [...head, ...JSON.stringify(shown, null, 2).split('\n')].map((line) => `    ${line}`).join('\n');
 }
 
-/** Lines for a shell; README's tour explains them. */
-function byHand(config: Config, keyLine: string): string {
+/** Shell commands; the README explains them. */
+function commands(config: Config, keyLine: string): string {
   const post = '-H "$AUTH" -H "Content-Type: application/json" -d';
   return `BASE=${urlOf(config)}
 ${keyLine}
@@ -126,23 +132,23 @@ OWNER=$(curl -s $BASE/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).us
 curl -s $BASE/webhooks ${post} '{"url":"http://localhost:4000/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
   curl -sS smtp://localhost:${config.smtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
-# To clean up, with the ids that were answered:
+# To clean up, with the ids from the responses:
 # kill %1; curl -X DELETE $BASE/webhooks/<id> -H "$AUTH"; curl -X DELETE $BASE/identities/<id> -H "$AUTH"`;
 }
 
-function defer(undo: () => Promise<void>): void {
-  undoing.push(undo);
+function defer(cleanup: () => Promise<void>): void {
+  cleanups.push(cleanup);
 }
 
-/** Removes whatever was made, the last first; what cannot be removed holds up nothing else. */
+/** Removes everything that was created, the newest first, also when one removal fails. */
 function leave(): Promise<void> {
   leaving ??= (async () => {
-    for (const undo of undoing.reverse()) await undo().catch(() => {});
+    for (const cleanup of cleanups.reverse()) await cleanup().catch(() => {});
   })();
   return leaving;
 }
 
-function tell(text: string): void {
+function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 

@@ -1,4 +1,4 @@
-/** Sends a message as any mail server does: a plain SMTP dialogue (RFC 5321 §3). */
+/** Sends a message as a mail server does, in an SMTP session (RFC 5321 §3). */
 import { once } from 'node:events';
 import net from 'node:net';
 import { createInterface } from 'node:readline';
@@ -6,17 +6,16 @@ import { createInterface } from 'node:readline';
 export interface Mail {
   from: string;
   to: string;
-  /** Header and body, lines ended by CRLF, none of them beginning with a dot. */
+  /** Headers and body. Lines end with CRLF, and no line starts with a dot. */
   message: string;
 }
 
-/** Returns the answer to the message: with that it is the server's. */
+/** Returns the reply to the message. A 250 means that the server has accepted it. */
 export async function sendMail(port: number, { from, to, message }: Mail): Promise<string> {
   const socket = net.connect(port, 'localhost').setTimeout(10_000, () => socket.destroy());
   await once(socket, 'connect').catch((cause) => {
-    throw new Error(`Nobody takes mail on port ${port}: set POSTHORN_SMTP_PORT as your Posthorn has it.`, {
-      cause,
-    });
+    const advice = 'Set POSTHORN_SMTP_PORT to the SMTP port of your Posthorn.';
+    throw new Error(`Cannot connect to an SMTP server on port ${port}. ${advice}`, { cause });
   });
   const lines = createInterface({ input: socket })[Symbol.asyncIterator]();
   const dialogue = [
@@ -26,21 +25,21 @@ export async function sendMail(port: number, { from, to, message }: Mail): Promi
     ['DATA', '354'],
     [`${message}\r\n.`, '250'],
   ] as const;
-  let answer = await read();
-  for (const [said, status] of dialogue) {
-    socket.write(`${said}\r\n`);
-    answer = await read();
-    if (!answer.startsWith(status))
-      throw new Error(`The mail door answers ${said.slice(0, 80)} with ${answer}`);
+  let reply = await read();
+  for (const [command, status] of dialogue) {
+    socket.write(`${command}\r\n`);
+    reply = await read();
+    if (!reply.startsWith(status))
+      throw new Error(`The SMTP server replied to "${command.slice(0, 80)}" with "${reply}"`);
   }
   socket.end('QUIT\r\n');
-  return answer;
+  return reply;
 
   async function read(): Promise<string> {
     for (;;) {
       const { value: line, done } = await lines.next();
-      if (done) throw new Error('The mail door closed the connection.');
-      // `250-` goes on in the next line.
+      if (done) throw new Error('The SMTP server closed the connection.');
+      // A reply with `250-` continues in the next line.
       if (line[3] !== '-') return line;
     }
   }

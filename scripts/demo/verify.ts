@@ -1,15 +1,15 @@
-/** Whether a POST is Posthorn's, as Standard Webhooks says. Copy it into your receiver: it needs nothing but Node. */
+/** Verifies the signature of a webhook call (Standard Webhooks). Copy this file into your receiver: it needs only Node. */
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
-/** `body` is what came, byte for byte: JSON that was parsed and written again has another signature. */
+/** `body` must be the received bytes: JSON that was parsed and written again has another signature. */
 export function verify(secret: string, headers: IncomingHttpHeaders, body: Buffer): boolean {
   const { 'webhook-id': id, 'webhook-timestamp': timestamp, 'webhook-signature': signatures } = headers;
-  // Five minutes off: someone may be sending an old one again.
+  // More than five minutes from now: an attacker may have sent an old call again.
   if (!(Math.abs(Date.now() / 1000 - Number(timestamp)) < 300)) return false;
   const key = Buffer.from(secret.slice('whsec_'.length), 'base64');
   const expected = createHmac('sha256', key).update(`${id}.${timestamp}.`).update(body).digest();
-  // There are two while a secret is being replaced.
+  // After a secret was rotated, a call has two signatures for 24 hours.
   return String(signatures)
     .split(' ')
     .filter((signature) => signature.startsWith('v1,'))
