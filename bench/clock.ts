@@ -1,4 +1,4 @@
-/** The machine's monotonic clock, in milliseconds: what one process notes can be held against what another does. */
+/** The machine's monotonic clock in milliseconds. Times of different processes can be compared. */
 export function machineMs(): number {
   return Number(process.hrtime.bigint()) / 1e6;
 }

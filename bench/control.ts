@@ -1,13 +1,13 @@
 /**
- * The frame of a control process: the database of the service that it is held against, a pool of the same size by the
- * same driver, and one question at a time from the bench. It ends when the bench says so or is gone.
+ * What every control process does: it uses the database of the service, with the same driver and a pool of the same size,
+ * answers one request of the bench at a time, and stops when the bench stops.
  */
 import { connect, type Pool } from '../src/db/client.ts';
 
 /** As in src/main.ts. */
 const poolSize = 10;
 
-/** Where the database is stands in the environment, as for the service: arguments are for all to see. */
+/** The database URL is in the environment and not in the arguments, which every user of the machine can read. */
 export async function runControl<Question>(
   answer: (sql: Pool, question: Question) => Promise<unknown>,
 ): Promise<void> {
@@ -16,7 +16,7 @@ export async function runControl<Question>(
   });
   const { DATABASE_URL: url = '' } = process.env;
   const sql = connect(url, { max: poolSize, applicationName: 'posthorn bench control' });
-  // An error ends the process, and the bench shows what it printed.
+  // An error ends the process, and the bench prints its output.
   process.on('message', async (question: Question) => process.send?.(await answer(sql, question)));
 
   await ended;

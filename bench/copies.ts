@@ -1,25 +1,25 @@
-/** Mail by the hundred thousand, without sending it: copies of one message that came in the usual way, as if it came before. */
+/** Inserts many messages without sending them: copies of one received message, with earlier times. */
 import type { Pool } from '../src/db/client.ts';
 
 interface Copies {
-  /** Whose newest message is copied, and who gets the copies. */
+  /** The identity whose newest message is copied, and the identity that gets the copies. */
   from: string;
   to: string;
   count: number;
-  /** When the last of them came, and how long after the one before. */
+  /** The time of the last copy, and the time between two copies. */
   youngest: Date;
   spacingMs: number;
-  /** Webhooks that each was delivered to. */
+  /** The webhooks that each copy was delivered to. */
   webhookIds?: readonly string[];
 }
 
-/** Message, event and raw bytes of each; and its deliveries with their attempts. */
+/** Inserts message, event and raw bytes of each copy, and its deliveries with their attempts. */
 export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
   const { from, to, count, spacingMs, webhookIds = [] } = given;
   const youngest = given.youngest.toISOString();
   await sql.begin(async (sql) => {
     await sql`set local statement_timeout = 0`;
-    // Ids of that moment, as the service makes them.
+    // UUIDs of version 7 for the time of the copy, as the service makes them.
     const id = (middle: string) => sql`
       (lpad(to_hex((extract(epoch from created) * 1000)::bigint), 12, '0') || ${middle}::text || '8000'
         || substr(replace(gen_random_uuid()::text, '-', ''), 1, 12))::uuid`;
@@ -40,7 +40,7 @@ export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
         insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id, created_at)
         select copies.event_id, owner_id, 'message.received', ${to}::uuid, data, bytes, copies.id, copies.id, created
         from copies, one
-      ), told as (
+      ), made as (
         insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready, attempt_count, tries,
           next_attempt_at, created_at, completed_at)
         select delivery_id(copies.event_id, webhook_id), owner_id, copies.event_id, webhook_id, 'message.received',
@@ -49,7 +49,7 @@ export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
         returning id, owner_id, created_at
       ), tried as (
         insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_body)
-        select id, gen_random_uuid(), owner_id, created_at, 1, 200, 'ok' from told
+        select id, gen_random_uuid(), owner_id, created_at, 1, 200, 'ok' from made
       )
       insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
         repeat_key, received_on, created_at)

@@ -1,6 +1,6 @@
 /**
- * The database of a scenario: the embedded one that the service starts, or a fresh one on the server of `--against`, which is
- * dropped when the scenario ends. Nothing that was on that server before is touched.
+ * The database of a scenario: the embedded one that the service starts, or a new one on the server of `--against`, which is
+ * dropped when the scenario ends. Other databases on that server are not changed.
  */
 import { randomBytes } from 'node:crypto';
 import { connect, errorCode, only, type Pool } from '../src/db/client.ts';
@@ -12,7 +12,7 @@ import type { Bench } from './scenario.ts';
 
 const applicationName = 'posthorn bench';
 
-/** Returns the server's version; refuses one that the bench could not work on, before anything is started. */
+/** Returns the server's version. Throws when the bench cannot work on the server. */
 export async function requireServer(url: string): Promise<string> {
   const sql = connect(url, { max: 1, applicationName });
   try {
@@ -27,14 +27,14 @@ export async function requireServer(url: string): Promise<string> {
     if (server.standby) throw new OperatorError('needs a server that takes writes; this one is a standby.');
     if (!server.may)
       throw new OperatorError(
-        `makes a database for each scenario, and the role ${server.role} may not. As a superuser: ` +
+        `must allow the bench to create databases, and the role ${server.role} may not. Run as a superuser: ` +
           `alter role ${server.role} createdb`,
       );
     return server.version;
   } catch (error) {
     if (error instanceof OperatorError) throw new OperatorError(`--against ${error.message}`);
     const reason = error instanceof Error ? error.message || errorCode(error) : String(error);
-    throw new OperatorError(`--against does not lead to a PostgreSQL that lets us in: ${reason}`, {
+    throw new OperatorError(`--against: cannot connect to PostgreSQL: ${reason}`, {
       cause: error,
     });
   } finally {
@@ -61,7 +61,7 @@ async function asAdmin(server: string, work: (sql: Pool) => Promise<unknown>): P
   }
 }
 
-/** Returns the URL of the database that a service started in its data folder. It stays until the scenario ends. */
+/** Returns the URL of the database that a service started in its data folder. The database runs until the scenario ends. */
 export async function joinEmbedded(bench: Bench, dataDir: string): Promise<string> {
   const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
@@ -69,7 +69,7 @@ export async function joinEmbedded(bench: Bench, dataDir: string): Promise<strin
   return embedded.url;
 }
 
-/** The bench's own connections to it. */
+/** The bench's own connections to the database. */
 export function connectBench(bench: Bench, url: string): Pool {
   const sql = connect(url, { max: 2, applicationName });
   bench.defer(() => sql.end({ timeoutMs: 1000 }));

@@ -1,8 +1,8 @@
-/** What the delivery scenarios share: the service, a receiver, and a backlog that is let go at a given moment. */
+/** Used by all delivery scenarios: a service, a receiver, and a backlog whose delivery starts at a given moment. */
 import type { Pool } from '../src/db/client.ts';
 import { connectBench } from './database.ts';
 import { startChild } from './processes.ts';
-import type { ToldMail } from './receiver.control.ts';
+import type { ReceivedMail } from './receiver.control.ts';
 import type { Bench } from './scenario.ts';
 import { type BenchedService, startService } from './service.ts';
 
@@ -12,18 +12,18 @@ export const sampleJson = JSON.stringify({ message: { text: 'x'.repeat(4000) } }
 export interface DeliveryBench {
   service: BenchedService;
   sql: Pool;
-  /** Where the receiver listens. */
+  /** The URL of the receiver. */
   origin: string;
-  /** Makes webhooks, all of them off. */
+  /** Creates disabled webhooks. */
   makeWebhooks(count: number, path?: string): Promise<string[]>;
-  /** Makes events and their deliveries, spread evenly over the webhooks. */
+  /** Creates events and their deliveries, spread evenly over the webhooks. */
   queue(webhookIds: readonly string[], count: number): Promise<void>;
-  /** Lets the webhooks go and waits until so many deliveries are made and recorded; returns how many a second. */
+  /** Enables the webhooks and waits until so many deliveries are made and recorded. Returns deliveries per second. */
   drain(webhookIds: readonly string[], count: number): Promise<number>;
   turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
-  /** What is POSTed to `/mail` from now on, once there are so many. */
-  receiveMail(count: number): Promise<ToldMail[]>;
-  /** How many POSTs came since the start, or since a number of them was last waited for. */
+  /** The next POSTs to `/mail`, when so many have come. */
+  receiveMail(count: number): Promise<ReceivedMail[]>;
+  /** The number of POSTs since the start, or since the last wait for a number of POSTs. */
   countReceived(): Promise<number>;
 }
 
@@ -44,7 +44,7 @@ export async function startDeliveryBench(
     for (let n = 0; n < count; n += 1) {
       const answer = await fetch(`${url}/webhooks`, { method: 'POST', headers, body: JSON.stringify(body) });
       if (answer.status !== 201)
-        throw new Error(`POST /webhooks answered ${answer.status}: ${await answer.text()}`);
+        throw new Error(`POST /webhooks responded ${answer.status}: ${await answer.text()}`);
       made.push(((await answer.json()) as { id: string }).id);
     }
     return made;
@@ -88,9 +88,9 @@ export async function startDeliveryBench(
     return rate;
   }
 
-  async function receiveMail(count: number): Promise<ToldMail[]> {
-    const { told } = (await receiver.ask(count)) as { told: ToldMail[] };
-    return told;
+  async function receiveMail(count: number): Promise<ReceivedMail[]> {
+    const { mails } = (await receiver.ask(count)) as { mails: ReceivedMail[] };
+    return mails;
   }
 
   const countReceived = async () => Number(await receiver.ask('seen'));

@@ -1,4 +1,4 @@
-/** A DNS server in a process of its own: knows the TXT records it is given, and says of all else that it does not exist. */
+/** A DNS server in its own process. It has the given TXT records; every other name does not exist. */
 import { startDns } from '../test/dns.ts';
 
 const [records = '{}'] = process.argv.slice(2);

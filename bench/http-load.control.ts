@@ -1,4 +1,4 @@
-/** The load generator over HTTP, a process of its own: the same request over and over, on kept connections, not pipelined. */
+/** The HTTP load generator, in its own process: repeats one request on keep-alive connections, without pipelining. */
 import { Pool } from 'undici';
 import type { LoadRequest } from './load.ts';
 import { concurrency, measureRate } from './scenario.ts';
@@ -15,7 +15,7 @@ async function send(pool: Pool, path: string, request: LoadRequest): Promise<voi
   const { method, status, headers = null } = request;
   const { statusCode, body } = await pool.request({ path, method, headers, body: request.body ?? null });
   if (statusCode !== status)
-    throw new Error(`${method} ${request.url} answered ${statusCode}: ${await body.text()}`);
+    throw new Error(`${method} ${request.url} responded ${statusCode}: ${await body.text()}`);
   await body.dump();
 }
 

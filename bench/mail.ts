@@ -1,4 +1,4 @@
-/** What the mail scenarios share: a service with an identity, DNS that answers at once, a sender, and the control. */
+/** Used by all mail scenarios: a service with an identity, a local DNS server, a sender, and the control. */
 import { type Child, startChild } from './processes.ts';
 import { makeSampleMail } from './sample-mail.ts';
 import { alternate, type Bench, type Round } from './scenario.ts';
@@ -29,19 +29,19 @@ export async function startMailTools(bench: Bench): Promise<MailTools> {
   };
 }
 
-/** What the service is to be told for a scenario with mail. */
+/** Settings of the service for a scenario with mail. */
 export function mailSettings({ dnsServer }: MailTools): Record<string, string> {
   return { POSTHORN_DNS_SERVERS: dnsServer, POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: '1000' };
 }
 
-/** The identity that all mail goes to, or another; returns its id. */
+/** Creates the identity that gets all mail, or another one; returns its id. */
 export async function makeIdentity(
   { url, headers }: Pick<BenchedService, 'url' | 'headers'>,
   value = recipient,
 ): Promise<string> {
   const body = JSON.stringify({ value });
   const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
-  if (answer.status !== 201) throw new Error(`POST /identities answered ${answer.status}`);
+  if (answer.status !== 201) throw new Error(`POST /identities responded ${answer.status}`);
   return ((await answer.json()) as { id: string }).id;
 }
 
@@ -49,7 +49,7 @@ const warmUpMs = 3000;
 const turnMs = 2500;
 const rounds = 7;
 
-/** Messages a second, by the service and by the control. No webhook listens: events are recorded, and nothing is sent. */
+/** Messages per second, of the service and of the control. Without webhooks: events are recorded, nothing is delivered. */
 export async function compareInbound(
   bench: Bench,
   load: { sessions: number; keep: boolean },
@@ -59,7 +59,7 @@ export async function compareInbound(
   const service = await startService(bench, mailSettings(tools));
   await makeIdentity(service);
   const controlPort = Number((await control.printed(/port (\d+)/))[1]);
-  bench.tell('warming up');
+  bench.log('warming up');
   await tools.flood(service.smtpPort, { ...load, durationMs: warmUpMs });
   await tools.flood(controlPort, { ...load, durationMs: warmUpMs });
   return alternate(bench, rounds, {

@@ -1,6 +1,6 @@
 /**
- * What a load needs, worked out from the measured cost of a message and of a delivery (`npm run bench -- scale`). Pure
- * arithmetic: it knows no queues for locks, no network and no slow receivers, and says so in docs/scaling.md.
+ * Calculates what a load needs, from the measured cost of a message and of a delivery (`npm run bench -- scale`). The
+ * calculation leaves out lock waits, the network and slow receivers, as docs/scaling.md says.
  */
 
 export interface Cost {
@@ -8,14 +8,14 @@ export interface Cost {
   postgresCpuMs: number;
   walBytes: number;
   rows: number;
-  /** That stay until their retention ends, indexes included. */
+  /** Disk until the retention ends, with indexes. */
   diskBytes: number;
 }
 
 export interface Costs {
-  /** Taken, checked and kept, with its event. */
+  /** A message: received, checked and stored, with its event. */
   message: Cost;
-  /** Queued, claimed, signed, posted, recorded. */
+  /** A delivery: queued, claimed, signed, posted, recorded. */
   delivery: Cost;
   /** Disk of one identity. */
   identityBytes: number;
@@ -41,11 +41,11 @@ export interface Need {
   identitiesGb: number;
 }
 
-/** Processors are not filled beyond this share: bursts, vacuum and the purge need the rest. */
+/** The load may use this share of the processors: bursts, vacuum and the purge need the rest. */
 const fill = 0.6;
-/** A process: its pool, the pool of its delivery loop, and one connection that listens (src/main.ts). */
+/** Of one process: the pool, the pool of the delivery loop, and one connection for LISTEN (src/main.ts). */
 const connectionsEach = 10 + 5 + 1;
-/** What a process may have resident by its goal. */
+/** The memory goal of one process. */
 const memoryMbEach = 300;
 const secondsPerDay = 86_400;
 
@@ -72,7 +72,7 @@ export function needOf({ message, delivery, identityBytes }: Costs, load: Load):
   };
 }
 
-/** What one PostgreSQL server has. */
+/** The resources of one PostgreSQL server. */
 export interface Server {
   postgresCores: number;
   walMbPerSecond: number;
@@ -80,7 +80,7 @@ export interface Server {
   connections: number;
 }
 
-/** Of what one server has, what the load uses up first, and how much of it: beyond 1 it does not fit. */
+/** The resource that limits the load first, and the share of it that the load needs. Above 1 the load does not fit. */
 export function firstLimit(need: Need, server: Server): { limit: keyof Server; share: number } {
   const keys = Object.keys(server) as (keyof Server)[];
   const shares = keys.map((limit) => ({ limit, share: need[limit] / server[limit] }));

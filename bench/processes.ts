@@ -1,6 +1,6 @@
 /**
- * Child processes of the bench. Each ends with its scenario; if the bench itself is killed, its end of the IPC channel
- * closes, which the service and the controls take as their signal to stop.
+ * Child processes of the bench. Each ends with its scenario. When the bench itself is killed, the IPC channel closes, and
+ * the service and the controls stop.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -9,15 +9,15 @@ import type { Bench } from './scenario.ts';
 
 export interface Child {
   pid: number;
-  /** The first match in what it has printed, once there is one. */
+  /** Waits for the first match in the output of the process. */
   printed(pattern: RegExp): Promise<RegExpExecArray>;
-  /** Sends a message and waits for the one that comes back. */
+  /** Sends a message and waits for the reply. */
   ask(question: unknown): Promise<unknown>;
 }
 
 const patienceMs = 15_000;
 
-/** Runs a program on this Node, with these settings and no others of Posthorn's. */
+/** Runs a program on this Node, with these settings of Posthorn only. */
 export function startChild(
   bench: Bench,
   program: URL,
@@ -28,7 +28,7 @@ export function startChild(
   const child = spawn(process.execPath, [...flags, fileURLToPath(program), ...args], {
     env: { ...environmentWithoutSettings(), ...given },
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-    // A group of its own: Ctrl-C reaches the bench alone, which ends its children in the right order.
+    // In its own process group: Ctrl-C reaches only the bench, which ends its children in the right order.
     detached: true,
   });
   let output = '';
@@ -40,23 +40,23 @@ export function startChild(
   }
   bench.defer(() => stop(child));
 
-  /** Tries again at each such event, until it succeeds, the child ends or Ctrl-C is pressed. */
+  /** Retries at each such event until it succeeds, the child ends or Ctrl-C is pressed. */
   function on<T>(event: 'output' | 'message', take: (message?: unknown) => T | null): Promise<T> {
     return new Promise((resolve, reject) => {
       const end = () =>
         reject(new Error(`${fileURLToPath(program)} ended too early. It printed:\n${output}`));
       const abort = () => reject(bench.signal.reason);
-      const look = (message?: unknown) => {
+      const check = (message?: unknown) => {
         const taken = take(message);
         if (taken === null) return;
-        child.off(event, look).off('close', end).off('error', reject);
+        child.off(event, check).off('close', end).off('error', reject);
         bench.signal.removeEventListener('abort', abort);
         resolve(taken);
       };
-      child.on(event, look).on('close', end).on('error', reject);
+      child.on(event, check).on('close', end).on('error', reject);
       bench.signal.addEventListener('abort', abort);
       if (hasEnded(child)) end();
-      else if (event === 'output') look();
+      else if (event === 'output') check();
     });
   }
 
@@ -65,7 +65,7 @@ export function startChild(
     printed: (pattern) => on('output', () => pattern.exec(output)),
     ask(question) {
       const answer = on('message', (message) => message);
-      // That it is gone shows in the answer.
+      // If the process has ended, the wait for the reply reports it.
       child.send(question as object, () => {});
       return answer;
     },
@@ -85,7 +85,7 @@ function hasEnded(child: ChildProcess): boolean {
   return child.exitCode !== null || child.signalCode !== null || child.pid === undefined;
 }
 
-/** A DATABASE_URL of the person who runs the bench is not to be filled with its rows. */
+/** The bench must not write into the DATABASE_URL of the person who runs it. */
 function environmentWithoutSettings(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !(name in settings)));
 }

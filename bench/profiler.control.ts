@@ -1,4 +1,4 @@
-/** Loaded into the service before it starts, with `--profile`: switches V8's sampling profiler on and off as the bench asks. */
+/** With `--profile` the service loads this file first. It starts and stops V8's sampling profiler when the bench says so. */
 import { Session } from 'node:inspector/promises';
 import { isMainThread } from 'node:worker_threads';
 
@@ -15,6 +15,6 @@ if (isMainThread) {
     const answer = question === 'start profile' ? null : (await session.post('Profiler.stop')).profile;
     process.send?.({ profile: answer });
   });
-  // Listening must not keep a service alive that is done.
+  // The listener must not keep a stopped service alive.
   process.channel?.unref();
 }

@@ -1,4 +1,4 @@
-/** `--profile`: what the services of a scenario did while they were measured, and at no other time, as one profile. */
+/** `--profile`: one CPU profile of all services of a scenario, for the measured time only. */
 import { type CpuProfile, mergeProfiles } from './report/cpu-profile.ts';
 import { drawFlames } from './report/flame.ts';
 import { saveResult } from './report/results.ts';

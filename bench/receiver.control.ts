@@ -1,20 +1,20 @@
 /**
- * A receiver of webhooks in a process of its own. Asked for a number, it tells when the first and the last of so many came;
- * of mail that came to `/mail`, also what it was told of each message. Asked `seen`, it tells how many came so far.
+ * A webhook receiver in its own process. For a number n it replies when the first and the last of n POSTs came, and what the
+ * POSTs to `/mail` contained. For `seen` it replies how many POSTs came so far.
  */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { machineMs } from './clock.ts';
 
-export interface ToldMail {
+export interface ReceivedMail {
   messageId: string;
-  /** By the machine's clock, when the whole of the POST was there. */
+  /** When the whole POST had arrived, by the machine's clock. */
   arrivedMs: number;
-  /** Where its bytes and its attachments can be fetched. */
+  /** The URLs of the raw message and of its attachments. */
   links: string[];
 }
 
-let told: ToldMail[] = [];
+let mails: ReceivedMail[] = [];
 let wanted = 0;
 let seen = 0;
 let firstMs = 0;
@@ -24,13 +24,13 @@ const server = createServer((request, response) => {
   if (request.url === '/mail') request.on('data', (chunk: Buffer) => chunks.push(chunk));
   else request.resume();
   request.on('end', () => {
-    if (request.url === '/mail') told.push(readMail(Buffer.concat(chunks), machineMs()));
-    // Never answered: what isolation has to bear.
+    if (request.url === '/mail') mails.push(readMail(Buffer.concat(chunks), machineMs()));
+    // No response, for the scenario `isolation`.
     if (request.url?.startsWith('/hang')) return;
     response.end('ok');
     seen += 1;
     if (seen === 1) firstMs = Date.now();
-    if (seen === wanted) process.send?.({ firstMs, lastMs: Date.now(), told });
+    if (seen === wanted) process.send?.({ firstMs, lastMs: Date.now(), mails });
   });
 });
 server.keepAliveTimeout = 60_000;
@@ -38,7 +38,7 @@ server.listen(0, '127.0.0.1', () => {
   process.stdout.write(`port ${(server.address() as AddressInfo).port}\n`);
 });
 
-function readMail(body: Buffer, arrivedMs: number): ToldMail {
+function readMail(body: Buffer, arrivedMs: number): ReceivedMail {
   const { message, rawEmailUrl } = JSON.parse(body.toString()).data;
   const attachments = (message.attachments as { url: string }[]).map(({ url }) => url);
   return { messageId: message.messageId, arrivedMs, links: [rawEmailUrl, ...attachments] };
@@ -49,7 +49,7 @@ process.on('message', (question: number | 'seen') => {
     process.send?.(seen);
     return;
   }
-  told = [];
+  mails = [];
   wanted = question;
   seen = 0;
 });

@@ -1,7 +1,7 @@
 /**
- * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the scenarios named, or all. On stdout a line of JSON for each,
- * on stderr progress and in the end a table; all of it, and a chart, in bench/results. Exit codes: 0 every goal met, 1 one
- * missed or failed, 2 it cannot run as asked, 130 Ctrl-C. Studies (soak, scale, model) run only when they are named.
+ * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the named scenarios, or all. Prints a line of JSON for
+ * each scenario to stdout, and progress and a table to stderr; bench/results has the same and a chart. Exit codes: 0 all goals
+ * met, 1 a goal missed or a scenario failed, 2 wrong arguments, 130 Ctrl-C. Studies (soak, scale, model) run only when named.
  */
 import { parseArgs } from 'node:util';
 import { findBinaries } from '../src/db/embedded/binaries.ts';
@@ -12,10 +12,10 @@ import { requireServer } from './database.ts';
 import { makeProfiling } from './profiling.ts';
 import { describeMachine } from './report/machine.ts';
 import {
+  checkFigures,
+  compareRounds,
   isCompared,
   jsonLine,
-  judgeFigures,
-  judgeRounds,
   type Outcome,
   tableHead,
   tableRows,
@@ -72,11 +72,11 @@ try {
 }
 
 interface Asked {
-  /** None: all. */
+  /** Empty: all scenarios. */
   names: string[];
   against: string | null;
   profile: boolean;
-  /** Of a soak. */
+  /** The duration of a soak. */
   minutes: number;
 }
 
@@ -87,12 +87,12 @@ function readArguments(): Asked {
   if (unknown.length > 0) {
     const lines = unknown.map((name) => {
       const near = suggest(name, known);
-      return `There is no scenario ${name}.${near ? ` Did you mean ${near}?` : ''}`;
+      return `No scenario with the name ${name}.${near ? ` Did you mean ${near}?` : ''}`;
     });
-    throw new OperatorError([...lines, `Known: ${known.join(', ')}`].join('\n'));
+    throw new OperatorError([...lines, `Scenarios and studies: ${known.join(', ')}`].join('\n'));
   }
   const minutes = Number(values.minutes ?? 30);
-  if (!(minutes > 0)) throw new OperatorError(`--minutes ${values.minutes} is no number of minutes.`);
+  if (!(minutes > 0)) throw new OperatorError(`--minutes must be a number above 0; it is ${values.minutes}.`);
   return { names: positionals, against: values.against ?? null, profile: values.profile ?? false, minutes };
 }
 
@@ -132,23 +132,23 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
   const rows = [tableHead, ...outcomes.flatMap(tableRows), ...failed.map((name) => [name, 'failed'])];
   const saved = saveRun(run, outcomes, failed, seconds);
   const minutes = (seconds / 60).toFixed(1);
-  process.stderr.write(`\n${table(rows)}\n\n${minutes} minutes in all. Saved: ${saved.join(', ')}\n`);
+  process.stderr.write(`\n${table(rows)}\n\nTotal time: ${minutes} minutes. Saved: ${saved.join(', ')}\n`);
   return allMet && failed.length === 0 && outcomes.every(({ met }) => met) ? 0 : 1;
 }
 
-/** Null when it failed. */
+/** Null when the scenario failed. */
 async function runOne(scenario: Scenario, asked: Asked): Promise<Outcome | null> {
   const began = performance.now();
   return attempt(scenario.name, asked, async (bench) => {
     const outcome = isCompared(scenario)
-      ? judgeRounds(scenario, await scenario.run(bench), secondsSince(began))
-      : judgeFigures(scenario, await scenario.run(bench), secondsSince(began));
+      ? compareRounds(scenario, await scenario.run(bench), secondsSince(began))
+      : checkFigures(scenario, await scenario.run(bench), secondsSince(began));
     process.stdout.write(`${jsonLine(outcome)}\n`);
     return outcome;
   });
 }
 
-/** Whether it found what it should. */
+/** Whether the study met its goal. */
 async function runStudy(study: Study, asked: Asked): Promise<boolean> {
   const finding = await attempt(study.name, { ...asked, profile: false }, (bench) => study.run(bench, asked));
   if (!finding) return false;
@@ -160,25 +160,25 @@ async function runStudy(study: Study, asked: Asked): Promise<boolean> {
   return met;
 }
 
-/** Null when it failed, which is told. */
+/** Null when it failed; the error is printed. */
 async function attempt<T>(
   name: string,
   { against, profile }: Asked,
   work: (bench: Bench) => Promise<T>,
 ): Promise<T | null> {
-  const tell = (text: string) => process.stderr.write(`${name}: ${text}\n`);
+  const log = (text: string) => process.stderr.write(`${name}: ${text}\n`);
   try {
     return await withCleanup(async (defer) => {
       const profiling = profile ? makeProfiling() : null;
       const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
-      const done = await work({ signal: stopping.signal, tell, defer, measured, against, profiling });
-      if (profiling) tell(`profile saved: ${profiling.save(name).join(', ')}`);
+      const done = await work({ signal: stopping.signal, log, defer, measured, against, profiling });
+      if (profiling) log(`profile saved: ${profiling.save(name).join(', ')}`);
       return done;
     });
   } catch (error) {
     if (error instanceof OperatorError) throw error;
     const aborted = stopping.signal.aborted;
-    tell(aborted ? 'stopping' : `failed. ${error instanceof Error ? error.stack : String(error)}`);
+    log(aborted ? 'stopping' : `failed. ${error instanceof Error ? error.stack : String(error)}`);
     return null;
   }
 }

@@ -1,16 +1,16 @@
-/** The message that the mail scenarios send: 5 KB, text and HTML, with a signature that verifies. */
+/** The message of the mail scenarios: 5 KB, text and HTML, with a valid DKIM signature. */
 import { generateKeyPairSync } from 'node:crypto';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { recipient, sender } from './smtp-session.ts';
 
 export interface SampleMail {
-  /** As it travels, its end included, with `idPlace` in its Message-ID. */
+  /** The SMTP data with its final dot, and with `idPlace` in the Message-ID. */
   wire: string;
-  /** What DNS says of the sender: name and TXT record. */
+  /** The DNS names and TXT records of the sender. */
   records: Record<string, string>;
 }
 
-/** Each message gets another number here, of the same length. */
+/** Is replaced with a different number of the same length in each message. */
 export const idPlace = '0000000000000000';
 
 const domain = sender.slice(sender.indexOf('@') + 1);
@@ -26,14 +26,14 @@ export async function makeSampleMail(): Promise<SampleMail> {
   const message = write();
   const signature = { signingDomain: domain, selector, privateKey };
   const { signatures } = await dkimSign(message, {
-    // mailauth reads the list; its types want the same beside it.
+    // mailauth reads the list, but its types also require these options beside it.
     ...signature,
     signatureData: [signature],
     canonicalization: 'relaxed/relaxed',
-    // Without the Message-ID, which changes.
+    // Without the Message-ID, which differs in each message.
     headerList: 'From:To:Subject:Date:MIME-Version:Content-Type',
   });
-  if (signatures === '') throw new Error('The sample could not be signed');
+  if (signatures === '') throw new Error('Signing the sample message failed');
   return {
     wire: `${signatures}${message}.\r\n`,
     records: {

@@ -1,26 +1,26 @@
 /**
- * What a scenario is, and how its figures come about: in each round the service and its control take a turn, so that
- * whatever else the machine does falls on both, and the round with the median ratio counts. Some have no control: what they
- * measure, the median of the rounds, is held against fixed bounds.
+ * The parts of a scenario, and how its figures are measured. In each round the service and its control run one after the other,
+ * so that other load on the machine affects both; the round with the median ratio counts. A scenario without a control compares
+ * the median of its rounds with fixed limits.
  */
 
 export type Scenario = ComparedScenario | BoundedScenario;
 
 export interface ComparedScenario {
   name: string;
-  /** The least ratio of the service's rate to the control's. */
+  /** The minimum of service rate / control rate. */
   goal: number;
   run(bench: Bench): Promise<Round[]>;
 }
 
 export interface BoundedScenario {
   name: string;
-  /** The most of each figure. */
+  /** The maximum of each figure. */
   goal: Figures;
   run(bench: Bench): Promise<Taken>;
 }
 
-/** Something that is measured only when it is asked for by name, and tells of it in its own way. */
+/** A measurement that runs only when it is named, and has its own output. */
 export interface Study {
   name: string;
   run(bench: Bench, options: { minutes: number }): Promise<Finding>;
@@ -29,50 +29,50 @@ export interface Study {
 export interface Finding {
   /** Printed as a line of JSON. */
   value: unknown;
-  /** For people. */
+  /** Printed as a table. */
   rows: string[][];
-  /** To be saved, by name. */
+  /** Files to save, by name. */
   files: Record<string, string>;
   met: boolean;
 }
 
-/** By names that say the unit. */
+/** The names include the unit. */
 export type Figures = Record<string, number>;
 
-/** Of each figure, what every round gave. */
+/** The values of all rounds, for each figure. */
 export type Taken = Record<string, number[]>;
 
-/** What a scenario is handed while it runs. */
+/** What a running scenario gets. */
 export interface Bench {
   /** Aborted by Ctrl-C. */
   signal: AbortSignal;
-  /** A line of progress. */
-  tell(text: string): void;
-  /** Runs when the scenario ends, however it ends: last deferred, first run. */
+  /** Prints a line of progress. */
+  log(text: string): void;
+  /** Runs `end` when the scenario ends, also after a failure. The last one registered runs first. */
   defer(cleanup: Cleanup): void;
-  /** Does what is measured; with `--profile`, the profile is of this alone. */
+  /** Runs the work that is measured. With `--profile` only this work is profiled. */
   measured<T>(work: () => Promise<T>): Promise<T>;
-  /** The PostgreSQL to work on instead of the embedded one. */
+  /** The PostgreSQL to use instead of the embedded one. */
   against: string | null;
   /** With `--profile`. */
   profiling: Profiling | null;
 }
 
-/** What profiling.ts makes. */
+/** Made by profiling.ts. */
 export interface Profiling {
-  /** What the service's Node is to be started with. */
+  /** Node options for the service. */
   flags: readonly string[];
-  /** From now until the scenario, or its part, ends. */
+  /** Includes a service in the profile, until the scenario or its part ends. */
   watch(bench: Bench, child: { ask(question: unknown): Promise<unknown> }): void;
-  /** Profiles all services that are watched while it works. */
+  /** Profiles all included services during the work. */
   during<T>(work: () => Promise<T>): Promise<T>;
-  /** Writes the profile and its flame graph; returns where they are. */
+  /** Writes the profile and its flame graph; returns their paths. */
   save(scenario: string): string[];
 }
 
 type Cleanup = () => void | Promise<void>;
 
-/** Runs what was deferred when the work ends, however it ends. */
+/** Runs all deferred functions when the work ends, also after a failure. */
 export async function withCleanup<T>(work: (defer: Bench['defer']) => Promise<T>): Promise<T> {
   const cleanups: Cleanup[] = [];
   try {
@@ -82,30 +82,30 @@ export async function withCleanup<T>(work: (defer: Bench['defer']) => Promise<T>
   }
 }
 
-/** How much each did a second. */
+/** Rates per second. */
 export interface Round {
   service: number;
   control: number;
   ratio: number;
 }
 
-/** Works for that long and says how much it did a second. */
+/** Works for the given time, and returns the rate per second. */
 type Measure = (durationMs: number) => Promise<number>;
 
-/** Connections of a load generator, and inserts under way in a control that has none. */
+/** Connections of a load generator, or parallel inserts of a control without connections. */
 export const concurrency = 32;
 
-/** Until V8 has compiled what is hot: the first seconds of a service that runs for months are not what is asked. */
+/** Until V8 has compiled the hot code: a service runs for months, so its first seconds do not count. */
 const warmUpMs = 4000;
 const turnMs = 1200;
-/** Odd, so that one is in the middle. */
+/** An odd number, so that one round is the median. */
 const rounds = 9;
 
 export async function takeTurns(
   bench: Bench,
   measure: { service: Measure; control: Measure },
 ): Promise<Round[]> {
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure.service(warmUpMs);
   await measure.control(warmUpMs);
   return alternate(bench, rounds, {
@@ -114,7 +114,7 @@ export async function takeTurns(
   });
 }
 
-/** Service and control by turns; each says how much it did a second. */
+/** Runs service and control alternately; each returns its rate per second. */
 export async function alternate(
   bench: Bench,
   rounds: number,
@@ -127,12 +127,12 @@ export async function alternate(
     const ratio = service / control;
     taken.push({ service, control, ratio });
     const rates = `${service.toFixed(0)}/s, control ${control.toFixed(0)}/s, ratio ${ratio.toFixed(2)}`;
-    bench.tell(`round ${taken.length} of ${rounds}: ${rates}`);
+    bench.log(`round ${taken.length} of ${rounds}: ${rates}`);
   }
   return taken;
 }
 
-/** How often a second `work` gets done with `concurrency` of it under way at any moment. */
+/** Runs `concurrency` calls of `work` at all times; returns calls per second. */
 export async function measureRate(
   work: () => Promise<unknown>,
   durationMs: number,
@@ -155,7 +155,7 @@ export function median(numbers: readonly number[]): number {
   return quantile(numbers, 0.5);
 }
 
-/** The least of them that at least this share of them does not exceed. */
+/** The smallest value that is not exceeded by this share of the values. */
 export function quantile(numbers: readonly number[], share: number): number {
   const found = numbers.toSorted((a, b) => a - b)[Math.max(0, Math.ceil(share * numbers.length) - 1)];
   if (found === undefined) throw new Error('Nothing was measured');

@@ -1,11 +1,11 @@
-/** The real service as a process of its own, on an empty database: embedded, in a temporary folder, or made for it elsewhere. */
+/** The real service in its own process, on an empty database: embedded in a temporary folder, or on the server of `--against`. */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-// @ts-expect-error Plain JavaScript for any Node: it has no types.
+// @ts-expect-error bin/launch.js is JavaScript without types, because it runs on any Node.
 import { mallocSettings, nodeFlags } from '../bin/launch.js';
 import { joinEmbedded, makeDatabase } from './database.ts';
 import { type Child, startChild } from './processes.ts';
@@ -17,19 +17,19 @@ export interface BenchedService {
   smtpPort: number;
   databaseUrl: string;
   ownerId: string;
-  /** Headers that its first user calls it with. */
+  /** Request headers of its first user. */
   headers: { authorization: string; 'content-type': string };
 }
 
-/** The same for every service of a run, so that several can work on one database. */
+/** The same for every service of a run, so that several services can use one database. */
 const secretKey = randomBytes(32).toString('base64');
 
-/** `settings` are those of Posthorn that the scenario needs beside the usual ones. */
+/** `settings` are additional settings of Posthorn for the scenario. */
 export async function startService(
   bench: Bench,
   settings: Record<string, string> = {},
 ): Promise<BenchedService> {
-  bench.tell('starting the service on an empty database');
+  bench.log('starting the service on an empty database');
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
   const elsewhere = bench.against && (await makeDatabase(bench, bench.against));
@@ -50,7 +50,7 @@ export async function startService(
   return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers };
 }
 
-/** Another process on the database of a service, with these roles; ready when it is handed out. Returns its pid. */
+/** Starts another process with these roles on the database of a service. Returns its pid when it is ready. */
 export async function startBeside(bench: Bench, service: BenchedService, roles: string): Promise<number> {
   const child = serve(bench, {
     DATABASE_URL: service.databaseUrl,
@@ -82,7 +82,7 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
   return child;
 }
 
-/** The service does not print which port its mail door took. */
+/** The service does not print the port of its SMTP listener. */
 async function findFreePort(): Promise<number> {
   const server = net.createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');

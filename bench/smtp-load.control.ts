@@ -1,6 +1,6 @@
 /**
- * The sender of mail, a process of its own. Asked to flood, it says how many messages a second got their 250; asked to pace,
- * when each did. On kept connections, or on a new one for each message.
+ * The mail sender, in its own process. `flood` replies with the number of messages per second that got a 250; `pace` replies with
+ * the time of each 250. The sender keeps its connections open, or opens a new one for each message.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { machineMs } from './clock.ts';
@@ -10,13 +10,13 @@ import { SmtpSession } from './smtp-session.ts';
 export type LoadQuestion =
   | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number }
   | { kind: 'pace'; port: number; perSecond: number; count: number };
-/** The number in each message's Message-ID, and the machine's time of its 250. */
+/** The number in the Message-ID, and the time of the 250 by the machine's clock. */
 export type Paced = { id: string; answeredMs: number }[];
 
 const [wire = ''] = process.argv.slice(2);
 const template = Buffer.from(wire, 'latin1');
 const idAt = template.indexOf(idPlace);
-/** Not counted: until it is over, sessions are still being opened. */
+/** Not measured, because sessions are still being opened. */
 const leadInMs = 400;
 
 let lastId = Date.now() * 1000;
@@ -29,12 +29,12 @@ function nextMessage(): { id: string; bytes: Buffer } {
   return { id, bytes };
 }
 
-/** Open and not in use, by port. */
+/** Open sessions that are not in use, by port. */
 const idle = new Map<number, SmtpSession[]>();
 
 async function takeSession(port: number): Promise<SmtpSession> {
   const open = idle.get(port) ?? [];
-  // One that was idle for minutes the server has closed.
+  // The server closes a session that was idle for minutes.
   for (let session = open.pop(); session; session = open.pop()) if (session.isOpen) return session;
   return SmtpSession.open(port);
 }
@@ -79,7 +79,7 @@ async function flood({
   return rate;
 }
 
-/** One every so often, whether or not those before have their answer. */
+/** Sends at a fixed rate, without waiting for earlier replies. */
 async function pace({ port, perSecond, count }: LoadQuestion & { kind: 'pace' }): Promise<Paced> {
   const sendOne = async () => {
     const session = await takeSession(port);

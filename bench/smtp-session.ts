@@ -1,10 +1,10 @@
-/** The sending side of SMTP on a bare socket, with as little work as it takes. A refusal ends the scenario. */
+/** A minimal SMTP client on a socket. A refusal by the server ends the scenario. */
 import net, { type Socket } from 'node:net';
 
 export const sender = 'ada@sender.example';
 export const recipient = 'inbox@customer.example';
 
-/** As a mail server that knows PIPELINING sends them. */
+/** Sent at once, as PIPELINING allows. */
 const envelope = `MAIL FROM:<${sender}>\r\nRCPT TO:<${recipient}>\r\nDATA\r\n`;
 
 export class SmtpSession {
@@ -28,7 +28,7 @@ export class SmtpSession {
     return session;
   }
 
-  /** `wire` is the message as it travels: dots doubled, its end included. */
+  /** `wire` is the SMTP data: with doubled dots and the final dot. */
   async send(wire: Buffer): Promise<void> {
     await this.#say(envelope, 3);
     await this.#say(wire, 1);
@@ -65,8 +65,8 @@ export class SmtpSession {
     for (let end = this.#text.indexOf('\r\n'); end !== -1; end = this.#text.indexOf('\r\n')) {
       const line = this.#text.slice(0, end);
       this.#text = this.#text.slice(end + 2);
-      if (line >= '4') this.#reject(new Error(`The server said ${line}`));
-      // A hyphen after the status: the reply goes on.
+      if (line >= '4') this.#reject(new Error(`The server replied ${line}`));
+      // A hyphen after the status: the reply continues.
       if (line[3] !== '-') this.#missing -= 1;
     }
     if (this.#missing === 0) this.#resolve();

@@ -1,17 +1,17 @@
 /**
- * What processes have used, as Linux tells it in /proc: processor time and memory of the service, and processor time of the
- * PostgreSQL that a connection leads to, if that runs on this machine.
+ * Resource usage of processes, from Linux's /proc: processor time and memory of the service, and processor time of a PostgreSQL
+ * server on the same machine.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { only, type Sql } from '../src/db/client.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 
-/** USER_HZ, which is 100 on every Linux that Node runs on. */
+/** USER_HZ is 100 on every Linux that Node supports. */
 const msPerTick = 10;
 
 interface Stat {
   parent: number;
-  /** Of the process itself, and of its children that have ended. */
+  /** Of the process itself, and of its ended children. */
   ownMs: number;
   endedChildrenMs: number;
 }
@@ -22,11 +22,11 @@ function readStat(pid: number): Stat | undefined {
   try {
     text = readFileSync(file, 'utf8');
   } catch (error) {
-    // Gone between the listing and the look.
+    // The process ended after it was listed.
     if (!existsSync(file)) return undefined;
     throw error;
   }
-  // The name, in brackets, may hold anything; proc(5) numbers the fields from 1, and the one after the name is 3.
+  // The name in parentheses may contain any character. proc(5) counts fields from 1; the field after the name is number 3.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   const field = (number: number) => Number(fields[number - 3]);
   return {
@@ -36,14 +36,14 @@ function readStat(pid: number): Stat | undefined {
   };
 }
 
-/** Processor time since its start, in milliseconds, all threads included. */
+/** Processor time of all threads since the start of the process, in milliseconds. */
 export function readCpuMs(pid: number): number {
   const stat = readStat(pid);
-  if (!stat) throw new Error(`Process ${pid} is gone`);
+  if (!stat) throw new Error(`Process ${pid} has ended`);
   return stat.ownMs;
 }
 
-/** Peak and present, in MB of a million bytes. */
+/** Peak and present memory, in MB of a million bytes. */
 export function readMemory(pid: number): { peak: number; now: number } {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8');
   const read = (key: string) =>
@@ -51,7 +51,7 @@ export function readMemory(pid: number): { peak: number; now: number } {
   return { peak: read('VmHWM'), now: read('VmRSS') };
 }
 
-/** The pid of the server's parent process. Refuses a server whose processes cannot be seen from here. */
+/** The pid of the server's main process. Throws when the server's processes are not visible on this machine. */
 export async function findPostmaster(sql: Sql): Promise<number> {
   const { pid } = only(await sql<{ pid: number }[]>`select pg_backend_pid() as pid`);
   const name = `/proc/${pid}/comm`;
@@ -61,10 +61,10 @@ export async function findPostmaster(sql: Sql): Promise<number> {
   throw new OperatorError('What PostgreSQL costs shows only on Linux, and where it runs on this machine.');
 }
 
-/** Processor time of the whole server, those of its processes that have ended included. */
+/** Processor time of the whole server, with its ended processes. */
 export function readServerCpuMs(postmaster: number): number {
   const stat = readStat(postmaster);
-  if (!stat) throw new Error('PostgreSQL is gone');
+  if (!stat) throw new Error('PostgreSQL has ended');
   let sum = stat.ownMs + stat.endedChildrenMs;
   for (const name of readdirSync('/proc')) {
     const child = /^\d+$/.test(name) ? readStat(Number(name)) : undefined;
@@ -73,7 +73,7 @@ export function readServerCpuMs(postmaster: number): number {
   return sum;
 }
 
-/** What was written to the log from which a server recovers and its replicas follow. Of the whole server. */
+/** Bytes of write-ahead log that the whole server has written. */
 export async function readWalBytes(sql: Sql): Promise<number> {
   const { bytes } = only(
     await sql<{ bytes: number }[]>`select (pg_current_wal_lsn() - '0/0'::pg_lsn)::float8 as bytes`,
@@ -83,14 +83,14 @@ export async function readWalBytes(sql: Sql): Promise<number> {
 
 export interface TableUsage {
   name: string;
-  /** Indexes and TOAST included. */
+  /** With indexes and TOAST. */
   bytes: number;
   dead: number;
   inserted: number;
   updated: number;
 }
 
-/** The row counts are those that the server's processes have told so far: all of them once they have ended. */
+/** A server process reports its row counts with a delay, and all of them when it ends. */
 export async function readTables(sql: Sql): Promise<TableUsage[]> {
   return sql<TableUsage[]>`
     select relname as name, pg_total_relation_size(relid)::float8 as bytes, n_dead_tup::float8 as dead,

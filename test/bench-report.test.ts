@@ -1,18 +1,18 @@
-/** What the bench makes of its figures: verdicts, drawings, profiles, and what a load would need. */
+/** What the bench makes of its figures: outcomes, drawings, profiles, and what a load would need. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { firstLimit, needOf } from '../bench/model.ts';
 import { drawChart } from '../bench/report/chart.ts';
 import { buildFrames, type CpuProfile, mergeProfiles } from '../bench/report/cpu-profile.ts';
 import { drawFlames } from '../bench/report/flame.ts';
-import { jsonLine, judgeFigures, judgeRounds, listMeasures, tableRows } from '../bench/report/outcome.ts';
+import { checkFigures, compareRounds, jsonLine, listMeasures, tableRows } from '../bench/report/outcome.ts';
 import { drawPanels } from '../bench/report/panels.ts';
-import { judgeSoak } from '../bench/studies/soak-verdict.ts';
+import { compareThirds } from '../bench/studies/soak-growth.ts';
 
 const round = (ratio: number) => ({ service: 100 * ratio, control: 100, ratio });
 
 test('the round with the median ratio counts, and one short of the goal is missed', () => {
-  const outcome = judgeRounds({ name: 'deliver', goal: 0.6 }, [round(0.9), round(0.5), round(0.55)], 12);
+  const outcome = compareRounds({ name: 'deliver', goal: 0.6 }, [round(0.9), round(0.5), round(0.55)], 12);
   assert.equal(
     jsonLine(outcome),
     '{"scenario":"deliver","value":55,"control":100,"ratio":0.55,"goal":0.6,"met":false}',
@@ -23,16 +23,16 @@ test('the round with the median ratio counts, and one short of the goal is misse
 });
 
 test('fewer than three rounds are no measurement', () => {
-  assert.throws(() => judgeRounds({ name: 'deliver', goal: 0.6 }, [round(1)], 1), /1 rounds/);
+  assert.throws(() => compareRounds({ name: 'deliver', goal: 0.6 }, [round(1)], 1), /there are 1/);
   assert.throws(
-    () => judgeFigures({ name: 'latency', goal: { p50Ms: 10 } }, { p50Ms: [1, 2] }, 1),
-    /2 times/,
+    () => checkFigures({ name: 'latency', goal: { p50Ms: 10 } }, { p50Ms: [1, 2] }, 1),
+    /there are 2/,
   );
 });
 
 test('each figure is held against its own bound', () => {
   const goal = { p50Ms: 10, p99Ms: 50 };
-  const outcome = judgeFigures({ name: 'latency', goal }, { p50Ms: [3, 2, 30], p99Ms: [60, 51, 40] }, 5);
+  const outcome = checkFigures({ name: 'latency', goal }, { p50Ms: [3, 2, 30], p99Ms: [60, 51, 40] }, 5);
   assert.deepEqual(outcome.value, { p50Ms: 3, p99Ms: 51 });
   assert.deepEqual(
     listMeasures(outcome).map(({ label, met }) => [label, met]),
@@ -132,11 +132,11 @@ const sample = (minute: number, cpuMs: number, memoryMb: number) => ({
 
 test('a soak fails when deliveries grow dearer, or memory grows', () => {
   const flat = [1, 2, 3, 4, 5, 6].map((minute) => sample(minute, 20, 100));
-  assert.equal(judgeSoak(flat).met, true);
-  const { value, met } = judgeSoak([...flat.slice(0, 4), sample(5, 30, 100), sample(6, 30, 100)]);
+  assert.equal(compareThirds(flat).met, true);
+  const { value, met } = compareThirds([...flat.slice(0, 4), sample(5, 30, 100), sample(6, 30, 100)]);
   assert.deepEqual([value.growth.cost, value.growth.memory, met], [1.5, 1, false]);
-  assert.equal(judgeSoak([...flat.slice(0, 4), sample(5, 20, 130), sample(6, 20, 130)]).met, false);
-  assert.throws(() => judgeSoak(flat.slice(0, 2)), /no thirds/);
+  assert.equal(compareThirds([...flat.slice(0, 4), sample(5, 20, 130), sample(6, 20, 130)]).met, false);
+  assert.throws(() => compareThirds(flat.slice(0, 2)), /at least 3 samples/);
 });
 
 test('a line goes from the first minute to the last, and reaches its highest value', () => {

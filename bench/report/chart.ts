@@ -1,6 +1,6 @@
 /**
- * `chart.svg`: a bar for each thing that has a goal, as a share of that goal, with whiskers from the lowest to the highest of
- * the rounds. Ratios are good beyond the line, figures short of it. Pure.
+ * `chart.svg`: a bar for each goal, as a share of the goal, with whiskers from the lowest to the highest round. A ratio meets its
+ * goal when the bar reaches the line, a figure when the bar does not cross the line. Pure.
  */
 import type { Measure } from './outcome.ts';
 import { drawLine, drawSvg, drawText, short } from './svg.ts';
@@ -9,7 +9,7 @@ const width = 860;
 const plot = { left: 190, right: 620 };
 const rowHeight = 30;
 const barHeight = 14;
-/** Shares of the goal beyond this are cut, with an arrow. */
+/** Bars beyond this share of the goal are cut and get an arrow. */
 const mostShown = 2.5;
 
 export function drawChart(measures: readonly Measure[], caption: string): string {
@@ -56,7 +56,7 @@ function drawRow({ label, value, least, most, goal, met, better }: Measure, y: n
   ];
 }
 
-/** Where a share of the goal is. Below nothing there is nothing to draw. */
+/** The x position of a share of the goal. Negative shares are drawn as 0. */
 function place(share: number): number {
   const shown = Math.min(Math.max(share, 0), mostShown) / mostShown;
   return plot.left + shown * (plot.right - plot.left);

@@ -1,10 +1,10 @@
-/** V8's CPU profiles, which browsers' developer tools open: several made into one, and one made into a tree of times. Pure. */
+/** V8's CPU profiles: merges several into one, and turns one into a tree of times. Pure. */
 
 export interface CpuProfile {
   nodes: ProfileNode[];
   startTime: number;
   endTime: number;
-  /** Ids of the nodes that were at work, and microseconds since the one before. */
+  /** The node id of each sample, and the microseconds since the sample before. */
   samples?: number[];
   timeDeltas?: number[];
 }
@@ -24,7 +24,7 @@ interface CallFrame {
   columnNumber: number;
 }
 
-/** A function as it was called from the one above, with the microseconds in it and in what it called. */
+/** A function in its call path, with the microseconds in it and in its callees. */
 export interface Frame {
   callFrame: CallFrame;
   totalUs: number;
@@ -32,7 +32,7 @@ export interface Frame {
   children: Frame[];
 }
 
-/** One profile after the other, as if nothing had been between them. */
+/** Joins profiles one after the other, without the gaps between them. */
 export function mergeProfiles(profiles: readonly CpuProfile[]): CpuProfile {
   const merged: ProfileNode[] = [];
   const known = new Map<string, ProfileNode>();
@@ -70,7 +70,7 @@ export function mergeProfiles(profiles: readonly CpuProfile[]): CpuProfile {
   return { nodes: merged, startTime: 0, endTime, samples, timeDeltas };
 }
 
-/** The time at work: while it had nothing to do does not count. */
+/** Without idle time. */
 export function buildFrames({ nodes, samples = [], timeDeltas = [] }: CpuProfile): Frame {
   const spent = new Map<number, number>();
   for (const [index, id] of samples.entries())
@@ -89,13 +89,13 @@ export function buildFrames({ nodes, samples = [], timeDeltas = [] }: CpuProfile
   return build(root);
 }
 
-/** Nothing to do, or the profiler's own start and end. */
+/** Idle, or the start and end of the profiler itself. */
 function isBesidesWork({ functionName, url }: CallFrame): boolean {
   return functionName === '(idle)' || url.endsWith('/profiler.control.ts');
 }
 
 function nodeOf(byId: ReadonlyMap<number, ProfileNode>, id: number): ProfileNode {
   const node = byId.get(id);
-  if (!node) throw new Error(`The profile names a node ${id} that it does not have`);
+  if (!node) throw new Error(`The profile refers to a missing node ${id}`);
   return node;
 }

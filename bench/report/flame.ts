@@ -1,17 +1,17 @@
 /**
- * A profile as a page that needs nothing but a browser: what called what from top to bottom, as wide as it took time. A click
- * widens a function to the whole page, and a search marks functions and says what share of the time they have. Pure.
+ * A profile as a flame graph in one HTML page: callers above callees, and the width is the time. A click zooms into a function,
+ * and the search marks functions and shows their share of the time. Pure.
  */
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { buildFrames, type CpuProfile, type Frame } from './cpu-profile.ts';
 import { escapeText } from './svg.ts';
 
-/** Narrower than this share of the whole is left out. */
+/** Functions below this share of the total time are left out. */
 const leastShare = 0.0003;
 const root = `${pathToFileURL(path.resolve(import.meta.dirname, '../..')).href}/`;
 
-/** Depth, start, width and own time in microseconds, what it is, whose it is. */
+/** Depth; start, width and own time in microseconds; name; owner. */
 type Box = [number, number, number, number, string, Owner];
 type Owner = 'ours' | 'package' | 'node' | 'engine';
 
@@ -29,12 +29,12 @@ export function drawFlames(profile: CpuProfile, title: string): string {
     }
   };
   lay(whole, 0, 0);
-  // In a script, only this character could end it.
+  // The only character that could end the script element.
   const data = JSON.stringify(boxes).replaceAll('<', '\\u003c');
   return page(escapeText(title), (whole.totalUs / 1e6).toFixed(1), data);
 }
 
-/** Paths from the root of the repository, so that a page tells nothing of the machine. */
+/** Paths are relative to the repository, so that a page shows nothing of the machine. */
 function describe({ callFrame: { functionName, url, lineNumber } }: Frame): { name: string; owner: Owner } {
   const called = functionName || '(anonymous)';
   if (url === '') return { name: called, owner: 'engine' };
@@ -97,7 +97,7 @@ function draw() {
   view.style.height = (deepest + 1) * height + 'px';
   share.textContent = wanted ? percent(found(wanted)) : '';
 }
-// What is called by something found is counted with it, once.
+// The callees of a match are part of its time and are not counted again.
 function found(wanted) {
   let sum = 0, end = -1;
   for (const [, start, time, , name] of boxes) {

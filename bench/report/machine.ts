@@ -1,4 +1,4 @@
-/** What the figures were measured on. Only what is needed to judge them: no names of hosts or people. */
+/** Describes the machine of a run, without names of hosts or people. */
 import { readFileSync, statfsSync } from 'node:fs';
 import os from 'node:os';
 
@@ -9,9 +9,9 @@ export interface Machine {
   system: string;
   node: string;
   postgres: string;
-  /** Over 1, 5 and 15 minutes, before the first scenario. */
+  /** Load averages over 1, 5 and 15 minutes before the first scenario. */
   loadAtStart: number[];
-  /** Of the folder that embedded databases are in. */
+  /** The filesystem of the folder with the embedded databases. */
   filesystem: string;
 }
 
@@ -29,7 +29,7 @@ export function describeMachine(postgres: string): Machine {
   };
 }
 
-/** By the table of mounts where there is one, else by the number that the system gives. */
+/** From the table of mounts on Linux, else the type number of the system. */
 function readFilesystem(folder: string): string {
   if (process.platform !== 'linux') return `type ${statfsSync(folder).type}`;
   const mounts = readFileSync('/proc/self/mounts', 'utf8')
@@ -43,7 +43,7 @@ function readFilesystem(folder: string): string {
   return nearest?.[2] ?? 'unknown';
 }
 
-export function tellMachine(machine: Machine): string {
+export function formatMachine(machine: Machine): string {
   const { cpu, cores, memoryGb, system, node, postgres, loadAtStart, filesystem } = machine;
   const rows = [
     ['Processor', `${cpu}, ${cores} cores`],

@@ -1,4 +1,4 @@
-/** What a scenario came to: judged by the median of its rounds, told as a line of JSON and as rows of a table. Pure. */
+/** The outcome of a scenario, by the median of its rounds, as a line of JSON and as rows of a table. Pure. */
 import {
   type BoundedScenario,
   type ComparedScenario,
@@ -11,14 +11,14 @@ import {
 
 export type Outcome = Compared | Bounded;
 
-interface Judged {
+interface ScenarioOutcome {
   scenario: string;
   met: boolean;
-  /** How long it took, making ready included. */
+  /** The duration of the scenario, with its preparation. */
   seconds: number;
 }
 
-interface Compared extends Judged {
+interface Compared extends ScenarioOutcome {
   value: number;
   control: number;
   ratio: number;
@@ -26,7 +26,7 @@ interface Compared extends Judged {
   rounds: readonly Round[];
 }
 
-interface Bounded extends Judged {
+interface Bounded extends ScenarioOutcome {
   value: Figures;
   control: null;
   ratio: null;
@@ -38,22 +38,23 @@ export function isCompared(scenario: Scenario): scenario is ComparedScenario {
   return typeof scenario.goal === 'number';
 }
 
-/** By the round with the median ratio, which needs an odd number of them, and three at the least. */
-export function judgeRounds(
+/** The round with the median ratio. There must be an odd number of rounds, at least three. */
+export function compareRounds(
   { name, goal }: Pick<ComparedScenario, 'name' | 'goal'>,
   rounds: readonly Round[],
   seconds: number,
 ): Compared {
   const middle = rounds.toSorted((a, b) => a.ratio - b.ratio)[(rounds.length - 1) / 2];
-  if (!middle || rounds.length < 3) throw new Error(`${rounds.length} rounds have no middle`);
+  if (!middle || rounds.length < 3)
+    throw new Error(`A median needs at least 3 rounds; there are ${rounds.length}`);
   const value = round(middle.service, 1);
   const control = round(middle.control, 1);
   const ratio = round(middle.ratio, 3);
   return { scenario: name, value, control, ratio, goal, met: ratio >= goal, seconds, rounds };
 }
 
-/** Each figure by the median of its rounds. */
-export function judgeFigures(
+/** The median of the rounds, for each figure. */
+export function checkFigures(
   { name, goal }: Pick<BoundedScenario, 'name' | 'goal'>,
   taken: Taken,
   seconds: number,
@@ -61,7 +62,7 @@ export function judgeFigures(
   const value: Figures = {};
   for (const figure of Object.keys(goal)) {
     const rounds = taken[figure] ?? [];
-    if (rounds.length < 3) throw new Error(`${figure} was measured ${rounds.length} times`);
+    if (rounds.length < 3) throw new Error(`${figure} needs at least 3 rounds; there are ${rounds.length}`);
     value[figure] = round(median(rounds), 3);
   }
   const met = Object.entries(goal).every(([figure, most]) => (value[figure] ?? Number.NaN) <= most);
@@ -72,7 +73,7 @@ export function jsonLine({ scenario, value, control, ratio, goal, met }: Outcome
   return JSON.stringify({ scenario, value, control, ratio, goal, met });
 }
 
-/** One thing that has a goal: a ratio that is to be at least that, or a figure that is to be at most that. */
+/** One goal: a ratio must be at least the goal, a figure at most the goal. */
 export interface Measure {
   label: string;
   better: 'more' | 'less';
@@ -102,13 +103,13 @@ export const tableHead = ['scenario', 'service/s', 'control/s', 'ratio', 'goal',
 export function tableRows(outcome: Outcome): string[][] {
   return listMeasures(outcome).map((measure, index) => {
     const seconds = index === 0 ? outcome.seconds.toFixed(0) : '';
-    const verdict = [measure.met ? '✓' : '✗ missed', seconds];
+    const decision = [measure.met ? '✓' : '✗ missed', seconds];
     if (outcome.control === null)
-      return [measure.label, withSpread(measure, 3), '', '', `≤ ${measure.goal}`, ...verdict];
+      return [measure.label, withSpread(measure, 3), '', '', `≤ ${measure.goal}`, ...decision];
     const rate = (side: 'service' | 'control', value: number) =>
       withSpread({ value, ...spreadOf(outcome.rounds.map((round) => round[side])) }, 0);
     const rates = [rate('service', outcome.value), rate('control', outcome.control)];
-    return [measure.label, ...rates, withSpread(measure, 2), `≥ ${measure.goal.toFixed(2)}`, ...verdict];
+    return [measure.label, ...rates, withSpread(measure, 2), `≥ ${measure.goal.toFixed(2)}`, ...decision];
   });
 }
 

@@ -1,4 +1,4 @@
-/** Several small charts of what changed with time, in one drawing, two beside each other. Pure. */
+/** Several small charts over time in one drawing, in two columns. Pure. */
 import { drawLine, drawSvg, drawText, seriesCount, short } from './svg.ts';
 
 export interface Panel {
@@ -50,7 +50,7 @@ function drawPanel({ title, series }: Panel): string {
   ].join('\n');
 }
 
-/** To a number that reads well: 1, 2 or 5 with zeros. */
+/** Rounds up to 1, 2 or 5 times a power of ten. */
 function roundUp(number: number): number {
   if (number <= 0) return 1;
   const unit = 10 ** Math.floor(Math.log10(number));

@@ -1,19 +1,19 @@
-/** The folder of what the last run found: `results.json`, `machine.md`, `chart.svg`; not kept in git. */
+/** The folder with the results of the last run: `results.json`, `machine.md`, `chart.svg`; not in git. */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { drawChart } from './chart.ts';
-import { type Machine, tellMachine } from './machine.ts';
+import { formatMachine, type Machine } from './machine.ts';
 import { listMeasures, type Outcome } from './outcome.ts';
 
 const root = path.resolve(import.meta.dirname, '../..');
 const folder = path.join(root, 'bench/results');
 
 export interface RunDescription {
-  /** When it began. */
+  /** When the run started. */
   date: string;
   commit: string;
-  /** A profiler costs the service some of its speed: such a run is not to be held against others. */
+  /** The profiler slows the service, so this run cannot be compared with others. */
   profiled: boolean;
   machine: Machine;
 }
@@ -22,14 +22,14 @@ export function describeRun(machine: Machine, profiled: boolean): RunDescription
   return { date: new Date().toISOString(), commit: readCommit(), profiled, machine };
 }
 
-/** Writes a file there and returns its path, from the root of the repository. */
+/** Writes a file and returns its path, relative to the repository. */
 export function saveResult(name: string, text: string): string {
   mkdirSync(folder, { recursive: true });
   writeFileSync(path.join(folder, name), text);
   return `bench/results/${name}`;
 }
 
-/** What an earlier run saved under that name. */
+/** A file that an earlier run has saved. */
 export function readResult(name: string): string | null {
   const file = path.join(folder, name);
   return existsSync(file) ? readFileSync(file, 'utf8') : null;
@@ -52,10 +52,10 @@ export function saveRun(
 }
 
 function describeInWords({ date, commit, machine }: RunDescription): string {
-  return `# What this ran on\n\n| | |\n|---|---|\n| Began | ${date} |\n| Commit | ${commit} |\n${tellMachine(machine)}`;
+  return `# Machine\n\n| | |\n|---|---|\n| Started | ${date} |\n| Commit | ${commit} |\n${formatMachine(machine)}`;
 }
 
-/** With a mark when the files differ from it. */
+/** With a note when files differ from the commit. */
 function readCommit(): string {
   const git = (...args: string[]) => spawnSync('git', args, { cwd: root, encoding: 'utf8' });
   const { status, stdout } = git('rev-parse', 'HEAD');

@@ -1,4 +1,4 @@
-/** What the drawings share: text that is safe in markup, and colours that can be read on light and dark grounds. Pure. */
+/** Used by all drawings: text that is safe in markup, and colours for light and dark backgrounds. Pure. */
 
 export function escapeText(text: string): string {
   return text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
@@ -35,7 +35,7 @@ function rules({ ground, ink, soft, rule, good, bad, series }: typeof light): st
   );
 }
 
-/** A whole SVG document of that size, on a ground of its own. */
+/** A complete SVG document of the given size, with a background. */
 export function drawSvg(width: number, height: number, title: string, parts: readonly string[]): string {
   const style = `text{font:13px system-ui,sans-serif}.small{font-size:11px}.title{font-size:16px;font-weight:600}`;
   return [

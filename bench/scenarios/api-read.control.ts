@@ -1,4 +1,4 @@
-/** The control of api-read: fastify without schemas, hooks or authentication, and the query of `GET /identities`. */
+/** The control of api-read: fastify without schemas, hooks or authentication, with the query of `GET /identities`. */
 import { fastify } from 'fastify';
 import { listIdentities } from '../../src/store/identities.ts';
 import { runControl } from '../control.ts';

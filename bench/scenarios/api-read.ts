@@ -1,4 +1,4 @@
-/** `GET /identities` of an owner with 20 of them, against a bare fastify that runs the same query. */
+/** `GET /identities` of an owner with 20 identities, against a bare fastify that runs the same query. */
 import { startLoad } from '../load.ts';
 import { startChild } from '../processes.ts';
 import { type Bench, type Round, takeTurns } from '../scenario.ts';
@@ -29,11 +29,11 @@ async function makeIdentities({ url, headers }: BenchedService): Promise<void> {
   for (let i = 1; i <= identities; i++) {
     const body = JSON.stringify({ value: `team${i}@customer.example`, meta: { team: i } });
     const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
-    if (answer.status !== 201) throw new Error(`POST /identities answered ${answer.status}`);
+    if (answer.status !== 201) throw new Error(`POST /identities responded ${answer.status}`);
   }
 }
 
-/** Both must answer the same rows, or there is nothing to compare. */
+/** Both must return the same number of rows, or the comparison is invalid. */
 async function requireAll({ url, headers = {} }: { url: string; headers?: Record<string, string> }) {
   const found = (await (await fetch(url, { headers })).json()) as unknown[];
   if (found.length !== identities) throw new Error(`${url} lists ${found.length}, not ${identities}`);

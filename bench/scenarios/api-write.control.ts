@@ -1,4 +1,4 @@
-/** The control of api-write: the same rows by the same statement, as many at once, and no HTTP. */
+/** The control of api-write: the same rows with the same statement and the same concurrency, without HTTP. */
 import { randomBytes } from 'node:crypto';
 import { newId } from '../../src/lib/ids.ts';
 import { makeSealer } from '../../src/lib/secrets.ts';
@@ -9,7 +9,7 @@ import { measureRate } from '../scenario.ts';
 
 const [ownerId = '', url = ''] = process.argv.slice(2);
 
-// One for all: only its length matters to the insert.
+// The same value for all rows: only its length matters.
 const sealedSecret = makeSealer([randomBytes(32)]).seal(makeSecret(), '');
 const row = {
   url,

@@ -1,4 +1,4 @@
-/** `POST /webhooks`, against nothing but the insert that it comes down to. */
+/** `POST /webhooks`, against its insert alone. */
 import { startLoad } from '../load.ts';
 import { startChild } from '../processes.ts';
 import { type Bench, type Round, takeTurns } from '../scenario.ts';
@@ -7,7 +7,7 @@ import { startService } from '../service.ts';
 export const name = 'api-write';
 export const goal = 0.5;
 
-/** A literal address, so that no DNS is timed; loopback, which development mode allows. Nothing is sent there. */
+/** A literal address, so that DNS is not measured, and loopback, which development mode allows. Nothing is sent there. */
 const target = 'https://127.0.0.1/hook';
 
 export async function run(bench: Bench): Promise<Round[]> {

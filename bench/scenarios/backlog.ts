@@ -1,4 +1,4 @@
-/** Deliveries to one webhook with 1,000,000 others pending beside them, against 1,000. */
+/** Deliveries to one webhook while 1,000,000 other deliveries are pending, against 1,000. */
 import { startDeliveryBench } from '../deliveries.ts';
 import { alternate, type Bench, type Round } from '../scenario.ts';
 
@@ -10,13 +10,13 @@ const count = 10_000;
 export async function run(bench: Bench): Promise<Round[]> {
   const [small, large] = [await startDeliveryBench(bench), await startDeliveryBench(bench)];
   const busy = { small: await small.makeWebhooks(1), large: await large.makeWebhooks(1) };
-  // Half waits for webhooks that are off, half for its time.
+  // Half of them belong to disabled webhooks, half are not due yet.
   const asides = { small: await small.makeWebhooks(10), large: await large.makeWebhooks(10) };
-  bench.tell('making 1,000 and 1,000,000 pending deliveries');
+  bench.log('making 1,000 and 1,000,000 pending deliveries');
   await small.queue(asides.small, 1000);
   for (let n = 1; n <= 20; n += 1) {
     await large.queue(asides.large, 50_000);
-    bench.tell(`${(n * 50_000).toLocaleString('en')} of 1,000,000`);
+    bench.log(`${(n * 50_000).toLocaleString('en')} of 1,000,000`);
   }
   for (const { sql } of [small, large]) {
     await sql`
@@ -28,7 +28,7 @@ export async function run(bench: Bench): Promise<Round[]> {
     await deliveries.queue(webhooks, count);
     return deliveries.drain(webhooks, count);
   };
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure(small, busy.small);
   await measure(large, busy.large);
   return alternate(bench, 5, {

@@ -1,6 +1,6 @@
 /**
- * `DELETE` of an identity with 100,000 messages: how long it takes to answer, and how much slower deliveries are while the
- * mail goes in the background than while the purge is held up.
+ * `DELETE` of an identity with 100,000 messages: the response time, and how much slower deliveries are while the purge deletes
+ * the messages in the background than while the purge is blocked.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { only, type Pool, type Sql } from '../../src/db/client.ts';
@@ -11,15 +11,15 @@ import { alternate, type Bench, type Figures, type Taken } from '../scenario.ts'
 import type { BenchedService } from '../service.ts';
 
 export const name = 'delete';
-/** `deliverLoss`: the share of deliveries a second that is lost while the purge runs. */
+/** `deliverLoss`: by which share the delivery rate drops while the purge runs. */
 export const goal: Figures = { answerSeconds: 0.2, deliverLoss: 0.1 };
 
 const messages = 100_000;
 const batch = 20_000;
-/** A day's worth. */
+/** The messages of one day. */
 const spacingMs = 800;
 const deletions = 3;
-/** Of each turn. */
+/** In each turn. */
 const count = 8000;
 const rounds = 5;
 
@@ -34,34 +34,34 @@ export async function run(bench: Bench): Promise<Taken> {
     identityIds.push(await makeIdentity(service, `inbox${identityIds.length}@customer.example`));
   for (const id of identityIds) await fill(bench, sql, identityId, id);
 
-  // One for each turn, filled beforehand, so that nothing else is done between two turns.
+  // One for each turn, filled before the turns start, so that nothing else runs between two turns.
   const webhooks = await deliveries.makeWebhooks(1 + 2 * rounds);
-  bench.tell('making deliveries');
+  bench.log('making deliveries');
   for (const id of webhooks) await deliveries.queue([id], count);
   await sql`vacuum analyze`;
   await checkpoint(sql);
   const measure = () => deliveries.drain(webhooks.splice(0, 1), count);
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure();
 
   const answerSeconds: number[] = [];
   for (const id of identityIds) answerSeconds.push(await deleteIdentity(service, id));
-  bench.tell(`DELETE answered after ${answerSeconds.map((s) => (s * 1000).toFixed(1)).join(', ')} ms`);
+  bench.log(`DELETE responded after ${answerSeconds.map((s) => (s * 1000).toFixed(1)).join(', ')} ms`);
   let left = await countLeft(sql, identityIds);
-  const look = async () => {
+  const countPurged = async () => {
     const before = left;
     left = await countLeft(sql, identityIds);
     return before - left;
   };
-  bench.tell('waiting for the purge');
-  while ((await look()) === 0) await delay(100, null, bench);
+  bench.log('waiting for the purge');
+  while ((await countPurged()) === 0) await delay(100, null, bench);
   const taken = await alternate(bench, rounds, {
     async service() {
-      await look();
+      await countPurged();
       const rate = await measure();
-      const purged = await look();
-      if (left === 0) throw new Error('The purge was over before the measurement was');
-      bench.tell(`${purged.toLocaleString('en')} messages went meanwhile`);
+      const purged = await countPurged();
+      if (left === 0) throw new Error('The purge ended before the measurement');
+      bench.log(`${purged.toLocaleString('en')} messages were deleted meanwhile`);
       return rate;
     },
     control: () => withoutPurge(sql, measure),
@@ -69,22 +69,22 @@ export async function run(bench: Bench): Promise<Taken> {
   return { answerSeconds, deliverLoss: taken.map(({ ratio }) => 1 - ratio) };
 }
 
-/** So that none falls into a turn. Only some roles may. */
+/** So that no checkpoint falls into a turn. Not every role may run one. */
 async function checkpoint(sql: Sql): Promise<void> {
   const { may } = only(await sql`select pg_has_role(current_user, 'pg_checkpoint', 'usage') as may`);
   if (may) await sql`checkpoint`;
 }
 
-/** Gives an identity so many copies of the message that the first one has, spread over the past. */
+/** Gives an identity copies of the first identity's message, spread over the past. */
 async function fill(bench: Bench, sql: Pool, from: string, to: string): Promise<void> {
   for (let made = 0; made < messages; made += batch) {
     const youngest = new Date(Date.now() - (made + batch) * spacingMs);
     await copyMessage(sql, { from, to, count: batch, youngest, spacingMs });
-    bench.tell(`${(made + batch).toLocaleString('en')} of ${messages.toLocaleString('en')} messages`);
+    bench.log(`${(made + batch).toLocaleString('en')} of ${messages.toLocaleString('en')} messages`);
   }
 }
 
-/** The purge waits for this lock, and goes on when it is released. */
+/** The purge waits for this lock, and continues when the lock is released. */
 function withoutPurge(sql: Pool, work: () => Promise<number>): Promise<number> {
   return sql.begin(async (sql) => {
     await sql`lock table identity_purges`;
@@ -97,7 +97,7 @@ async function deleteIdentity(service: BenchedService, identityId: string): Prom
   const began = performance.now();
   const answer = await fetch(`${service.url}/identities/${identityId}`, { method: 'DELETE', headers });
   const seconds = (performance.now() - began) / 1000;
-  if (answer.status !== 204) throw new Error(`DELETE answered ${answer.status}: ${await answer.text()}`);
+  if (answer.status !== 204) throw new Error(`DELETE responded ${answer.status}: ${await answer.text()}`);
   return seconds;
 }
 

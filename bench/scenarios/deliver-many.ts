@@ -1,4 +1,4 @@
-/** 20,000 events over 1,000 webhooks, against the same over one. */
+/** 20,000 events to 1,000 webhooks, against the same events to one webhook. */
 import { startDeliveryBench } from '../deliveries.ts';
 import { alternate, type Bench, type Round } from '../scenario.ts';
 
@@ -9,14 +9,14 @@ const count = 20_000;
 
 export async function run(bench: Bench): Promise<Round[]> {
   const deliveries = await startDeliveryBench(bench);
-  bench.tell('making 1,000 webhooks');
+  bench.log('making 1,000 webhooks');
   const many = await deliveries.makeWebhooks(1000);
   const one = await deliveries.makeWebhooks(1);
   const measure = async (webhooks: string[]) => {
     await deliveries.queue(webhooks, count);
     return deliveries.drain(webhooks, count);
   };
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure(one);
   await measure(many);
   return alternate(bench, 5, { service: () => measure(many), control: () => measure(one) });

@@ -1,4 +1,4 @@
-/** The control of deliver: the same signed POSTs, as many at once, from a bare undici pool and no database. */
+/** The control of deliver: the same signed POSTs with the same concurrency, from an undici pool, without a database. */
 import { Pool } from 'undici';
 import { newId } from '../../src/lib/ids.ts';
 import { buildBody } from '../../src/webhooks/bodies.ts';

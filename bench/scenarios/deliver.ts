@@ -1,4 +1,4 @@
-/** 20,000 events of 4 KB to one webhook: claimed, signed, posted, recorded; against the same POSTs and no database. */
+/** 20,000 events of 4 KB to one webhook: claimed, signed, posted, recorded; against the same POSTs without a database. */
 import { deliveryLimits } from '../../src/webhooks/deliver.ts';
 import { startDeliveryBench } from '../deliveries.ts';
 import { startChild } from '../processes.ts';
@@ -15,7 +15,7 @@ export async function run(bench: Bench): Promise<Round[]> {
   const control = startChild(bench, new URL('./deliver.control.ts', import.meta.url), args);
   const webhooks = await deliveries.makeWebhooks(1);
   await deliveries.queue(webhooks, count);
-  bench.tell('warming up');
+  bench.log('warming up');
   await deliveries.drain(webhooks, count);
   await control.ask(count);
   return alternate(bench, 5, {

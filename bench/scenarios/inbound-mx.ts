@@ -1,9 +1,9 @@
 /**
  * The same mail as inbound, with a new connection for each message: 220, EHLO, the message, QUIT.
  *
- * smtp-server holds back each greeting for 100 ms, to catch clients that talk too soon, and has no option against it. With 400
- * sessions under way at any moment, on either side, that wait alone would allow 4,000 messages a second, several times what the
- * control reaches: it is bound by its processor, as on kept connections, and not by waiting.
+ * smtp-server delays each greeting by 100 ms, to detect clients that send too early, and has no option to turn that off. With 400
+ * parallel sessions the delay alone would allow 4,000 messages per second, several times the rate of the control. So the
+ * processor limits the control, as on open connections, and not the delay.
  */
 import { compareInbound } from '../mail.ts';
 import type { Bench, Round } from '../scenario.ts';

@@ -1,6 +1,6 @@
 /**
- * The control of inbound and inbound-mx: smtp-server, postal-mime and mailauth, with the result thrown away. Names are looked
- * up as the service does it, each once a minute, so that DNS is not what tells the two apart.
+ * The control of inbound and inbound-mx: smtp-server, postal-mime and mailauth; the result is discarded. DNS answers are cached
+ * for a minute, as in the service, so that DNS makes no difference.
  */
 import type { AddressInfo } from 'node:net';
 import { authenticate } from 'mailauth';
@@ -32,7 +32,7 @@ const server = new SMTPServer({
           sender: mailFrom ? mailFrom.address : '',
           mta: 'localhost',
           resolver: makeMailauthResolver(dns, signal),
-          // The service does not look at these either.
+          // The service does not check these either.
           disableBimi: true,
         }),
         PostalMime.parse(raw),

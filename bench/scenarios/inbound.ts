@@ -1,4 +1,4 @@
-/** Mail of 5 KB on kept connections: parsed, authenticated, committed, 250; against the parts alone, nothing kept. */
+/** Mail of 5 KB on open connections: parsed, authenticated, committed, 250; against the libraries alone, nothing stored. */
 import { compareInbound } from '../mail.ts';
 import { type Bench, concurrency, type Round } from '../scenario.ts';
 

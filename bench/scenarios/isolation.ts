@@ -1,4 +1,4 @@
-/** Nine healthy webhooks while a tenth hangs until the timeout with 10,000 pending, against the nine alone. */
+/** Nine healthy webhooks while a tenth with 10,000 pending deliveries never responds, against the nine alone. */
 import { startDeliveryBench } from '../deliveries.ts';
 import { alternate, type Bench, type Round } from '../scenario.ts';
 
@@ -16,7 +16,7 @@ export async function run(bench: Bench): Promise<Round[]> {
     await deliveries.queue(healthy, count);
     return deliveries.drain(healthy, count);
   };
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure();
   return alternate(bench, 5, {
     async service() {

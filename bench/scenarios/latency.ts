@@ -1,7 +1,7 @@
 /**
- * From the 250 that the sender reads to the whole POST at the receiver, at 50 messages a second, evenly spaced. Sender and
- * receiver are processes of their own on the clock of one machine. A POST may well be there before the 250 is read: that
- * counts as what it is, below zero.
+ * The time from the 250 at the sender to the complete POST at the receiver, at 50 messages per second, evenly spaced. Sender and
+ * receiver are separate processes with the same machine clock. A POST can arrive before the sender reads the 250: such a time
+ * counts as negative.
  */
 import { startDeliveryBench } from '../deliveries.ts';
 import { mailSettings, makeIdentity, startMailTools } from '../mail.ts';
@@ -28,11 +28,11 @@ export async function run(bench: Bench): Promise<Taken> {
     const arrivals = new Map((await receiving).map(({ messageId, arrivedMs }) => [messageId, arrivedMs]));
     return sent.map(({ id, answeredMs }) => {
       const arrivedMs = arrivals.get(`<${id}@sender.example>`);
-      if (arrivedMs === undefined) throw new Error(`Message ${id} was not announced`);
+      if (arrivedMs === undefined) throw new Error(`No webhook call came for message ${id}`);
       return arrivedMs - answeredMs;
     });
   };
-  bench.tell('warming up');
+  bench.log('warming up');
   await measure(warmUp);
   const taken = { p50Ms: [] as number[], p99Ms: [] as number[] };
   for (let round = 1; round <= rounds; round += 1) {
@@ -41,9 +41,9 @@ export async function run(bench: Bench): Promise<Taken> {
     taken.p50Ms.push(Number(p50));
     taken.p99Ms.push(Number(p99));
     const early = waits.filter((wait) => wait <= 0).length;
-    bench.tell(
+    bench.log(
       `round ${round} of ${rounds}, ${count} messages, ${perSecond} a second: p50 ${p50} ms, p99 ${p99} ms, ` +
-        `from ${least} to ${most} ms; ${early} were there before their 250`,
+        `from ${least} to ${most} ms; ${early} POSTs came before their 250`,
     );
   }
   return taken;

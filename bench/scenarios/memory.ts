@@ -1,7 +1,7 @@
 /**
- * The most memory that the server's Node process has resident (VmHWM, its threads included; PostgreSQL is not part of it):
- * while it delivers and then takes mail, and in a process of its own while it takes, announces and hands out one message of
- * 25 MiB. Every round has new processes, and the peak begins anew with each figure. MB are millions of bytes.
+ * The peak resident memory (VmHWM) of the server's Node process, with its worker threads and without PostgreSQL: while it delivers,
+ * while it receives mail, and (in another process) while it receives, delivers and serves one message of 25 MiB. Every round
+ * has new processes, and the peak is reset for each figure. MB are millions of bytes.
  */
 import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -17,7 +17,7 @@ export const goal: Figures = { deliverMb: 300, inboundMb: 300, largeMessageMb: 3
 const deliverCount = 20_000;
 const inboundMs = 8000;
 const rounds = 3;
-/** The most that is taken by default. */
+/** The default size limit of a message. */
 const largeBytes = 25 * 1024 * 1024;
 
 export async function run(bench: Bench): Promise<Taken> {
@@ -25,7 +25,7 @@ export async function run(bench: Bench): Promise<Taken> {
   const wire = makeLargeMail();
   const taken: Taken = {};
   for (let round = 1; round <= rounds; round += 1) {
-    bench.tell(`round ${round} of ${rounds}`);
+    bench.log(`round ${round} of ${rounds}`);
     const figures = await withCleanup(async (defer) => ({
       ...(await measureBusy({ ...bench, defer }, tools)),
       ...(await measureLarge({ ...bench, defer }, tools, wire)),
@@ -61,9 +61,10 @@ async function measureLarge(bench: Bench, tools: MailTools, wire: Buffer): Promi
     const session = await SmtpSession.open(smtpPort);
     await session.send(wire);
     await session.quit();
-    const [told] = await receiving;
-    for (const link of told?.links ?? []) await fetchWhole(link);
-    if (told?.links.length !== 1 + attachments) throw new Error('The message lacks its attachments');
+    const [mail] = await receiving;
+    for (const link of mail?.links ?? []) await fetchWhole(link);
+    if (mail?.links.length !== 1 + attachments)
+      throw new Error('The webhook call lacks attachments of the message');
   });
   return { largeMessageMb };
 }
@@ -77,11 +78,11 @@ async function measurePeak(
   resetPeak(pid);
   await bench.measured(work);
   const { peak, now } = readMemory(pid);
-  bench.tell(`${what}: at most ${peak.toFixed(0)} MB, ${now.toFixed(0)} MB in the end`);
+  bench.log(`${what}: peak ${peak.toFixed(0)} MB, ${now.toFixed(0)} MB at the end`);
   return peak;
 }
 
-/** proc(5): 5 sets the peak to what is resident now. */
+/** proc(5): writing 5 resets the peak to the present size. */
 function resetPeak(pid: number): void {
   writeFileSync(`/proc/${pid}/clear_refs`, '5');
 }
@@ -98,7 +99,7 @@ function makeLargeMail(): Buffer {
     `--b\r\nContent-Type: application/octet-stream\r\nContent-Disposition: attachment; filename=${n}.bin\r\n` +
     'Content-Transfer-Encoding: base64\r\n\r\n';
   const rest = head.length + attachments * partHead(1).length + '--b--\r\n'.length;
-  // 57 bytes make a line of 76 characters, and its end.
+  // 57 bytes become one base64 line of 76 characters.
   const lines = Math.floor((largeBytes - rest) / attachments / 78);
   const files = Array.from({ length: attachments }, (_, n) => {
     const text = randomBytes(lines * 57).toString('base64');
@@ -109,6 +110,6 @@ function makeLargeMail(): Buffer {
 
 async function fetchWhole(url: string): Promise<void> {
   const answer = await fetch(url);
-  if (answer.status !== 200) throw new Error(`${url} answered ${answer.status}: ${await answer.text()}`);
+  if (answer.status !== 200) throw new Error(`${url} responded ${answer.status}: ${await answer.text()}`);
   for await (const _ of answer.body ?? []);
 }

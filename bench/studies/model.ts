@@ -1,4 +1,4 @@
-/** `npm run bench -- model`: what several loads need, by the costs that `npm run bench -- scale` measured on this machine. */
+/** `npm run bench -- model`: what several loads need, from the costs that `npm run bench -- scale` measured on this machine. */
 import { OperatorError } from '../../src/lib/operator-error.ts';
 import { type Costs, firstLimit, type Load, needOf, type Server } from '../model.ts';
 import { round } from '../report/outcome.ts';
@@ -7,7 +7,7 @@ import type { Bench, Finding } from '../scenario.ts';
 
 export const name = 'model';
 
-/** A large machine of today with good disks. */
+/** A large machine with fast disks. */
 const server: Server = { postgresCores: 32, walMbPerSecond: 250, diskTb: 20, connections: 1000 };
 const loads: readonly Load[] = [
   { deliveriesPerSecond: 100, deliveriesPerMessage: 1, identities: 10_000, retentionDays: 30 },

@@ -1,6 +1,6 @@
 /**
- * What a message and a delivery cost (processor time of the service and of PostgreSQL, write-ahead log, rows, disk), and how
- * deliveries a second grow with the processes that make them, one database for all. docs/scaling.md rests on it. Linux only.
+ * The cost of a message and of a delivery (processor time of the service and of PostgreSQL, write-ahead log, rows, disk), and the
+ * delivery rate with 1, 2 and 4 processes on one database. docs/scaling.md uses these figures. Linux only.
  */
 import { only, type Sql } from '../../src/db/client.ts';
 import { identifier } from '../../src/db/sql.ts';
@@ -16,7 +16,7 @@ export const name = 'scale';
 
 const processCounts = [1, 2, 4];
 const rounds = 3;
-/** Spread over so many webhooks, since each has a cap of its own in every process. */
+/** Several webhooks, because each process limits the parallel tries of one webhook. */
 const webhookCount = 20;
 const count = 20_000;
 const warmUpCount = 5000;
@@ -35,7 +35,7 @@ export async function run(bench: Bench): Promise<Finding> {
   const deliveries = await startDeliveryBench(bench, { ...mailSettings(tools), POSTHORN_ROLES: 'api,smtp' });
   const { sql, service } = deliveries;
   await makeIdentity(service);
-  bench.tell('mail that no webhook listens to');
+  bench.log('mail without webhooks');
   const taking = await measureTaking(bench, deliveries, tools);
   const message: Cost = {
     serviceCpuMs: round(taking.serviceCpuMs, 3),
@@ -47,7 +47,7 @@ export async function run(bench: Bench): Promise<Finding> {
   };
   const webhooks = await deliveries.makeWebhooks(webhookCount);
   await deliveries.turnOn(webhooks, true);
-  bench.tell(`mail that ${webhookCount} webhooks listen to`);
+  bench.log(`mail with ${webhookCount} webhooks`);
   const queueing = await measureTaking(bench, deliveries, tools);
   await deliveries.turnOn(webhooks, false);
   await sql`truncate deliveries`;
@@ -57,15 +57,13 @@ export async function run(bench: Bench): Promise<Finding> {
       const turn = await withCleanup((defer) =>
         measureTurn({ ...bench, defer }, deliveries, webhooks, processes),
       );
-      // Once its processes have ended, they have told of all rows.
+      // Server processes report all their rows when they end.
       taken.push({ ...turn, rows: await turn.rows() });
-      bench.tell(
-        `round ${n} of ${rounds}, ${processes} processes: ${turn.perSecond.toFixed(0)} deliveries/s`,
-      );
+      bench.log(`round ${n} of ${rounds}, ${processes} processes: ${turn.perSecond.toFixed(0)} deliveries/s`);
     }
   }
   const [alone = []] = turns.values();
-  /** What it costs to queue one, which is part of taking its message, and then to make it. */
+  /** The cost of queueing a delivery, which is part of receiving its message, and of making it. */
   const whole = (key: keyof typeof queueing) =>
     Math.max(0, queueing[key] - taking[key]) / webhookCount + median(alone.map((turn) => turn[key]));
   const delivery: Cost = {
@@ -84,13 +82,13 @@ export async function run(bench: Bench): Promise<Finding> {
   const value = { costs, taking: { alone: taking, queueing }, processes };
   return {
     value,
-    rows: tell(costs, processes),
+    rows: toTable(costs, processes),
     files: { 'scale.json': `${JSON.stringify(value, null, 2)}\n` },
     met: true,
   };
 }
 
-/** Of each message taken. Nothing is delivered meanwhile: this process does not, and no other is there yet. */
+/** The cost of receiving one message. Nothing is delivered meanwhile: this process has no deliver role. */
 async function measureTaking(
   bench: Bench,
   { service, sql }: DeliveryBench,
@@ -100,7 +98,7 @@ async function measureTaking(
   await tools.flood(service.smtpPort, { ...flood, durationMs: floodMs / 2 });
   const before = await countRows(sql, 'messages');
   const spent = await watchUsage(sql, [service.pid], async () => {
-    bench.tell(`taking ${(await tools.flood(service.smtpPort, flood)).toFixed(0)} messages/s`);
+    bench.log(`receiving ${(await tools.flood(service.smtpPort, flood)).toFixed(0)} messages/s`);
   });
   const taken = (await countRows(sql, 'messages')) - before;
   return {
@@ -152,7 +150,7 @@ async function watchUsage(sql: Sql, pids: readonly number[], work: () => Promise
   };
 }
 
-/** What delivering writes: the bench itself inserts only events and deliveries, and updates nothing but webhooks. */
+/** The rows that delivering writes: the bench itself inserts only events and deliveries, and updates only webhooks. */
 async function countWrites(sql: Sql): Promise<number> {
   const tables = await readTables(sql);
   return tables
@@ -167,7 +165,7 @@ async function countRows(sql: Sql, table: string): Promise<number> {
   return rows;
 }
 
-/** Addresses by the thousand, as rows: what is measured is the table and its indexes. */
+/** Inserts thousands of addresses, to measure the disk of the table and its indexes. */
 async function measureIdentities({ service, sql }: DeliveryBench): Promise<number> {
   await sql`
     insert into identities (id, owner_id, kind, public_id, value, value_key)
@@ -181,7 +179,7 @@ async function diskBytesEach(sql: Sql, tables: readonly string[], each: string):
   return used.reduce((sum, { bytes }) => sum + bytes, 0) / (await countRows(sql, each));
 }
 
-function tell(
+function toTable(
   costs: Costs,
   processes: readonly { processes: number; perSecond: number; least: number; most: number }[],
 ) {

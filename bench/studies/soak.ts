@@ -1,7 +1,7 @@
 /**
- * Steady load, well below what the machine could do, for as long as asked: does a delivery cost the same in the end as in the
- * beginning, and is memory flat? Old mail lies there from the start and comes to its retention at the rate at which new mail
- * comes in, so that the purge works all the while and the tables could stay as large as they are. Linux only.
+ * Constant load, well below the limit of the machine, for the given time. Does a delivery cost the same at the end as at the
+ * start, and does the memory stay the same? Old mail exists from the start, and its retention ends at the rate at which new mail
+ * comes in. So the purge works all the time, and the tables can keep their size. Linux only.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { copyMessage } from '../copies.ts';
@@ -17,7 +17,7 @@ import {
   readTables,
   type TableUsage,
 } from '../usage.ts';
-import { judgeSoak, type Sample } from './soak-verdict.ts';
+import { compareThirds, type Sample } from './soak-growth.ts';
 
 export const name = 'soak';
 
@@ -31,7 +31,7 @@ const patienceMs = 30_000;
 const dayMs = 86_400_000;
 const shownTables = ['attempts', 'deliveries', 'events', 'messages', 'raw_chunks'];
 
-interface Look extends Sample {
+interface SoakSample extends Sample {
   tables: TableUsage[];
 }
 
@@ -43,17 +43,17 @@ export async function run(bench: Bench, { minutes }: { minutes: number }): Promi
   const identityId = await makeIdentity(service);
   await tools.pace(service.smtpPort, { perSecond: 1, count: 1 });
   const webhooks = await deliveries.makeWebhooks(webhookCount);
-  // Beyond the last look, which would else see the load end.
+  // Longer than the last sample, which must not see the end of the load.
   const seconds = minutes * 60 + warmUpSeconds + (2 * sampleMs) / 1000;
   await makePast(bench, deliveries, identityId, webhooks, seconds);
   await deliveries.turnOn(webhooks, true);
 
-  bench.tell(`${perSecond} messages a second, each to ${webhookCount} webhooks, for ${minutes} minutes`);
+  bench.log(`${perSecond} messages a second, each to ${webhookCount} webhooks, for ${minutes} minutes`);
   const sending = tools.pace(service.smtpPort, { perSecond, count: Math.round(perSecond * seconds) });
-  const looks = watch(bench, deliveries, minutes);
-  const [sent, taken] = await Promise.all([sending, looks]);
+  const samples = watch(bench, deliveries, minutes);
+  const [sent, taken] = await Promise.all([sending, samples]);
   await awaitAll(bench, deliveries, sent.length * webhookCount);
-  const { rows, value, met } = judgeSoak(taken);
+  const { rows, value, met } = compareThirds(taken);
   const title = `Soak: ${minutes} minutes, ${perSecond} messages and ${perSecond * webhookCount} deliveries a second`;
   const files = {
     'soak.svg': drawPanels(title, panelsOf(taken)),
@@ -62,7 +62,7 @@ export async function run(bench: Bench, { minutes }: { minutes: number }): Promi
   return { value: { minutes, ...value }, rows, files, met };
 }
 
-/** Mail whose retention ends while the soak goes on, evenly. */
+/** Mail whose retention ends evenly during the soak. */
 async function makePast(
   bench: Bench,
   { sql }: DeliveryBench,
@@ -82,12 +82,12 @@ async function makePast(
       spacingMs,
       webhookIds,
     });
-    bench.tell(`made ${(made + batch).toLocaleString('en')} messages of a day ago`);
+    bench.log(`created ${(made + batch).toLocaleString('en')} old messages`);
   }
   await sql`vacuum analyze`;
 }
 
-/** Steady load that is not kept up with is no steady load. */
+/** Fails when the deliveries do not keep up with the load. */
 async function awaitAll(bench: Bench, { countReceived }: DeliveryBench, due: number): Promise<void> {
   const endMs = performance.now() + patienceMs;
   for (let came = await countReceived(); came < due; came = await countReceived()) {
@@ -100,7 +100,7 @@ async function watch(
   bench: Bench,
   { service, sql, countReceived }: DeliveryBench,
   minutes: number,
-): Promise<Look[]> {
+): Promise<SoakSample[]> {
   const postmaster = await findPostmaster(sql);
   const read = async () => ({
     atMs: performance.now(),
@@ -109,14 +109,14 @@ async function watch(
     postgresMs: readServerCpuMs(postmaster),
   });
   await delay(warmUpSeconds * 1000, null, { signal: bench.signal });
-  const looks: Look[] = [];
+  const samples: SoakSample[] = [];
   let before = await read();
   const beganMs = before.atMs;
   while (before.atMs - beganMs < minutes * 60_000) {
     await delay(sampleMs, null, { signal: bench.signal });
     const now = await read();
     const received = now.received - before.received;
-    looks.push({
+    samples.push({
       minute: (now.atMs - beganMs) / 60_000,
       seconds: (now.atMs - before.atMs) / 1000,
       received,
@@ -126,18 +126,18 @@ async function watch(
       tables: await readTables(sql),
     });
     before = now;
-    if (looks.length % 6 === 0) bench.tell(`minute ${(looks.at(-1)?.minute ?? 0).toFixed(1)}`);
+    if (samples.length % 6 === 0) bench.log(`minute ${(samples.at(-1)?.minute ?? 0).toFixed(1)}`);
   }
-  return looks;
+  return samples;
 }
 
-function panelsOf(looks: readonly Look[]): Panel[] {
-  const series = (name: string, read: (look: Look) => number) => ({
+function panelsOf(samples: readonly SoakSample[]): Panel[] {
+  const series = (name: string, read: (sample: SoakSample) => number) => ({
     name,
-    points: looks.map((look) => [look.minute, read(look)] as const),
+    points: samples.map((sample) => [sample.minute, read(sample)] as const),
   });
-  const perDelivery = (read: (look: Look) => number) => (look: Look) =>
-    read(look) / Math.max(1, look.received);
+  const perDelivery = (read: (sample: SoakSample) => number) => (sample: SoakSample) =>
+    read(sample) / Math.max(1, sample.received);
   const ofTables = (read: (table: TableUsage) => number) =>
     shownTables.map((name) =>
       series(name, ({ tables }) => {
@@ -146,21 +146,24 @@ function panelsOf(looks: readonly Look[]): Panel[] {
       }),
     );
   return [
-    { title: 'Deliveries a second', series: [series('received', (look) => look.received / look.seconds)] },
+    {
+      title: 'Deliveries a second',
+      series: [series('received', (sample) => sample.received / sample.seconds)],
+    },
     {
       title: 'Processor ms of a delivery, with its share of the mail',
       series: [
         series(
           'service',
-          perDelivery((look) => look.serviceCpuMs),
+          perDelivery((sample) => sample.serviceCpuMs),
         ),
         series(
           'PostgreSQL',
-          perDelivery((look) => look.postgresCpuMs),
+          perDelivery((sample) => sample.postgresCpuMs),
         ),
       ],
     },
-    { title: 'Resident memory of the service, MB', series: [series('service', (look) => look.memoryMb)] },
+    { title: 'Resident memory of the service, MB', series: [series('service', (sample) => sample.memoryMb)] },
     { title: 'Tables with their indexes, MB', series: ofTables(({ bytes }) => bytes / 1e6) },
     { title: 'Dead rows that wait for vacuum', series: ofTables(({ dead }) => dead) },
   ];

@@ -1,25 +1,25 @@
-/** The verdict on a soak: the last third of it held against the first. Pure. */
+/** Compares the last third of a soak with the first third. Pure. */
 import { round } from '../report/outcome.ts';
 import { median } from '../scenario.ts';
 
 export interface Sample {
   minute: number;
-  /** How long it covers. */
+  /** The length of the sample. */
   seconds: number;
-  /** Deliveries that arrived meanwhile. */
+  /** Deliveries that arrived in this time. */
   received: number;
   serviceCpuMs: number;
   postgresCpuMs: number;
-  /** At its end. */
+  /** At the end of the sample. */
   memoryMb: number;
 }
 
-/** The most that the last third may have of what the first has. */
+/** The maximum of last third / first third. */
 const most = { cost: 1.2, memory: 1.2 };
 
-export function judgeSoak(samples: readonly Sample[]) {
+export function compareThirds(samples: readonly Sample[]) {
   const third = Math.floor(samples.length / 3);
-  if (third === 0) throw new Error(`${samples.length} samples have no thirds`);
+  if (third === 0) throw new Error(`A soak needs at least 3 samples; there are ${samples.length}`);
   const [first, last] = [describe(samples.slice(0, third)), describe(samples.slice(-third))];
   const growth = {
     cost: round(last.cpuMs / first.cpuMs, 3),
