@@ -98,7 +98,11 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#leases = new Leases(queue);
     this.#recorder = new Recorder<Outcome>(queue, (outcomes) => this.#leases.drop(outcomes));
     this.#claiming = start('claiming', claimPollMs, () => this.#claim());
-    this.#promoting = start('promoting', promotePollMs, () => this.#promote());
+    this.#promoting = start('promoting', promotePollMs, async () => {
+      const promoted = await queue.promote();
+      if (promoted > 0) this.#claiming.wake();
+      return promoted > 0;
+    });
     this.#renewing = start('renewing leases of', renewMs, async () => {
       await this.#leases.renew(queue.renew);
       return false;
@@ -217,11 +221,5 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const { name, [how]: end } = this.#queue;
     this.#leases.drop(leases);
     await this.#recorder.persist(`${how} of ${name}`, () => end(leases));
-  }
-
-  async #promote(): Promise<boolean> {
-    const promoted = await this.#queue.promote();
-    if (promoted > 0) this.#claiming.wake();
-    return promoted > 0;
   }
 }

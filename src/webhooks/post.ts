@@ -61,7 +61,7 @@ export class Poster {
   readonly #idle = new Set<Connection>();
   readonly #idleByOrigin = new Map<string, Connection[]>();
   readonly #parsedUrls = new Map<string, ParsedUrl>();
-  #isClosed = false;
+  isClosed = false;
 
   constructor(options: {
     egress: Egress;
@@ -75,10 +75,6 @@ export class Poster {
     this.secureContext = tls.createSecureContext(options.ca === undefined ? {} : { ca: options.ca });
     this.#timeoutMs = options.timeoutMs ?? maxTryMs;
     this.#maxIdleConnections = options.maxIdleConnections ?? 1000;
-  }
-
-  get isClosed(): boolean {
-    return this.#isClosed;
   }
 
   post(request: PostRequest): Promise<PostOutcome> {
@@ -96,7 +92,7 @@ export class Poster {
   }
 
   #send(post: Post, idle: Connection | undefined, withinMs: number): void {
-    if (this.#isClosed) post.fail('connection_lost', shutdownDetail);
+    if (this.isClosed) post.fail('connection_lost', shutdownDetail);
     else {
       const connection = idle ?? new Connection(post.url.origin, this);
       this.#connections.add(connection);
@@ -106,7 +102,7 @@ export class Poster {
 
   /** Closes all connections. A running POST fails with `connection_lost`, so wait for running POSTs first. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.isClosed = true;
     await Promise.all([...this.#connections].map((connection) => connection.end()));
   }
 
