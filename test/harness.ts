@@ -1,6 +1,6 @@
 /**
- * The whole service on a port of its own, on a database of its own, for one test file; and a client that says what came
- * back. Nothing of ours is replaced: real PostgreSQL, real sockets.
+ * The whole service on its own port and its own database, for one test file, and an HTTP client for it. Nothing is mocked:
+ * real PostgreSQL, real sockets.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -31,14 +31,14 @@ export interface Answer {
   headers: Headers;
   text: string;
   /** The parsed JSON; undefined for an empty body or another content type. */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers freely.
+  // biome-ignore lint/suspicious/noExplicitAny: tests read any field of a response.
   body: any;
 }
 
 export interface CallOptions {
-  /** Whose key to send; null sends none. */
+  /** The user whose API key is sent; null sends no key. */
   as?: TestUser | null;
-  /** Sent as JSON, unless it is a string or bytes: those go as they are. */
+  /** Sent as JSON; a string or bytes are sent unchanged. */
   body?: unknown;
   headers?: Record<string, string>;
 }
@@ -53,28 +53,28 @@ export interface TestService {
   smtpPort: number;
   sql: Pool;
   databaseUrl: string;
-  /** Made at start; whom calls are made as, unless they say otherwise. */
+  /** Created at the start. The default user of all calls. */
   user: TestUser;
-  /** Every line logged so far, parsed. */
+  /** All log lines so far, parsed. */
   logged: Record<string, unknown>[];
   makeUser(): Promise<TestUser>;
   call(method: string, path: string, options?: CallOptions): Promise<Answer>;
-  /** A webhook of the user's for message.received, unless told otherwise. */
+  /** Creates a webhook; by default for message.received, of `user`. */
   makeWebhook(url: string, more?: Record<string, unknown>, as?: TestUser): Promise<TestWebhook>;
-  /** Records an event as whoever receives mail does, and wakes delivery. Of the user's, unless told otherwise. */
+  /** Records an event as received mail does, and wakes the delivery loop; by default of `user`. */
   makeEvent(given?: Partial<NewEvent>): Promise<string>;
-  /** A delivery with its attempts, once it looks as wanted; without a wish, once it is no longer pending. */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers freely.
+  /** Waits until a delivery matches (by default: is no longer pending), and returns it with its attempts. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests read any field of a response.
   findDelivery(eventId: string, webhook: TestWebhook, wanted?: (delivery: any) => boolean): Promise<any>;
   stop(): Promise<void>;
 }
 
-/** One for all services of a file: those on one database have to open each other's secrets. */
+/** The same for all services of a file: services on one database decrypt each other's secrets. */
 const secretKey = randomBytes(32).toString('base64');
 
 /**
- * Starts the service with these settings on top of the test's own; it is stopped after the file's tests. With the
- * DATABASE_URL of another service it is a second process-alike beside that one: its `user` is the same, with a key more.
+ * Starts the service with the default settings of tests and these; the service stops after the tests of the file. With the
+ * DATABASE_URL of another service it acts as a second process on the same database: same `user`, another API key.
  */
 export async function startTestService(settings: Record<string, string> = {}): Promise<TestService> {
   const shared = settings.DATABASE_URL;
@@ -86,7 +86,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
     POSTHORN_RATE_LIMIT: '0',
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
-    // Nobody listens there, which is known at once: no test waits for the DNS of its machine.
+    // No DNS server listens there, so a query fails at once and no test waits for the DNS of the machine.
     POSTHORN_DNS_SERVERS: '127.0.0.1:9',
     ...settings,
   });
@@ -142,10 +142,10 @@ export async function startTestService(settings: Record<string, string> = {}): P
   };
 }
 
-/** Of services whose deliveries a test makes itself, with `startTestDelivery`. */
+/** The secret key of services whose deliveries the test makes with `startTestDelivery`. */
 export const deliveryKey = randomBytes(32).toString('base64');
 
-/** The delivery loop by itself, on its own connections, beside a service that has the role `api` and `deliveryKey`. */
+/** Only the delivery loop, with its own connections, for a service with the role `api` and `deliveryKey`. */
 export function startTestDelivery(
   databaseUrl: string,
   given: Partial<DeliveryParts> & { timeoutMs?: number; ca?: string; dnsServers?: string[] } = {},
@@ -203,7 +203,7 @@ export async function callUrl(
   };
 }
 
-/** Asserts a problem document with that code, and returns it. */
+/** Asserts that the response is a problem document with this code, and returns the document. */
 export function assertProblem(answer: Answer, status: number, code: string) {
   assert.equal(answer.status, status, answer.text);
   assert.match(answer.headers.get('content-type') ?? '', /^application\/problem\+json/);
@@ -214,7 +214,7 @@ export function assertProblem(answer: Answer, status: number, code: string) {
   return answer.body as { detail: string; errors?: { pointer: string; code: string; message: string }[] };
 }
 
-/** Waits for a condition, looking again whenever the event loop turns; fails after a deadline. */
+/** Waits for a condition, which is checked again and again; fails after a deadline. */
 export async function waitFor<T>(
   what: string,
   look: () => T | Promise<T>,
@@ -233,14 +233,14 @@ export function templateName(): string {
   return `posthorn_template_${randomBytes(4).toString('hex')}`;
 }
 
-/** The same server, another database. */
+/** The URL of another database on the same server. */
 export function databaseUrl(url: string, name: string): string {
   const changed = new URL(url);
   changed.pathname = `/${name}`;
   return changed.href;
 }
 
-/** A database of its own, cloned from the migrated template or, on wish, empty. */
+/** Creates a database: a clone of the migrated template, or an empty one. */
 export async function makeDatabase(
   options: { empty?: boolean } = {},
 ): Promise<{ url: string; drop(): Promise<void> }> {
@@ -249,7 +249,7 @@ export async function makeDatabase(
   const name = `posthorn_test_${randomBytes(6).toString('hex')}`;
   const admin = () => connect(server, { max: 1, applicationName: 'posthorn tests' });
   const maker = admin();
-  // Postgres refuses to clone a database that another clone is reading at that moment.
+  // PostgreSQL refuses to clone a database while another clone of it is being made.
   await maker`select pg_advisory_lock(hashtext('posthorn test clone'))`;
   await maker`create database ${identifier(name)} template ${identifier(options.empty ? 'template0' : template)}`;
   await maker.end();

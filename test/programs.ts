@@ -1,4 +1,4 @@
-/** Real programs for tests: the CLI and `npm start` as child processes, with what they print and how they end. */
+/** Runs the CLI and `npm start` as child processes, with their output and exit code. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,13 +15,13 @@ export interface Program {
   output(): string;
   /** Waits for a line that matches, and returns the match. */
   line(pattern: RegExp): Promise<RegExpExecArray>;
-  /** Waits for the end; the exit code, or the signal. */
+  /** Resolves at the end of the process with the exit code or the signal. */
   ended: Promise<number | NodeJS.Signals | null>;
 }
 
 type Environment = Record<string, string | undefined>;
 
-/** The machine's environment without what would configure a service, and with what the test wants. */
+/** The environment of the machine without settings of Posthorn, and with the settings of the test. */
 function environment(settings: Environment): Environment {
   const kept = Object.entries(process.env).filter(
     ([name]) => !/^(POSTHORN_|OTEL_|TEST_|NODE_TEST|npm_|DATABASE_URL|PORT|HOST$)/.test(name),
@@ -39,7 +39,7 @@ export function run(
     cwd: options.cwd ?? root,
     env: environment(settings) as NodeJS.ProcessEnv,
     stdio: ['ignore', 'pipe', 'pipe'],
-    // A process group of its own, as a terminal gives each command.
+    // In its own process group, as in a terminal.
     detached: true,
   });
   let text = '';
@@ -87,7 +87,7 @@ export async function posthorn(
   return { code, output: program.output() };
 }
 
-/** Where a started service listens, once it says it is ready. */
+/** Waits until the service prints that it is ready, and returns its URL. */
 export async function readyUrl(program: Program): Promise<string> {
   const [, url = ''] = await program.line(/is ready: (http:\S+)/);
   return url;
@@ -98,14 +98,14 @@ export function makeFolder(): { path: string; remove(): void } {
   return { path: folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
 }
 
-/** A data folder whose cluster is there already and has never been started. */
+/** A data folder with a prepared PostgreSQL cluster that was never started. */
 export function makeDataFolder(): ReturnType<typeof makeFolder> {
   const folder = makeFolder();
   copyCluster(folder.path);
   return folder;
 }
 
-/** The pid of the PostgreSQL that runs on a data folder, if one does. */
+/** The pid of the PostgreSQL of a data folder, if it runs. */
 export function postgresPid(dataDir: string): number | undefined {
   const file = path.join(dataDir, 'postgres/postmaster.pid');
   return existsSync(file) ? Number(readFileSync(file, 'utf8').split('\n', 1)[0]) : undefined;

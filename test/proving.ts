@@ -1,6 +1,6 @@
 /**
- * The whole service with a DNS server of its own, for tests of proof: claims are made over the API, records are put into
- * DNS, and time passes by moving what is stored into the past.
+ * The whole service with its own DNS server, for tests of verification: identities are created by the API, records are added to
+ * DNS, and time passes by moving stored times into the past.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -12,7 +12,7 @@ import { type Answer, startTestService, type TestService, type TestUser, waitFor
 import { connectSmtp, toWire } from './smtp-client.ts';
 
 export const mailHost = 'mx.posthorn.example';
-/** For tests that make every check themselves. */
+/** For tests that start every DNS check themselves. */
 export const withoutLoop = { POSTHORN_ROLES: 'api,smtp,deliver' };
 
 type Purpose = DnsRecord['purpose'];
@@ -20,23 +20,23 @@ type Purpose = DnsRecord['purpose'];
 export interface Proving {
   service: TestService;
   dns: DnsServer;
-  /** The user's, unless told otherwise. */
+  /** By default an identity of `user`. */
   add(value: string, more?: Record<string, unknown>, as?: TestUser): Promise<Identity>;
-  /** An identity as it is now, whoever has it. */
+  /** The present state of an identity, of any owner. */
   find({ id }: { id: string }): Promise<Identity>;
-  /** Its record of that purpose as it is now. */
+  /** The present state of the identity's record with this purpose. */
   record(identity: { id: string }, purpose: Purpose): Promise<DnsRecord>;
-  /** The ownership records of these, and no others, at a domain; its MX as well where `mx` says so. */
+  /** Publishes the ownership records of these identities, and no others, at a domain; with `mx` also the MX record. */
   publish(domain: string, owners: readonly { id: string }[], options?: { mx?: boolean }): Promise<void>;
-  /** POST …/verify, as its owner. */
+  /** POST …/verify, as the owner. */
   verify(identity: Identity, as?: TestUser): Promise<Answer>;
-  /** The same, and the status after it. */
+  /** The same; returns the status afterwards. */
   statusAfterCheck(identity: Identity, as?: TestUser): Promise<string>;
-  /** The same twice, a minute apart: a takeover has to be confirmed. */
+  /** The same twice, one minute apart: a takeover must be confirmed by a second check. */
   statusOnceConfirmed(identity: Identity, as?: TestUser): Promise<string>;
-  /** So much time goes by for an identity, and the loop looks at it; gives it as it is then. */
+  /** Moves an identity into the past, lets the loop check it, and returns its state. */
   pass(identity: { id: string }, hours: number): Promise<Identity>;
-  /** Time goes by, and nobody looks. */
+  /** Moves an identity into the past without a check. */
   age(identity: { id: string }, hours: number): Promise<void>;
   /**
    * Sends a message; gives the identities that have it, or the code that it is refused with. Not by RCPT alone: who gets an

@@ -1,6 +1,6 @@
 /**
- * A real HTTP(S) receiver of webhooks on a loopback port, which remembers what came and can be told to misbehave: for all
- * requests with `behave`, for those to one path with `behaveAt`.
+ * A real HTTP(S) webhook receiver on a loopback port. It records all requests, and can misbehave: for all requests with
+ * `behave`, for the requests to one path with `behaveAt`.
  */
 import { readFileSync } from 'node:fs';
 import http, { type IncomingHttpHeaders, type ServerResponse } from 'node:http';
@@ -14,30 +14,30 @@ export interface ReceivedRequest {
   url: string;
   headers: IncomingHttpHeaders;
   body: Buffer;
-  /** Milliseconds since 1970 with fractions, so that processes on one machine can be compared. */
+  /** Milliseconds since 1970 with fractions, comparable between processes of one machine. */
   arrivedAtMs: number;
-  /** When the answer was sent or the connection lost; null while neither. */
+  /** When the response was sent or the connection was lost; null before that. */
   endedAtMs: number | null;
-  /** Counted from 1: requests over the same connection have the same number. */
+  /** The number of the connection, counted from 1. */
   connection: number;
 }
 
-/** Called when the whole request has come. The socket is for what `response` would not write. */
+/** Called after the whole request was read. The socket is for bytes that `response` would not write. */
 export type Behaviour = (request: ReceivedRequest, response: ServerResponse, socket: Socket) => void;
 
 export interface Receiver {
   port: number;
-  /** `http://127.0.0.1:port/path`, https where it speaks TLS. */
+  /** `http://127.0.0.1:port/path`, or https. */
   url(path?: string): string;
-  /** In the order in which they arrived. */
+  /** In the order of arrival. */
   requests: ReceivedRequest[];
   behave(behaviour: Behaviour): void;
   behaveAt(path: string, behaviour: Behaviour): void;
-  /** Waits until so many requests have come (that match), and gives them. */
+  /** Waits for so many (matching) requests, and returns them. */
   received(count: number, matching?: (request: ReceivedRequest) => boolean): Promise<ReceivedRequest[]>;
-  /** Connections open at this moment. */
+  /** The number of open connections. */
   openConnections(): number;
-  /** Ends every connection, as a restart would; goes on listening. */
+  /** Closes all connections, as a restart would, and keeps listening. */
   dropConnections(): void;
   close(): Promise<void>;
 }
@@ -134,12 +134,12 @@ export async function startReceiver(
 
 export type Certificate = 'good' | 'self-signed' | 'other-name' | 'expired';
 
-/** `good` is for hooks.example, localhost and 127.0.0.1. */
+/** The certificate `good` is valid for hooks.example, localhost and 127.0.0.1. */
 export function readCertificate(name: Certificate): { key: string; cert: string } {
   return { key: readTls(`receiver-${name}-key.pem`), cert: readTls(`receiver-${name}.pem`) };
 }
 
-/** The authority that signed all of them but the self-signed one. */
+/** The authority that signed all certificates except the self-signed one. */
 export function readAuthority(): string {
   return readTls('receiver-ca.pem');
 }
@@ -156,12 +156,12 @@ export function answer(
   return (_request, response) => response.writeHead(status, headers).end(body);
 }
 
-/** Takes the request and never answers. */
+/** Reads the request and never responds. */
 export function hang(): Behaviour {
   return () => {};
 }
 
-/** The head at once, then a byte at a time for ever. */
+/** Sends the headers at once, then one byte of the body at a time, forever. */
 export function drip(intervalMs = 1000): Behaviour {
   return (_request, response) => {
     response.writeHead(200).write('.');
@@ -170,7 +170,7 @@ export function drip(intervalMs = 1000): Behaviour {
   };
 }
 
-/** A head that comes a byte at a time and never ends. */
+/** Sends the headers one byte at a time, forever. */
 export function dripHead(intervalMs = 1000): Behaviour {
   return (_request, _response, socket) => {
     socket.write('HTTP/1.1 200 OK\r\nx-slow: ');
@@ -179,7 +179,7 @@ export function dripHead(intervalMs = 1000): Behaviour {
   };
 }
 
-/** So many bytes of body, as fast as they are taken; `sent` is told how many went out. */
+/** Sends so many bytes of body, as fast as the client reads; `sent` gets the number of bytes that were sent. */
 export function flood(bytes: number, sent: (bytes: number) => void = () => {}, status = 200): Behaviour {
   return (_request, response) => {
     const chunk = Buffer.alloc(64 * 1024, 'flood ');
@@ -198,7 +198,7 @@ export function flood(bytes: number, sent: (bytes: number) => void = () => {}, s
   };
 }
 
-/** Header upon header without end. */
+/** Sends headers forever. */
 export function floodHead(): Behaviour {
   return (_request, _response, socket) => {
     const chunk = `x-flood: ${'x'.repeat(1000)}\r\n`.repeat(60);
@@ -211,8 +211,8 @@ export function floodHead(): Behaviour {
 }
 
 /**
- * Writes these bytes for an answer, then closes or resets the connection, or leaves it open (for nothing: the server still
- * waits for an answer by `response`).
+ * Writes these bytes as the response, then closes the connection, resets it or leaves it open (and unused: the HTTP server still
+ * waits for `response`).
  */
 export function raw(bytes: string, then: 'stay' | 'close' | 'reset' = 'stay'): Behaviour {
   return (_request, _response, socket) => {
@@ -223,12 +223,12 @@ export function raw(bytes: string, then: 'stay' | 'close' | 'reset' = 'stay'): B
   };
 }
 
-/** RST before a byte of the answer. */
+/** Resets the connection without a response. */
 export function reset(): Behaviour {
   return (_request, _response, socket) => socket.resetAndDestroy();
 }
 
-/** FIN before a byte of the answer. */
+/** Closes the connection without a response. */
 export function hangUp(): Behaviour {
   return (_request, _response, socket) => socket.end();
 }

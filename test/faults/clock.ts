@@ -1,7 +1,6 @@
 /**
- * Two services on one database, the clock of one an hour ahead and of the other an hour behind; in the next round the other
- * way round, a jump of two hours. What must hold, by the receiver's clock: nothing comes before its time, nothing comes twice,
- * nothing is stuck.
+ * Two services on one database; one clock is an hour ahead, the other an hour behind. The next round swaps the clocks. By the
+ * receiver's clock no delivery comes too early, none comes twice, and none is stuck.
  */
 
 import path from 'node:path';
@@ -16,9 +15,9 @@ import { awaitAnnouncements, conclude, make, prepareTrial, type Trial } from './
 const hourMs = 3_600_000;
 const lettersPerRound = 40;
 const scheduleSeconds = 3;
-/** Asked for by the receiver, as a number and as a date. */
+/** The receiver's Retry-After, as a number and as a date. */
 const askedSeconds = 5;
-/** What a due delivery may take until it is tried, on a busy machine. */
+/** The time from due to tried, on a busy machine. */
 const patienceMs = 8000;
 const clock = pathToFileURL(path.join(import.meta.dirname, 'shifted-clock.ts')).href;
 
@@ -59,7 +58,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     });
     const announcedMs = await awaitAnnouncements(trial, patienceMs);
     const unsettled = await awaitSettled(one);
-    lent.tell(
+    lent.log(
       `round ${round}/${lent.rounds}: one ${shiftMs > 0 ? 'ahead' : 'behind'}, the other ${shiftMs > 0 ? 'behind' : 'ahead'}; ` +
         `${lettersPerRound} letters announced after ${Math.round(announcedMs)} ms, ${unsettled} deliveries not settled in time`,
     );
@@ -82,11 +81,11 @@ interface SlowReceiver {
   judge(requests: readonly ReceivedRequest[]): string[];
 }
 
-/** Receivers that take a delivery at the second try, and want that one later. */
+/** Receivers that accept a delivery at the second try, and send Retry-After at the first. */
 async function subscribe({ server, receiver }: Trial): Promise<SlowReceiver[]> {
   const { userId: ownerId } = (await (await server.call('GET', '/me')).json()) as { userId: string };
   const inSeconds = () => ({ 'retry-after': String(askedSeconds) });
-  // Whole seconds, so up to one more than asked.
+  // Rounded up to whole seconds.
   const byDate = () => ({ 'retry-after': new Date(Date.now() + (askedSeconds + 1) * 1000).toUTCString() });
   const kinds = [
     { at: '/schedule', headers: () => ({}), least: scheduleSeconds * 0.9, most: scheduleSeconds * 1.1 },
@@ -102,7 +101,7 @@ async function subscribe({ server, receiver }: Trial): Promise<SlowReceiver[]> {
   }));
 }
 
-/** One in four is refused at first: a breaker would spare a receiver that does nothing else. */
+/** Refuses one first try in four: with more failures in a row the breaker would pause the webhook. */
 function secondTime(headers: () => Record<string, string>): Behaviour {
   const seen = new Set<unknown>();
   return (request, response) => {
@@ -113,7 +112,7 @@ function secondTime(headers: () => Record<string, string>): Behaviour {
   };
 }
 
-/** One try of each, or two that are so far apart. */
+/** Each delivery has one try, or two tries with at least this time between them. */
 function judgeGaps(
   at: string,
   requests: readonly ReceivedRequest[],
@@ -134,14 +133,14 @@ function judgeGaps(
   });
 }
 
-/** POSTs to good receivers that came more than once: nothing was killed here, so there is no reason. */
+/** POSTs to good receivers that came more than once: no process was killed, so none may repeat. */
 function findTwice(requests: readonly ReceivedRequest[]): string[] {
   const good = requests.filter(({ url }) => url === '/all' || url === '/one');
   const byDelivery = Map.groupBy(good, ({ url, headers }) => `${url} ${headers['webhook-id']}`);
   return [...byDelivery].filter(([, all]) => all.length > 1).map(([delivery]) => `came twice: ${delivery}`);
 }
 
-/** How many deliveries are still pending when all of them should be over. */
+/** The number of deliveries that are still pending at the end. */
 async function awaitSettled(server: Server): Promise<number> {
   const count = () =>
     server.look(async (sql) => (await sql`select from deliveries where status = 'pending'`).count);
@@ -156,7 +155,7 @@ async function awaitSettled(server: Server): Promise<number> {
   );
 }
 
-/** The same Idempotency-Key at either service, two hours apart by their clocks, makes one identity. */
+/** The same Idempotency-Key at both services, whose clocks differ by two hours, creates one identity. */
 async function checkOnce(one: Server, other: Server, round: number): Promise<string[]> {
   const body = { value: `once${round}@clock.example` };
   const answers = [];

@@ -1,6 +1,6 @@
 /**
- * PostgreSQL goes away under load, stopped in order or killed with `-9`, and comes back. What must hold: meanwhile 451 and
- * 503, soon and over connections that stay; afterwards everything goes on by itself; nothing is lost.
+ * PostgreSQL is stopped or killed with `-9` under load, and starts again. Meanwhile clients get 451 and 503 quickly, and their
+ * connections stay open; afterwards everything continues by itself; nothing is lost.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { waitFor } from '../harness.ts';
@@ -11,7 +11,7 @@ import { Probe } from './probe.ts';
 import { prepareServer } from './server.ts';
 import { conclude, keepSending, prepareTrial, type Trial } from './trial.ts';
 
-/** From the moment that PostgreSQL is there again. */
+/** After PostgreSQL is back. */
 export const backWithinMs = 15_000;
 
 export const databaseStop: Fault = {
@@ -52,7 +52,7 @@ async function run(lent: FaultRun, takeAway: (postgres: Postgres) => Promise<voi
   return { ...outcome, broken: [...outcome.broken, ...broken, ...(await probe.conclude())] };
 }
 
-/** Load and calls before, during and after `trouble`; at its end the database is there. Returns what did not hold. */
+/** Load and API calls before, during and after `trouble`, which ends with a working database. Returns the violations. */
 export async function outlast(
   { lent, post, ledger }: Trial,
   probe: Probe,
@@ -75,12 +75,12 @@ export async function outlast(
 
   const count = (status: number) => (post.deferrals.get(status) ?? 0) - (before.deferrals.get(status) ?? 0);
   const refused = probe.unavailable - before.unavailable;
-  lent.tell(
+  lent.log(
     `round ${round}/${lent.rounds}: away for ${awayMs} ms, ready again ${readyMs} ms later; ${taken} letters acknowledged ` +
       `before, ${post.acknowledged - taken} since; 451 ${count(451)} times, 503 ${refused} times; ` +
       `slowest answers ${Math.round(post.slowestMs)} and ${Math.round(probe.slowestMs)} ms`,
   );
-  // 421 is for a connection that has only been put off for too long.
+  // 421 is for a connection that was deferred for too long.
   const others = [...post.deferrals.keys()].filter((status) => status !== 451 && status !== 421);
   return [
     ...(count(451) === 0 ? [`round ${round}: nobody was told 451`] : []),

@@ -1,7 +1,7 @@
 /**
- * The disk under the data folder runs full under load, and later there is room again. What must hold: letters are put off with
- * 452, or 451 where PostgreSQL went down over it, and writes of the API are answered 503; when there is room all goes on by
- * itself; nothing is lost, and no table and no index is corrupt. The disk is a small file system in memory, which takes root.
+ * The disk of the data folder becomes full under load, and later has space again. Meanwhile mail gets 452 (451 when PostgreSQL
+ * is down because of it) and API writes get 503; with space everything continues by itself; nothing is lost, and no table or
+ * index is corrupt. The disk is a small file system in memory, which needs root.
  */
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -20,7 +20,7 @@ const diskMb = 400;
 const fullForMs = 4000;
 const largeBytes = 300_000;
 const backWithinMs = 60_000;
-/** A crash for want of room is mended by a restart, during which nobody is there to say that it is for want of room. */
+/** PostgreSQL restarts after a crash; until it is back, nothing can report that the disk is full. */
 const fitting = [452, 451, 421];
 
 export const diskFull: Fault = {
@@ -35,7 +35,7 @@ export const diskFull: Fault = {
 };
 
 async function run(lent: FaultRun): Promise<Outcome> {
-  const { tell, random } = lent;
+  const { log, random } = lent;
   const disk = mountDisk(lent);
   const server = await prepareServer(lent, { dataDir: path.join(disk, 'data') });
   await server.start();
@@ -66,7 +66,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     await load.stop();
     await probe.stop();
     const told = [...post.deferrals].map(([status, count]) => `${status} ${count} times`).join(', ');
-    tell(
+    log(
       `round ${round}/${lent.rounds}${round % 2 === 0 ? ', the log of PostgreSQL too' : ''}: ${full.taken - before.taken} letters acknowledged until it was full, ${told} so far, ` +
         `503 ${probe.unavailable - before.refused} times; taken again ${backMs} ms after there was room`,
     );
@@ -83,7 +83,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
   return { ...outcome, broken: [...outcome.broken, ...broken, ...(await probe.conclude())] };
 }
 
-/** By the API, what needs more room than a page that is half empty. What is not taken is sent again later, as mail. */
+/** API writes that need more space than a half-empty page has. Refused ones are sent again later, as mail. */
 async function handIn({ server, ledger, post }: Trial, round: number): Promise<Set<number>> {
   const statuses = new Set<number>();
   for (let n = 0; n < 10; n += 1) {
@@ -112,7 +112,7 @@ function mountDisk(lent: FaultRun): string {
   return folder.path;
 }
 
-/** Takes what is free, but for so many bytes. */
+/** Fills the disk, except for so many bytes. */
 function fill(file: string, disk: string, leave: number): void {
   const megabyte = Buffer.alloc(2 ** 20);
   const handle = openSync(file, 'w');
@@ -124,21 +124,21 @@ function fill(file: string, disk: string, leave: number): void {
       writeSync(handle, megabyte, 0, size);
     }
   } catch (error) {
-    // Someone else has just taken the rest.
+    // Another process has just used the rest.
     if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
   } finally {
     closeSync(handle);
   }
 }
 
-/** Files of the log that are to be used again: with them PostgreSQL outlives a full disk for a while. */
+/** WAL files for reuse: with them PostgreSQL survives a full disk for a while. */
 async function setLogAside(sql: Pool): Promise<void> {
   for (let segments = 0; segments < 5; segments += 1)
     await sql`select pg_logical_emit_message(true, 'faults', 'x'), pg_switch_wal()`;
   await sql.script('checkpoint');
 }
 
-/** What PostgreSQL has set aside for its log is used up too, and it goes down: a log it cannot write is no log. */
+/** Uses up the reserved WAL files too, so that PostgreSQL goes down: it cannot run without its log. */
 async function exhaustLog(sql: Pool): Promise<void> {
   for (let segments = 0; segments < diskMb / 16; segments += 1) {
     try {
@@ -150,7 +150,7 @@ async function exhaustLog(sql: Pool): Promise<void> {
   throw new Error('PostgreSQL still writes its log on a disk that is full');
 }
 
-/** Every page of every table and index is read and held against its neighbours. */
+/** Reads and checks every page of every table and index (amcheck). */
 async function findCorruption(sql: Pool): Promise<string[]> {
   await sql`create extension if not exists amcheck`;
   const tables = await sql<{ name: string; fault: string }[]>`

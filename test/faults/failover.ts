@@ -1,7 +1,7 @@
 /**
- * The primary of two PostgreSQL servers is killed with `-9` under load and its synchronous standby promoted; DATABASE_URL names
- * both. What must hold: 451 and 503 meanwhile, everything goes on by itself on the new primary, and nothing is lost. Between
- * failovers the lost server comes back as the standby, from a copy of the new primary.
+ * The primary of two PostgreSQL servers is killed with `-9` under load and its synchronous standby is promoted; DATABASE_URL has
+ * both. Meanwhile clients get 451 and 503; everything continues by itself on the new primary; nothing is lost. Between failovers
+ * the killed server returns as the standby, from a copy of the new primary.
  */
 import { execFile } from 'node:child_process';
 import { chown, readdir, rm, writeFile } from 'node:fs/promises';
@@ -19,7 +19,7 @@ import { prepareServer } from './server.ts';
 import { conclude, prepareTrial } from './trial.ts';
 
 const execute = promisify(execFile);
-/** What a standby needs of the log is kept for it until it has come. */
+/** The primary keeps the log that the standby needs until the standby connects. */
 const settings = { wal_keep_size: '1GB' };
 
 export const failover: Fault = {
@@ -55,11 +55,11 @@ async function run(lent: FaultRun): Promise<Outcome> {
   return { ...outcome, broken: [...outcome.broken, ...broken, ...(await probe.conclude())] };
 }
 
-/** Makes a copy of the primary while it works, and a standby of the copy which every commit waits for. */
+/** Copies the running primary, and starts the copy as a synchronous standby. */
 async function follow(standby: Postgres, primary: Postgres, password: string): Promise<void> {
   const { pgdata } = standby.cluster;
   await ask(primary, password, async (sql) => {
-    // Nobody follows it yet, and a commit would wait for nobody.
+    // Without a standby every commit would wait forever.
     await setSynchronous(sql, '');
     await sql`select pg_backup_start('standby', true)`;
     await copyFolder(primary.cluster.pgdata, pgdata);
@@ -76,7 +76,7 @@ async function follow(standby: Postgres, primary: Postgres, password: string): P
   });
 }
 
-/** With owners and modes. Files that vanish meanwhile are no loss: the log, which the standby fetches, has what was in them. */
+/** Keeps owners and modes. Files that vanish during the copy do not matter: the log has their content. */
 async function copyFolder(from: string, to: string): Promise<void> {
   await rm(to, { recursive: true, force: true });
   await execute('cp', ['-a', from, to]).catch((error) => {

@@ -1,45 +1,45 @@
-/** What a fault is, what the runner lends it, and what it says in the end. */
+/** The interfaces of a fault: what it gets from the runner, and what it returns. */
 
 export interface Fault {
   /** A sentence for `--help`. */
   about: string;
   rounds: { usual: number; short: number };
-  /** However it goes, it is over by then. */
+  /** The time limit. */
   boundMs(rounds: number, short: boolean): number;
-  /** What this machine or user lacks for it; null when it can be run. */
+  /** What is missing on this machine to run the fault; null when nothing is missing. */
   lacks?(): string | null;
   run(lent: FaultRun): Promise<Outcome>;
 }
 
 export interface FaultRun {
   rounds: number;
-  /** The least that still shows something: outages last seconds. */
+  /** A short run: outages last seconds. */
   short: boolean;
-  /** From 0 up to 1, the same for the same seed. */
+  /** A number from 0 up to 1, the same for the same seed. */
   random(): number;
-  /** Told as it goes on. */
-  tell(line: string): void;
-  /** Called at the end, the last first; `clean` is false where what is left is evidence. */
+  /** Prints progress. */
+  log(line: string): void;
+  /** Called at the end, the last one first. `clean` is false when the files are evidence and must stay. */
   defer(undo: (clean: boolean) => unknown): void;
 }
 
 export interface Outcome {
-  /** Messages that got their 250, whose keeping was looked into. */
+  /** Messages that got a 250 and were checked. */
   acknowledged: number;
-  /** A sentence for each that was acknowledged and is not stored, not announced, or not as it was sent. */
+  /** A sentence for each acknowledged message that is not stored, not delivered, or not as it was sent. */
   lost: string[];
-  /** The same for what nobody sent, and for what is stored or announced as two. */
+  /** A sentence for each message that nobody sent, or that is stored or delivered as two. */
   conjured: string[];
-  /** The same for every other promise that did not hold. */
+  /** A sentence for every other violation. */
   broken: string[];
 }
 
-/** A whole number from `least` up to and with `most`. */
+/** A whole number from `least` to `most`, both included. */
 export function pick(random: () => number, least: number, most: number): number {
   return least + Math.floor(random() * (most - least + 1));
 }
 
-/** mulberry32: small, and good enough to choose moments by. */
+/** mulberry32: small, and good enough to choose moments. */
 export function makeRandom(seed: number): () => number {
   let state = seed;
   return () => {

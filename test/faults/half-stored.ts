@@ -1,8 +1,8 @@
-/** Looks into the database for parts without their whole, each of which a half done transaction would leave. */
+/** Finds rows in the database that only a half-done transaction could leave. */
 import type { Pool } from '../../src/db/client.ts';
 
 export async function findHalfStored(sql: Pool): Promise<string[]> {
-  // After a crash PostgreSQL knows nothing of what its tables hold, and would plan for empty ones.
+  // After a crash PostgreSQL has no statistics, and would plan for empty tables.
   await sql`analyze`;
   const looks: Record<string, Promise<{ id: string }[]>> = {
     'a message without its event': sql`

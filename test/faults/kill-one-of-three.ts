@@ -1,7 +1,7 @@
 /**
- * `kill -9` of one of three processes that deliver from one database, under load. What must hold: what it had claimed goes on
- * elsewhere once its lease has run out; nothing is lost; by the receiver's clock no delivery has two tries at the same
- * moment; and every delivery is recorded as delivered, by one try.
+ * `kill -9` of one of three processes that deliver from one database, under load. Other processes continue the claimed deliveries
+ * of the killed process when the leases expire; nothing is lost; by the receiver's clock no delivery has two tries at the same
+ * time; and every delivery is recorded as delivered, with one try.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from '../../src/db/client.ts';
@@ -12,7 +12,7 @@ import { preparePostgres } from './postgres.ts';
 import { prepareServer, type Server } from './server.ts';
 import { conclude, keepSending, prepareTrial } from './trial.ts';
 
-/** The lease, and what it takes to notice its end and to work off what waited, on a busy machine. */
+/** The lease, and the time to notice its end and to make the waiting deliveries, on a busy machine. */
 const withinMs = leaseSeconds * 1000 + 8000;
 
 export const killOneOfThree: Fault = {
@@ -23,7 +23,7 @@ export const killOneOfThree: Fault = {
 };
 
 async function run(lent: FaultRun): Promise<Outcome> {
-  const { random, tell } = lent;
+  const { random, log } = lent;
   const postgres = await preparePostgres(lent);
   await postgres.start();
   const databaseUrl = postgres.url;
@@ -33,7 +33,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
   for (let n = 0; n < 3; n += 1)
     three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'deliver' } }));
   await Promise.all(three.map((process) => process.start()));
-  // So slow that a kill finds some under way in each of them.
+  // Slow enough that every process has running tries at the moment of the kill.
   const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 500 });
   const { receiver, ledger } = trial;
   const late: string[] = [];
@@ -49,7 +49,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     await load.stop();
     await Promise.all([awaitDelivered(server), three[victim]?.start()]);
     const tookMs = Math.round(performance.now() - killedAt);
-    tell(
+    log(
       `round ${round}/${lent.rounds}: killed process ${victim + 1} with ${ledger.letters.length} letters sent and ` +
         `${underWay} tries under way in all; everything was delivered and recorded ${tookMs} ms later`,
     );
@@ -69,7 +69,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
   return { ...outcome, broken: [...outcome.broken, ...late, ...odd] };
 }
 
-/** Until nothing is pending, or it is far too late. */
+/** Waits until nothing is pending, or gives up after a long time. */
 async function awaitDelivered(server: Server): Promise<void> {
   const count = async (sql: Pool) =>
     (await sql`select from deliveries where status = 'pending' limit 1`).count;

@@ -1,7 +1,7 @@
 /**
- * `kill -9` of the service at random moments under SMTP load, at times of its PostgreSQL too, or once more while it comes up.
- * What must hold: every letter that got a 250 is stored once and reaches every listening webhook at least once; one that
- * got none is stored whole or not at all, and sent again it is still stored once.
+ * `kill -9` of the service at random moments under SMTP load, sometimes of its PostgreSQL too, or again during the start. Every
+ * message that got a 250 is stored once and reaches every subscribed webhook at least once. A message without a 250 is stored
+ * completely or not at all, and is stored once after it is sent again.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { waitFor } from '../harness.ts';
@@ -9,7 +9,7 @@ import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
 import { prepareServer, type Server } from './server.ts';
 import { conclude, prepareTrial } from './trial.ts';
 
-/** A kill comes after up to so many letters of its round, or this long. */
+/** A kill comes after at most so many messages of its round, or after this time. */
 const mostLetters = 400;
 const mostMs = 3000;
 
@@ -21,7 +21,7 @@ export const kill: Fault = {
 };
 
 async function run(lent: FaultRun): Promise<Outcome> {
-  const { random, tell } = lent;
+  const { random, log } = lent;
   const server = await prepareServer(lent);
   await server.start();
   const trial = await prepareTrial(lent, server);
@@ -38,7 +38,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     const upMs = Math.round(performance.now() - began);
     const { stored, ...found } = await server.look((sql) => ledger.compare(sql));
     const cut = post.unanswered;
-    tell(
+    log(
       `round ${round}/${lent.rounds}: ${post.acknowledged - before.acknowledged} acknowledged, ` +
         `${post.deferred - before.deferred} put off, ${cut.length} cut off ` +
         `(${cut.filter((letter) => stored.has(letter)).length} of them are stored); ` +
@@ -49,7 +49,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
   return conclude(trial);
 }
 
-/** Kills, and says whom. */
+/** Kills, and returns what was killed. */
 async function strike(server: Server, round: number, random: () => number): Promise<string> {
   if (round % 6 === 2) {
     const dead = server.kill();
@@ -71,7 +71,7 @@ async function strike(server: Server, round: number, random: () => number): Prom
   return 'the service, and again while it started';
 }
 
-/** Some letters into the round, and not at the very moment of an answer. */
+/** After some messages of the round, and not exactly at the moment of a reply. */
 async function awaitMoment(random: () => number, countTaken: () => number): Promise<void> {
   const letters = pick(random, 0, mostLetters);
   const restMs = pick(random, 0, 50);

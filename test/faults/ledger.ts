@@ -1,6 +1,6 @@
 /**
- * What was sent, what was acknowledged, what is stored and what was announced, kept outside the service and held against
- * each other, message by message, by the hash of its bytes.
+ * Records outside of the service what was sent, acknowledged and delivered, and compares it with what is stored: message by
+ * message, by the hash of its bytes.
  */
 import { createHash } from 'node:crypto';
 import type { Pool } from '../../src/db/client.ts';
@@ -11,23 +11,23 @@ import { findHalfStored } from './half-stored.ts';
 export interface Letter {
   number: number;
   to: readonly string[];
-  /** Written anew each time: thousands of them would fill the memory. */
+  /** Generated at each call: thousands of messages would fill the memory. */
   compose(): Buffer;
   sha256: string;
-  /** The round in which its first 250 came; null while none has. */
+  /** The round of the first 250; null before it. */
   acknowledgedIn: number | null;
-  /** How often it was sent, to its last byte or not. */
+  /** How often it was sent, completely or not. */
   sendings: number;
 }
 
 export interface Webhook {
   id: string;
   path: string;
-  /** Whose mail it hears of; null for everyone's. */
+  /** The identity of the webhook; null for all identities. */
   only: string | null;
 }
 
-/** What does not fit together, a sentence for each. */
+/** The violations, a sentence for each. */
 export interface Differences {
   lost: string[];
   conjured: string[];
@@ -36,9 +36,9 @@ export interface Differences {
 
 export class Ledger {
   readonly letters: Letter[] = [];
-  /** By webhook, recipient and bytes: the ids of the messages that were announced, and how many POSTs there were. */
+  /** By webhook, recipient and hash: the ids of the delivered messages, and the number of POSTs. */
   readonly posts = new Map<string, { ids: Set<string>; count: number }>();
-  /** Announcements whose bytes are not those that their hash says. */
+  /** POSTs whose raw bytes do not match their hash. */
   readonly garbled: string[] = [];
   readonly #random: () => number;
   readonly #addresses: readonly string[];
@@ -48,7 +48,7 @@ export class Ledger {
     this.#addresses = addresses;
   }
 
-  /** Most are small; some are large enough for a thread of the service's, a few for several rows. */
+  /** Most messages are small; some are large enough for a worker of the service, a few for several rows. */
   write(to = this.#chooseRecipients()): Letter {
     const number = this.letters.length + 1;
     const dice = this.#random();
@@ -60,7 +60,7 @@ export class Ledger {
     return this.enter(to, () => Buffer.from(head + line.repeat(lines)));
   }
 
-  /** A letter of the fault's own making. */
+  /** A message that the fault wrote itself. */
   enter(to: readonly string[], compose: () => Buffer): Letter {
     const sha256 = hash(compose());
     const number = this.letters.length + 1;
@@ -89,7 +89,7 @@ export class Ledger {
     this.posts.set(key, post);
   }
 
-  /** The letters that were acknowledged and of which some webhook has not been told yet. */
+  /** Acknowledged messages that some webhook has not received yet. */
   listUnannounced(webhooks: readonly Webhook[]): string[] {
     return this.#acknowledged().flatMap((letter) =>
       letter.to.flatMap((address) =>
@@ -101,7 +101,7 @@ export class Ledger {
     );
   }
 
-  /** Announced as an event of its own, which is another thing than the same POST twice; or never sent at all. */
+  /** Messages that were delivered as two events (not the same POST twice), or were never sent. */
   listConjuredPosts(): string[] {
     const known = new Set(this.letters.map(({ sha256 }) => sha256));
     const twice = [...this.posts]
@@ -115,12 +115,12 @@ export class Ledger {
     return this.#acknowledged().length;
   }
 
-  /** How many POSTs came more than once, which is allowed. */
+  /** The number of repeated POSTs, which are allowed. */
   countRepeatedPosts(): number {
     return [...this.posts.values()].reduce((sum, { count }) => sum + count - 1, 0);
   }
 
-  /** Holds the letters against the database. Says as well which letters are stored. */
+  /** Compares the messages with the database. Also returns which messages are stored. */
   async compare(sql: Pool): Promise<Differences & { stored: Set<Letter> }> {
     const rows = await sql<{ sha256: string; address: string; count: number }[]>`
       select encode(sha256, 'hex') as sha256, value as address, count(*)::int as count
@@ -152,7 +152,7 @@ export class Ledger {
   }
 }
 
-/** Tries of one delivery that were under way at the same moment, by the receiver's clock. */
+/** Tries of one delivery that overlapped, by the receiver's clock. */
 export function listOverlapping(requests: readonly ReceivedRequest[]): string[] {
   const byDelivery = Map.groupBy(requests, ({ url, headers }) => `${url} ${headers['webhook-id']}`);
   return [...byDelivery].flatMap(([delivery, tries]) => {

@@ -1,12 +1,12 @@
-/** Watches how much memory a service takes while something bad is done to it. */
+/** Watches the memory of a service during an attack. */
 import type { Server } from './server.ts';
 
 const sampleMs = 50;
 
 export interface MemoryWatch {
-  /** The most, beyond what it was at the start, in MB. */
+  /** The peak above the start, in MB. */
   growthMb(): number;
-  tell(): string;
+  describe(): string;
   stop(): void;
 }
 
@@ -18,7 +18,7 @@ export function watchMemory(server: Server): MemoryWatch {
   }, sampleMs);
   return {
     growthMb: () => most - atFirst,
-    tell: () => `resident memory ${atFirst} MB, at most ${most} MB, in the end ${server.memoryMb()} MB`,
+    describe: () => `resident memory ${atFirst} MB, peak ${most} MB, at the end ${server.memoryMb()} MB`,
     stop: () => clearInterval(timer),
   };
 }

@@ -1,7 +1,6 @@
 /**
- * Malformed and hostile MIME. What must hold: all of it is taken, stored byte for byte and announced; each message is soon
- * answered, and can be read by the API, parsed as far as it goes or flagged as cut; the service never crashes, and logs no
- * fault of its own.
+ * Malformed and hostile MIME. All messages are accepted quickly, stored byte for byte and delivered; the API returns each message,
+ * parsed as far as possible or flagged as truncated; the service never crashes and logs no error.
  */
 import { gzipSync } from 'node:zlib';
 import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
@@ -14,7 +13,7 @@ type Malice = (random: () => number) => string | Buffer;
 
 const mostAnswerMs = 20_000;
 const mostGrowthMb = 300;
-/** Of these more is cut than anyone would read, and it is to be said. */
+/** These messages must be flagged as truncated. */
 const flagged = [
   'deep nesting',
   '100,000 headers',
@@ -33,7 +32,7 @@ export const mime: Fault = {
 const crlf = '\r\n';
 const lines = (...all: string[]) => all.join(crlf);
 
-/** Each is what comes after From, To and Message-ID: more headers, an empty line, a body. */
+/** The part after From, To and Message-ID: more headers, an empty line, a body. */
 const malices: Record<string, Malice> = {
   'deep nesting': (random) => {
     const depth = pick(random, 200, 3000);
@@ -188,9 +187,9 @@ async function run(lent: FaultRun): Promise<Outcome> {
     const count = letters.length;
     await trial.post.send(round, () => letters.shift());
     const announcedMs = await awaitAnnouncements(trial, 60_000);
-    lent.tell(
+    lent.log(
       `round ${round}/${lent.rounds}: ${count} hostile messages, ${trial.post.acknowledged} acknowledged in all, the slowest ` +
-        `in ${Math.round(trial.post.slowestMs)} ms, announced ${Math.round(announcedMs)} ms later; ${memory.tell()}`,
+        `in ${Math.round(trial.post.slowestMs)} ms, announced ${Math.round(announcedMs)} ms later; ${memory.describe()}`,
     );
   }
   memory.stop();
@@ -205,7 +204,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
   return { ...outcome, broken: [...outcome.broken, ...broken] };
 }
 
-/** With what makes it one of ours: a Message-ID, so that the same sent twice is known for the same. */
+/** Adds a Message-ID, so that the service recognises a message that is sent twice. */
 function write({ ledger }: Trial, malice: string | Buffer): Letter {
   const to = addresses[ledger.letters.length % addresses.length] ?? '';
   const head = `Message-ID: <m${ledger.letters.length}@sender.example>${crlf}`;
@@ -216,7 +215,7 @@ function write({ ledger }: Trial, malice: string | Buffer): Letter {
   return ledger.enter([to], () => bytes);
 }
 
-/** Every message is answered by the API, whole, with what of it was cut. */
+/** The API returns every message, and says what was truncated. */
 async function readAll(server: Server, kinds: ReadonlyMap<string, string>): Promise<string[]> {
   const rows = await server.look(
     (sql) => sql<{ id: string; sha256: string }[]>`select id, encode(sha256, 'hex') as sha256 from messages`,

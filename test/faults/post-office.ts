@@ -1,4 +1,4 @@
-/** Sends letters over several connections at once, those first that are still without an answer, and keeps the answers. */
+/** Sends messages over several connections, first the messages without a reply, and records the replies. */
 import net from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { waitFor } from '../harness.ts';
@@ -8,16 +8,16 @@ import type { Letter } from './ledger.ts';
 const againMs = 50;
 
 export class PostOffice {
-  /** Sent, and neither taken nor refused. */
+  /** Sent, and neither accepted nor refused. */
   unanswered: Letter[] = [];
-  /** Refusals for good, of which there must be none. */
+  /** Permanent refusals; there must be none. */
   readonly refusals: string[] = [];
-  /** How often each status that puts off was answered. */
+  /** The number of replies for each temporary status. */
   readonly deferrals = new Map<number, number>();
-  /** Connections that ended before we ended them. */
+  /** Connections that the server closed first. */
   broken = 0;
   acknowledged = 0;
-  /** The longest that a letter waited for its answer. */
+  /** The longest wait for a reply to a message. */
   slowestMs = 0;
   readonly #ports: readonly number[];
   readonly #senders: number;
@@ -31,13 +31,13 @@ export class PostOffice {
     return [...this.deferrals.values()].reduce((sum, count) => sum + count, 0);
   }
 
-  /** Goes on until the connections break, or `write` has no more. */
+  /** Sends until the connections break, or `write` returns no more messages. */
   async send(round: number, write: () => Letter | undefined): Promise<void> {
     const next = () => this.unanswered.shift() ?? write();
     await Promise.all(Array.from({ length: this.#senders }, (_, n) => this.#sendInTurn(n, round, next)));
   }
 
-  /** What is without an answer until it has one, then these. */
+  /** Sends the messages without a reply until all have one, then these. */
   async sendRest(round: number, again: (Letter | undefined)[]): Promise<void> {
     await waitFor('every letter to be answered', async () => {
       await this.send(round, () => again.pop());
@@ -50,7 +50,7 @@ export class PostOffice {
     while ((await this.#sendOver(port, round, next)) === 'farewell');
   }
 
-  /** Over one connection, until it breaks, the server has enough of it, or there is nothing more to send. */
+  /** Sends over one connection until it breaks, the server closes it, or there are no more messages. */
   async #sendOver(port: number, round: number, next: () => Letter | undefined) {
     const client = new SmtpClient(net.connect({ host: '127.0.0.1', port, noDelay: true }));
     let letter: Letter | undefined;
@@ -67,7 +67,7 @@ export class PostOffice {
       }
       return 'done';
     } catch {
-      // The connection broke, and whatever was under way has no answer.
+      // The connection broke; the message that was being sent has no reply.
       this.broken += 1;
       if (letter) this.unanswered.push(letter);
       return 'broken';
@@ -90,14 +90,14 @@ export class PostOffice {
   }
 }
 
-/** The reply to the letter, or to what came before it and was not taken. */
+/** The reply to the message, or to the command before it that was refused. */
 export async function sendLetter(client: SmtpClient, { to, compose }: Letter): Promise<SmtpReply> {
   const recipients = to.map((address) => `RCPT TO:<${address}>\r\n`).join('');
   void client.send(`MAIL FROM:<load@sender.example>\r\n${recipients}`);
   const replies = await client.replies(1 + to.length);
   const refusal = replies.find(({ status }) => status !== 250);
   if (!refusal) return client.data(toWire(compose()));
-  // Those that were taken are forgotten.
+  // Accepted messages are removed.
   const reset = await client.command('RSET');
   return reset.status === 250 ? refusal : reset;
 }

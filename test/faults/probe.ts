@@ -1,17 +1,17 @@
 /**
- * Calls the API over and over while the database is in trouble, reading and writing, and remembers what was answered: every
- * answer is the wanted one or 503, none takes long, and what was acknowledged is there in the end.
+ * Calls the API again and again while the database is in trouble, with reads and writes. Every response is the expected one or
+ * 503, none takes long, and everything acknowledged exists at the end.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { waitFor } from '../harness.ts';
 import type { Server } from './server.ts';
 
 const pauseMs = 100;
-/** No caller waits longer, whatever becomes of the database. */
+/** The longest wait of a caller, whatever happens to the database. */
 const mostMs = 15_000;
 
 export class Probe {
-  /** Times that 503 was answered. */
+  /** The number of 503 responses. */
   unavailable = 0;
   slowestMs = 0;
   readonly #server: Server;
@@ -34,7 +34,7 @@ export class Probe {
     await this.#working;
   }
 
-  /** Waits until the service says that it is ready, and how long that took. */
+  /** Waits until the service is ready, and returns how long that took. */
   async recovered(withinMs: number): Promise<number> {
     const began = performance.now();
     await waitFor(
@@ -45,7 +45,7 @@ export class Probe {
     return Math.round(performance.now() - began);
   }
 
-  /** What was answered amiss, and what was made and is not there. */
+  /** Wrong responses, and created things that do not exist. */
   async conclude(): Promise<string[]> {
     const late =
       this.slowestMs > mostMs ? [`an answer of the API took ${Math.round(this.slowestMs)} ms`] : [];

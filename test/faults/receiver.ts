@@ -1,7 +1,7 @@
 /**
- * Receivers that hang, drip, flood, break off, have a bad certificate or send us elsewhere. What must hold: one failed try
- * each, with its reason in the delivery log; nobody is called whom a redirect names; the memory of the service stays flat;
- * and good receivers are told meanwhile, at once.
+ * Receivers that hang, send slowly, send endlessly, close the connection, have a bad certificate or redirect. Each causes one
+ * failed try with the right error; no redirect is followed; the memory of the service does not grow; and good receivers get
+ * their events at once.
  */
 import { waitFor } from '../harness.ts';
 import {
@@ -33,7 +33,7 @@ interface Bad {
 
 const gigabyte = 2 ** 30;
 const lettersPerRound = 4;
-/** A try may take 15 s; a try more than that of patience. */
+/** A try may take 15 s; wait for the time of two tries. */
 const tryMs = 30_000;
 const goodWithinMs = 5000;
 const mostGrowthMb = 100;
@@ -46,7 +46,7 @@ export const receiver: Fault = {
 };
 
 async function run(lent: FaultRun): Promise<Outcome> {
-  // One failed try is what is looked for, so the next is far off.
+  // The test expects one failed try, so the next try is much later.
   const server = await prepareServer(lent, { settings: { POSTHORN_RETRY_SCHEDULE: '86400' } });
   await server.start();
   const trial = await prepareTrial(lent, server, { senders: 1 });
@@ -65,9 +65,9 @@ async function run(lent: FaultRun): Promise<Outcome> {
     if (goodMs > goodWithinMs) broken.push(`round ${round}: good receivers waited ${Math.round(goodMs)} ms`);
     for (const { id, expected } of webhooks) broken.push(...(await readLog(server, id, expected)));
     await Promise.all(webhooks.map(({ id }) => server.call('DELETE', `/webhooks/${id}`)));
-    lent.tell(
+    lent.log(
       `round ${round}/${lent.rounds}: ${webhooks.length} bad receivers got ${lettersPerRound} letters each; ` +
-        `good ones had them after ${Math.round(goodMs)} ms; ${memory.tell()}`,
+        `good ones had them after ${Math.round(goodMs)} ms; ${memory.describe()}`,
     );
   }
   memory.stop();
@@ -96,7 +96,7 @@ async function openBadReceivers(lent: FaultRun, inside: Receiver): Promise<Bad[]
     misbehave('drips', drip(), 'body_timeout', 200),
     misbehave('drips its head', dripHead(), 'response_timeout', null),
     misbehave('answers 500 and 1 GB', flood(gigabyte, undefined, 500), 'http_error', 500),
-    // What it says is yes, and 16 KiB of it are kept.
+    // The response is a 200, of which 16 KiB are stored.
     misbehave('answers 200 and 1 GB', flood(gigabyte), null, 200),
     misbehave('has a head without end', floodHead(), 'invalid_response', null),
     misbehave('closes mid-answer', raw(cutShort, 'close'), 'connection_lost', 200),
@@ -117,7 +117,7 @@ async function openBadReceivers(lent: FaultRun, inside: Receiver): Promise<Bad[]
   return bad;
 }
 
-/** New ones for each round: a breaker would spare those that have failed before. */
+/** New webhooks for each round: the breaker pauses webhooks that failed before. */
 async function subscribe(server: Server, bad: readonly Bad[]): Promise<{ id: string; expected: Bad }[]> {
   const { userId: ownerId } = (await (await server.call('GET', '/me')).json()) as { userId: string };
   const subscribed = [];
@@ -140,7 +140,7 @@ async function send({ ledger, post }: Trial, round: number): Promise<void> {
   });
 }
 
-/** What does not fit in the delivery log of a webhook that is to have failed once for each letter. */
+/** The violations in the delivery log of a webhook that must have failed once for each message. */
 async function readLog(server: Server, webhookId: string, expected: Bad): Promise<string[]> {
   const { name, error, status } = expected;
   const list = async () =>

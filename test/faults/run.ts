@@ -1,7 +1,7 @@
 /**
- * `npm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]`: breaks a real service on purpose and holds what is left
- * against what was promised. A file for each fault. Exit codes: 0 everything held, 1 something did not and the evidence is
- * printed, 2 not understood.
+ * `npm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]`: breaks a real service on purpose and checks that its
+ * guarantees hold. One file for each fault. Exit codes: 0 everything held, 1 a violation (printed with its evidence), 2 wrong
+ * arguments.
  */
 import { randomInt } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -53,31 +53,31 @@ for (const name of names) {
   table.push([name, ...row]);
 }
 process.stderr.write(`\nseed ${seed}\n${formatTable(table)}\n`);
-// A run that was given up may still wait for something.
+// A fault that reached its time limit may still wait for something.
 process.exit();
 
-/** Not to be run here: a failure for whoever asked for it by name, and told in any case. */
+/** The fault cannot run on this machine: always printed, and a failure when the fault was named. */
 function refuse(name: string, lacking: string): string[] {
   process.stderr.write(`${name}: not run: ${lacking}\n`);
   if (areNamed) process.exitCode = 1;
   return ['0', '-', '-', '-', '0', `not run: ${lacking}`];
 }
 
-/** Its row of the table. */
+/** Returns the fault's row of the table. */
 async function survive(name: string, fault: Fault): Promise<string[]> {
   const began = performance.now();
   const undoing: Parameters<FaultRun['defer']>[0][] = [];
-  const tell = (line: string) => process.stderr.write(`${name}: ${line}\n`);
+  const log = (line: string) => process.stderr.write(`${name}: ${line}\n`);
   const count = rounds ?? fault.rounds[short ? 'short' : 'usual'];
   const again = `npm run test:faults -- ${name} --rounds ${count} --seed ${seed}${short ? ' --short' : ''}`;
-  tell(`${count} rounds, seed ${seed} (again with: ${again})`);
+  log(`${count} rounds, seed ${seed} (again with: ${again})`);
   let outcome: Outcome;
   try {
     const work = fault.run({
       rounds: count,
       short,
       random: makeRandom(seed),
-      tell,
+      log,
       defer: (undo) => undoing.push(undo),
     });
     outcome = await Promise.race([work, interrupted.promise, giveUpAfter(fault.boundMs(count, short))]);
@@ -89,15 +89,15 @@ async function survive(name: string, fault: Fault): Promise<string[]> {
   const violations = [...lost, ...conjured, ...broken];
   const held = violations.length === 0;
   const hasEvidence = !held && !violations.includes(interruption.message);
-  for (const violation of violations.slice(0, shownViolations)) tell(`✗ ${violation}`);
-  if (violations.length > shownViolations) tell(`✗ and ${violations.length - shownViolations} more`);
+  for (const violation of violations.slice(0, shownViolations)) log(`✗ ${violation}`);
+  if (violations.length > shownViolations) log(`✗ and ${violations.length - shownViolations} more`);
   for (const undo of undoing.reverse()) {
     await Promise.race([undo(!hasEvidence), giveUpAfter(30_000)]).catch((error) =>
-      tell(`could not clean up: ${error.message}`),
+      log(`could not clean up: ${error.message}`),
     );
   }
   const seconds = Math.round((performance.now() - began) / 1000);
-  tell(`${held ? '✓ held' : `✗ did not hold, seed ${seed}`} (${seconds} s)`);
+  log(`${held ? '✓ held' : `✗ did not hold, seed ${seed}`} (${seconds} s)`);
   if (!held) process.exitCode = 1;
   return [...[count, acknowledged, lost.length, conjured.length, seconds].map(String), held ? 'yes' : 'NO'];
 }

@@ -1,6 +1,6 @@
 /**
- * The service as people run it, `posthorn serve`, in a process that can be killed and started again on the same ports; with
- * its embedded PostgreSQL unless another is named; and its database, looked into from outside.
+ * `posthorn serve` in a process that can be killed and started again on the same ports, with its embedded PostgreSQL or another
+ * one, and a connection to its database.
  */
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -15,7 +15,7 @@ import type { FaultRun } from './fault.ts';
 export interface Server {
   url: string;
   smtpPort: number;
-  /** Shown by the first start on a database; another process on the same one is told it. */
+  /** Printed by the first start on a database; other processes on the same database get it as an option. */
   apiKey: string;
   /** Starts it and waits until it is ready. */
   start(): Promise<void>;
@@ -23,27 +23,27 @@ export interface Server {
   launch(): void;
   /** SIGTERM, and waits until it has ended. */
   stop(): Promise<void>;
-  /** SIGKILL, to the service alone: its database goes on. */
+  /** SIGKILL to the service only: its database keeps running. */
   kill(): Promise<void>;
-  /** SIGKILL, to the postmaster of the embedded PostgreSQL. */
+  /** SIGKILL to the main process of the embedded PostgreSQL. */
   killDatabase(): void;
   /** Calls the API as the first user. */
   call(method: string, at: string, body?: unknown, headers?: Record<string, string>): Promise<Response>;
   look<T>(work: (sql: Pool) => Promise<T>): Promise<T>;
   /** Resident memory of the process, in MB. */
   memoryMb(): number;
-  /** What it logged as faults of its own. */
+  /** The errors in its log. */
   errors(): string[];
   isRunning(): boolean;
 }
 
 interface ServerOptions {
   settings?: Record<string, string>;
-  /** Another PostgreSQL than the embedded one. */
+  /** Used instead of the embedded PostgreSQL. */
   databaseUrl?: string;
-  /** Of the machine's own making when left out. */
+  /** Created when left out. */
   dataDir?: string;
-  /** Asked at each start. */
+  /** Called at each start. */
   nodeArguments?: () => string[];
 }
 
@@ -62,18 +62,18 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
     program?.child.kill('SIGKILL');
     killPostmaster(folder.path);
     if (clean) folder.remove();
-    else lent.tell(`what is left of it: ${folder.path}\nits last lines: ${program?.output().slice(-4000)}`);
+    else lent.log(`what is left of it: ${folder.path}\nits last lines: ${program?.output().slice(-4000)}`);
   });
 
   function launch(): void {
-    // A run that was given up goes on until it notices.
+    // A fault that reached its time limit may still be running.
     if (isOver) throw new Error('The fault is over.');
     program = run(process.execPath, [...nodeFlags, ...nodeArguments(), 'src/cli/posthorn.ts', 'serve'], {
       PORT: String(port),
       POSTHORN_SMTP_PORT: String(smtpPort),
       POSTHORN_DATA_DIR: folder.path,
       POSTHORN_RATE_LIMIT: '0',
-      // Nobody answers there, at once: no message waits for DNS.
+      // No DNS server listens there, so queries fail at once and no message waits for DNS.
       POSTHORN_DNS_SERVERS: '127.0.0.1:9',
       ...(databaseUrl ? { DATABASE_URL: databaseUrl, POSTHORN_SECRET_KEY: sharedKey } : {}),
       ...settings,
@@ -131,10 +131,10 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
   return server;
 }
 
-/** Of services that share a database. */
+/** The same for services that share a database. */
 const sharedKey = Buffer.alloc(32, 'faults').toString('base64');
 
-/** Of the embedded PostgreSQL that runs on a data folder. */
+/** The pid of the embedded PostgreSQL of a data folder. */
 export function embeddedUrl(dataDir: string): string {
   const read = (name: string) => readFileSync(path.join(dataDir, 'postgres', name), 'utf8');
   const port = read('postmaster.pid').split('\n')[3];
@@ -151,6 +151,6 @@ function killPostmaster(dataDir: string): void {
   try {
     if (pid) process.kill(pid, 'SIGKILL');
   } catch {
-    // It has ended, and its pid file is what is left of it.
+    // The process has ended and left its pid file.
   }
 }

@@ -1,4 +1,4 @@
-/** Loaded into a service before anything else (`--import`): its clock is off by so many milliseconds, PostgreSQL's is not. */
+/** Loaded first into a service (`--import`): moves its clock by so many milliseconds, but not PostgreSQL's clock. */
 const shiftMs = Number(new URL(import.meta.url).searchParams.get('ms'));
 const trueNow = Date.now;
 const now = () => trueNow() + shiftMs;

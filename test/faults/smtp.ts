@@ -1,7 +1,7 @@
 /**
- * SMTP clients that stall, flood with connections, send lines of 1 GB, pipeline garbage, or hide a second message behind a line
- * end that is none. What must hold: memory and time are bounded, each of them is told and cut, no second message is conjured;
- * and an honest client beside them is served all the while.
+ * SMTP clients that stall, open too many connections, send lines of 1 GB, pipeline garbage, or try to smuggle a second message
+ * behind a false line end. Memory and time are bounded, each client gets a reply and is disconnected, no second message
+ * appears, and a correct client is served all the time.
  */
 import { once } from 'node:events';
 import net from 'node:net';
@@ -15,16 +15,16 @@ import { prepareServer } from './server.ts';
 import { addresses, conclude, keepSending, prepareTrial, type Trial } from './trial.ts';
 
 const gigabyte = 2 ** 30;
-/** The bad ones come from an address of their own, since the bound for each address is what they run into. */
+/** The bad clients have their own address, because the limit for each address is what stops them. */
 const badHost = '127.0.0.2';
 const timeoutSeconds = 2;
 const messageTimeoutSeconds = 4;
 const perAddress = 50;
-/** 128 MiB of mail may be under way, by the usual setting. */
+/** By default 128 MiB of mail may be in memory. */
 const mostGrowthMb = 250;
-/** Its memory is compared from there on: the first letters alone take as much as an attack. */
+/** The memory is compared after so many messages: the first messages need as much as an attack. */
 const warmLetters = 300;
-/** An honest letter is answered within this, whatever goes on beside it. */
+/** The longest wait for the reply to a correct message during an attack. */
 const honestMs = 5000;
 const patienceMs = 10_000;
 
@@ -76,9 +76,9 @@ async function run(lent: FaultRun): Promise<Outcome> {
       await load.stop();
       broken.push(...found.map((fault) => `${name}: ${fault}`));
       if (post.acknowledged === taken) broken.push(`${name}: no honest letter was taken meanwhile`);
-      lent.tell(
+      lent.log(
         `round ${round}/${lent.rounds}: ${name}, over in ${tookMs} ms; ${post.acknowledged - taken} honest letters meanwhile, ` +
-          `the slowest so far in ${Math.round(post.slowestMs)} ms; ${memory.tell()}`,
+          `the slowest so far in ${Math.round(post.slowestMs)} ms; ${memory.describe()}`,
       );
     }
   }
@@ -108,7 +108,7 @@ async function open({ server }: Trial): Promise<SmtpClient> {
 const envelope = ['EHLO bad.example', 'MAIL FROM:<bad@sender.example>', `RCPT TO:<${addresses[0]}>`];
 const toData = [...envelope, 'DATA'];
 
-/** Opens a connection and gets as far as these commands lead. */
+/** Opens a connection and sends these commands. */
 async function say(trial: Trial, commands: readonly string[]): Promise<SmtpClient> {
   const client = await open(trial);
   await client.reply();
@@ -116,7 +116,7 @@ async function say(trial: Trial, commands: readonly string[]): Promise<SmtpClien
   return client;
 }
 
-/** Waits until the server has ended it; a sentence when it does not. */
+/** Waits until the server closes the connection; returns a sentence when it does not. */
 async function awaitCut(what: string, client: SmtpClient, withinMs: number): Promise<string[]> {
   const cut = await Promise.race([
     client.ended().then(
@@ -129,7 +129,7 @@ async function awaitCut(what: string, client: SmtpClient, withinMs: number): Pro
   return cut ? [] : [`${what} was not cut within ${withinMs} ms`];
 }
 
-/** Wherever a dialogue stops, it is ended; and so is one that goes on, by a byte now and then. */
+/** The server closes a session that stalls at any point, also when a byte comes now and then. */
 async function stall(trial: Trial): Promise<string[]> {
   const stops = [[], envelope.slice(0, 1), envelope.slice(0, 2), envelope, toData];
   const silent = stops.map(async (commands) => {
@@ -158,7 +158,7 @@ async function floodConnections(trial: Trial): Promise<string[]> {
   return welcome <= perAddress ? [] : [`${welcome} of ${clients.length} connections were welcome`];
 }
 
-/** Sends up to 1 GB of this, without a line end; it is to be cut long before. */
+/** Sends up to 1 GB without a line end; the server must disconnect long before. */
 async function pour(trial: Trial, commands: readonly string[], piece: Buffer): Promise<string[]> {
   const client = await say(trial, commands);
   const { socket } = client;
@@ -199,7 +199,7 @@ async function sendGarbage(trial: Trial): Promise<string[]> {
   return found.flat();
 }
 
-/** Its answers are not read, so it is not to be read either. */
+/** A client that does not read replies: the server must stop reading from it. */
 async function neverRead(trial: Trial): Promise<string[]> {
   const client = await open(trial);
   client.socket.pause();
@@ -211,7 +211,7 @@ async function neverRead(trial: Trial): Promise<string[]> {
   return [];
 }
 
-/** What looks like an end of the message to some servers, and is none (RFC 5321 §4.1.1.4). */
+/** Sequences that some servers take for the end of a message, but are not (RFC 5321 §4.1.1.4). */
 const falseEnds = [
   '\n.\n',
   '\r.\r',
@@ -224,7 +224,7 @@ const falseEnds = [
   '\r\n\0.\r\n',
 ];
 
-/** The whole is one message, with the hidden dialogue as a part of its body. */
+/** One message, with a hidden SMTP session in its body. */
 async function smuggle(trial: Trial): Promise<string[]> {
   const { ledger, lent } = trial;
   const found: string[] = [];

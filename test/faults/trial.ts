@@ -1,6 +1,6 @@
 /**
- * What most faults share: a service with two identities and two webhooks, letters on their way to it, and at the end the
- * ledger held against what the service stored, announced and shows.
+ * Used by most faults: a service with two identities and two webhooks, messages that are sent to it, and at the end the comparison
+ * of the ledger with what the service has stored, delivered and shows.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Receiver, startReceiver } from '../receiver.ts';
@@ -12,7 +12,7 @@ import type { Server } from './server.ts';
 export const addresses = ['ada@faults.example', 'bea@faults.example'];
 /** Deliveries of a killed process wait for their lease of 20 s. */
 const announceMs = 60_000;
-/** Of those that were acknowledged, so many are sent again at the end, as by clients that missed the answer. */
+/** So many acknowledged messages are sent again at the end, as by clients that missed the reply. */
 const repeats = 30;
 const readBack = 100;
 
@@ -25,7 +25,7 @@ export interface Trial {
   webhooks: Webhook[];
 }
 
-/** On a service that runs. `answerMs` is how long the receiver takes: long enough that a fault finds some under way. */
+/** On a running service. `answerMs` is the receiver's response time: long enough that a fault meets running tries. */
 export async function prepareTrial(
   lent: FaultRun,
   server: Server,
@@ -35,7 +35,7 @@ export async function prepareTrial(
   const receiver = await startReceiver();
   lent.defer(() => receiver.close());
   const webhooks = await connectAndSubscribe(server, receiver.url());
-  // By a row of its own, so that the moments of a fault follow from the seed whatever is sent between them.
+  // Separate random numbers, so that the moments of a fault depend only on the seed.
   const ledger = new Ledger(makeRandom(pick(lent.random, 1, 2 ** 31)), addresses);
   receiver.behave((request, response) => {
     ledger.note(request);
@@ -46,7 +46,7 @@ export async function prepareTrial(
   return { lent, server, receiver, ledger, post, webhooks };
 }
 
-/** Letters without pause until `stop` is called; then those that have no answer yet get one. */
+/** Sends messages without pause until `stop`, then repeats the messages without a reply. */
 export function keepSending(
   { ledger, post }: Pick<Trial, 'ledger' | 'post'>,
   round: number,
@@ -61,7 +61,7 @@ export function keepSending(
   };
 }
 
-/** Everything that was sent is answered and announced, then held against the ledger. */
+/** Waits until everything is acknowledged and delivered, then compares it with the ledger. */
 export async function conclude(trial: Trial): Promise<Outcome> {
   const { lent, server, receiver, ledger, post, webhooks } = trial;
   const { letters } = ledger;
@@ -70,7 +70,7 @@ export async function conclude(trial: Trial): Promise<Outcome> {
   await post.sendRest(lent.rounds + 1, again);
   await awaitAnnouncements(trial, announceMs);
   const { lost, conjured, broken } = await server.look((sql) => ledger.compare(sql));
-  lent.tell(
+  lent.log(
     `${letters.length} letters got ${post.acknowledged} times 250; ` +
       `${letters.filter(({ sendings }) => sendings > 1).length} were sent more than once, ${rest} of them at the end; ` +
       `${receiver.requests.length} POSTs came, ${ledger.countRepeatedPosts()} of them once more`,
@@ -89,7 +89,7 @@ export async function conclude(trial: Trial): Promise<Outcome> {
   };
 }
 
-/** Until every webhook knows of every letter, or the time is up. Returns how long it took. */
+/** Waits until every webhook has every message, or the time is up. Returns the time. */
 export async function awaitAnnouncements({ ledger, webhooks }: Trial, withinMs: number): Promise<number> {
   const began = performance.now();
   while (ledger.listUnannounced(webhooks).length > 0 && performance.now() < began + withinMs)
@@ -119,7 +119,7 @@ export async function make(server: Server, at: string, body: unknown): Promise<{
   return (await response.json()) as { id: string };
 }
 
-/** The list is whole and without repeats, and the bytes of some come back as they were sent. */
+/** The list is complete and without duplicates, and the raw bytes of some messages are as they were sent. */
 export async function readBackByApi(
   server: Server,
   letters: readonly Letter[],

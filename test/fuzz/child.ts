@@ -1,6 +1,6 @@
 /**
- * One target in a process of its own, so that whatever breaks or blocks it is seen from outside: `child.ts <target> <seed>
- * <seconds> [case]`, started by run.ts. Says each case before it begins it.
+ * Runs one target in its own process, so that a crash or a hang is noticed: `child.ts <target> <seed> <seconds> [case]`, started
+ * by run.ts. Reports each case before it starts the case.
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
@@ -13,7 +13,7 @@ const [name = '', seedText = '', secondsText = '', onlyText] = process.argv.slic
 const seed = Number(seedText);
 const target = targets[name];
 if (!target) throw new Error(`There is no target ${name}.`);
-// Whoever waits for it is gone.
+// The parent process has ended.
 const giveUp = () => process.exit(1);
 process.on('disconnect', giveUp);
 
@@ -53,7 +53,7 @@ async function runCase(fuzzed: Fuzzed, number: number): Promise<void> {
   }
 }
 
-/** Longer than anything that a case waits for by its own rules. */
+/** Longer than the time limits of any case. */
 async function giveUpLate(): Promise<never> {
   await delay(180_000, undefined, { ref: false });
   throw new Error('The case was not over after 180 s');

@@ -1,4 +1,4 @@
-/** What every answer must be: documented, a catalogued problem where it is none, and never about what is another's. */
+/** Checks every response: it is documented or a known problem, and has no data of another user. */
 import assert from 'node:assert/strict';
 import { Ajv, type ValidateFunction } from 'ajv';
 import { problems } from '../../src/problems.ts';

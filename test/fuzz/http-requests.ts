@@ -1,4 +1,4 @@
-/** Requests over the routes of the OpenAPI document: bodies made from their schemas, and everything about them bent at random. */
+/** Requests to the routes of the OpenAPI document, with bodies from their schemas, changed at random. */
 
 import {
   dictionary,

@@ -1,4 +1,4 @@
-/** HTTP/1.1 by hand: a connection that sends exactly the bytes it is given, and reads answers strictly (RFC 9112). */
+/** A connection that sends exactly the given bytes and reads HTTP/1.1 responses strictly (RFC 9112). */
 import net, { type Socket } from 'node:net';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 

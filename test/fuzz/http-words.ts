@@ -1,4 +1,4 @@
-/** What requests are made of: names, values and places, most of them odd. Lists to add to. */
+/** Parts of requests: names, values and paths, most of them unusual. Add to these lists. */
 
 // biome-ignore format: a list to add to
 export const oddTexts = [

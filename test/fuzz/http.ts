@@ -1,7 +1,7 @@
 /**
- * Requests of any bytes to the API of the whole service. A case is a world of two users with one of everything each, and a
- * few dozen requests of the one about both: whatever is asked is answered as documented or with a catalogued problem, never
- * with a 5xx, and never with something of the other's.
+ * Random requests to the API of the whole service. A case has two users with one of everything each; the first user sends a few
+ * dozen requests about both. Every response is as documented or a known problem, never a 5xx, and never has data of the other
+ * user.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -24,9 +24,9 @@ import type { Case, Fuzzed, Target } from './target.ts';
 
 const exchanges = 30;
 const maxBodyBytes = 64 * 1024;
-/** For an answer, on a busy machine. */
+/** The longest wait for a response, on a busy machine. */
 const patienceMs = 120_000;
-/** For one to a request that may never be whole. */
+/** The longest wait for a response to a request that may be incomplete. */
 const brokenPatienceMs = 1000;
 
 export const http: Target = {
@@ -69,10 +69,10 @@ function listOperations(paths: Record<string, Record<string, Documented>>): Oper
 
 interface World {
   stage: Stage;
-  /** What nobody but the other may be told. */
+  /** Data that only the other user may see. */
   theirs: string[];
   other: TestUser;
-  /** What the other has and must keep. */
+  /** What the other user has and must keep. */
   otherPaths: string[];
 }
 
@@ -88,7 +88,7 @@ async function makeWorld(service: FuzzedService, random: Random, operations: Ope
   };
 }
 
-/** A user with one of everything, two of what is listed. What is theirs alone has a word in it that nobody else knows. */
+/** A user with one of everything, and two of what is listed. The user's own data contains a secret word. */
 async function populate(service: FuzzedService, withDomain: boolean) {
   const user = await service.makeUser();
   const word = `w${randomBytes(8).toString('hex')}`;
@@ -173,7 +173,7 @@ class Attack {
     return this.#connection;
   }
 
-  /** A few requests at once, each with its answer, in order. */
+  /** Sends a few requests at once; the responses come in order. */
   async #exchange(): Promise<void> {
     const { random } = this.#one;
     const connection = this.#connect();
@@ -202,7 +202,7 @@ class Attack {
     if (isCut) this.#drop();
   }
 
-  /** On a connection of its own: nobody knows how many requests these bytes are. */
+  /** On a separate connection, because these bytes may be any number of requests. */
   async #exchangeBroken(): Promise<void> {
     const { random } = this.#one;
     const connection = new WireConnection(Number(new URL(this.#service.url).port));
@@ -228,7 +228,7 @@ class Attack {
       body: answer.body.toString().slice(0, 2000),
     });
     this.#seen.add(describe(answer, request));
-    // In chunks a word may be cut in two.
+    // A chunked response may cut the word in two.
     const sent = `${wire.toString('latin1')}${request?.body?.toString('latin1') ?? ''}`;
     // The operator sees all users.
     const isOperators = sent.includes(this.#world.stage.adminToken);
@@ -251,7 +251,7 @@ function cut(random: Random, wire: Buffer): Buffer[] {
   return [wire.subarray(0, at), wire.subarray(at)];
 }
 
-/** A kind of request and a kind of answer. */
+/** The kind of the request and of the response. */
 function describe({ status, body }: WireAnswer, request: Request | null): string {
   const code = /"code":"(\w+)"/.exec(body.toString('latin1', 0, 2000))?.[1] ?? '';
   const [path = ''] = request?.target.replaceAll(/[\w-]{36}/g, '{id}').split('?', 1) ?? ['broken'];

@@ -1,4 +1,4 @@
-/** What holds for every text that is read as the value of an identity. */
+/** Properties of every text that is read as the value of an identity. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { type AddressOrDomain, readAddressOrDomain } from '../../src/net/address-or-domain.ts';

@@ -1,6 +1,6 @@
 /**
- * Messages made from the grammar of mail: headers, addresses, encoded words, parameters, signatures and trees of parts, each
- * mostly well-formed and now and then not. As a string of bytes (latin1), since no one charset holds them.
+ * Generates messages from the grammar of mail: headers, addresses, encoded words, parameters, signatures and trees of parts, mostly
+ * well-formed. A message is a string of bytes (latin1), because it may mix charsets.
  */
 import { charsets, domains, encodings, multiparts, tokens, types, words } from './mime-words.ts';
 import type { Random } from './random.ts';

@@ -1,4 +1,4 @@
-/** What messages are made of: names, charsets, types, and what parsers stumble over. Lists to add to. */
+/** Parts of messages: names, charsets, types, and text that breaks parsers. Add to these lists. */
 
 // biome-ignore format: a list to add to
 export const domains = ['a.example', 'b.a.example', 'c.example', 'xn--bcher-kva.example'] as const;

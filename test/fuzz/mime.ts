@@ -1,7 +1,7 @@
 /**
- * Mail of any bytes, made from its grammar or from damaged fixtures: it is parsed and authenticated in bounded time and never
- * throws, what comes out is what the interface promises, and nobody passes DMARC for a domain that did not sign. Now and then
- * a message goes through the whole service and comes back byte for byte.
+ * Random mail, from the grammar of mail or from damaged fixtures. Parsing and authentication end in bounded time and never throw,
+ * the result matches the interface, and DMARC passes only for a domain that signed. Some messages go through the whole service,
+ * which returns them byte for byte.
  */
 import assert from 'node:assert/strict';
 import { generateKeyPairSync, randomUUID } from 'node:crypto';

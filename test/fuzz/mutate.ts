@@ -1,4 +1,4 @@
-/** Bytes damaged at random: bits flipped, pieces taken out, doubled, moved, spliced in from elsewhere, and tokens put in. */
+/** Damages bytes at random: flips bits, removes, doubles and moves pieces, inserts tokens and pieces of other inputs. */
 import type { Random } from './random.ts';
 
 /** Changes `bytes` a few times, with tokens of the `dictionary` and pieces of `others`. No longer than `most`. */

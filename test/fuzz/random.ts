@@ -1,4 +1,4 @@
-/** Choices that are the same for the same seed. */
+/** Random choices that are the same for the same seed. */
 import { makeRandom } from '../faults/fault.ts';
 
 export class Random {

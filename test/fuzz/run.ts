@@ -1,7 +1,7 @@
 /**
- * `npm run test:fuzz -- [target …] [--minutes N | --seconds N] [--seed S] [--case N]`: random input for a real service, held
- * against what must hold for any input. A file for each target. Exit codes: 0 nothing was found, 1 something was (each case is
- * kept in test/fuzz/found/ with the command that repeats it), 2 not understood.
+ * `npm run test:fuzz -- [target …] [--minutes N | --seconds N] [--seed S] [--case N]`: sends random input to a real service and
+ * checks what must be true for any input. One file for each target. Exit codes: 0 no failure, 1 a failure (saved in
+ * test/fuzz/found/ with the command that repeats it), 2 wrong arguments.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomInt } from 'node:crypto';
@@ -54,13 +54,13 @@ function start(name: string, dataDir: string): ChildProcess {
   return child;
 }
 
-/** Where the child was killed, its PostgreSQL goes on. */
+/** When the child was killed, its PostgreSQL still runs. */
 function killPostmaster(dataDir: string): void {
   const pid = postgresPid(dataDir);
   try {
     if (pid) process.kill(pid, 'SIGKILL');
   } catch {
-    // It has ended, and its pid file is what is left of it.
+    // The process has ended and left its pid file.
   }
 }
 

@@ -1,6 +1,5 @@
 /**
- * The whole service within the process that fuzzes it: what it throws where nobody catches ends this process, and what it logs
- * as an error is a find.
+ * The whole service inside the fuzzing process: an uncaught exception ends this process, and an error in the log is a failure.
  */
 import { randomBytes } from 'node:crypto';
 import { Writable } from 'node:stream';
@@ -17,7 +16,7 @@ export interface FuzzedService {
   dns: DnsServer;
   makeUser(): Promise<TestUser>;
   call(method: string, path: string, options: CallOptions): Promise<Answer>;
-  /** Throws what was logged as an error since the last time it was asked. */
+  /** Throws when an error was logged since the last call. */
   assertNoErrors(): void;
   stop(): Promise<void>;
 }

@@ -1,4 +1,4 @@
-/** A client that sends exactly the bytes it is told to and reads replies strictly: RFC 5321 §4.2 and nothing beside it. */
+/** An SMTP client that sends exactly the given bytes and reads replies strictly by RFC 5321 §4.2. */
 import { once } from 'node:events';
 import net, { type Socket } from 'node:net';
 import { setImmediate as nextTurn } from 'node:timers/promises';

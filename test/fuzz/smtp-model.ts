@@ -1,7 +1,7 @@
 /**
- * What a dialogue must have come to, told from the bytes that were sent and the replies that came: a small reading of RFC 5321
- * that shares nothing with the server. A line is a command and has one reply; after 354 everything up to CRLF "." CRLF, and
- * nothing that resembles it, is a message.
+ * Calculates the result of a session from the bytes that were sent and the replies that came: a small implementation of RFC 5321
+ * that shares no code with the server. A line is a command and has one reply; after 354 everything up to CRLF "." CRLF, and no
+ * similar sequence, is a message.
  */
 
 export interface Reply {

@@ -1,4 +1,4 @@
-/** What a client says: transactions as they should be, and then damaged, shuffled, pipelined and cut in pieces. */
+/** What an SMTP client sends: correct transactions, which are then damaged, shuffled, pipelined and cut in pieces. */
 import { mutate } from './mutate.ts';
 import type { Random } from './random.ts';
 

@@ -1,7 +1,7 @@
 /**
- * Dialogues of any bytes with the mail door of the whole service: every command has one well-formed reply, what is stored is
- * what was acknowledged, byte for byte and nothing else, only known recipients are taken, and an honest client is served after
- * all of it. What was acknowledged is told by a model of its own.
+ * Random sessions with the SMTP listener of the whole service. Every command gets one well-formed reply; exactly the acknowledged
+ * messages are stored, byte for byte; only known recipients are accepted; and a correct client is served afterwards. A separate
+ * model (smtp-model.ts) decides which messages were acknowledged.
  */
 import assert from 'node:assert/strict';
 import type { TestUser } from '../harness.ts';
@@ -14,7 +14,7 @@ import type { Case, Fuzzed, Target } from './target.ts';
 
 const limits = { maxMessageBytes: 16_384, maxLineBytes: 512 };
 const timeoutSeconds = 5;
-/** For an answer, on a busy machine. */
+/** The longest wait for a reply, on a busy machine. */
 const patienceMs = 120_000;
 
 export const smtp: Target = {

@@ -1,26 +1,26 @@
-/** What a target of the fuzzer is, and what it is lent for each case. */
+/** The interfaces of a fuzzing target and of a case. */
 import type { Random } from './random.ts';
 
 export interface Target {
   /** A sentence for `--help`. */
   about: string;
-  /** `settings` say where the database is. */
+  /** `settings` has the DATABASE_URL. */
   open(settings: Record<string, string>): Promise<Fuzzed>;
 }
 
 export interface Fuzzed {
-  /** Cases that run at once. */
+  /** Cases that run at the same time. */
   lanes: number;
-  /** Throws where a promise did not hold; else says in a few words how it went, for the variety to be counted. */
+  /** Throws on a failure; otherwise returns the kind of the result, so that the run can count the variety. */
   run(one: Case): Promise<string[]>;
   close(): Promise<void>;
 }
 
 export interface Case {
   number: number;
-  /** All that a case does follows from it. */
+  /** Determines everything that the case does. */
   random: Random;
-  /** Evidence, which is written down if the case turns out to be a find. */
+  /** Evidence, which is saved when the case fails. */
   keep(name: string, content: string | Buffer): void;
 }
 

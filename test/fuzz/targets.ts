@@ -1,4 +1,4 @@
-/** The targets by name, and where and how their finds are kept. */
+/** The targets by name, and where their failures are saved. */
 import path from 'node:path';
 import { http } from './http.ts';
 import { mime } from './mime.ts';

@@ -1,6 +1,5 @@
 /**
- * Functions that depend on nothing but their arguments, with values of every kind. fast-check makes the values, and makes them
- * smaller when one breaks a promise.
+ * Pure functions with random values. fast-check generates the values, and shrinks a value that breaks a property.
  */
 import assert from 'node:assert/strict';
 import { domainToASCII } from 'node:url';

@@ -1,15 +1,15 @@
-/** A child that fuzzes, seen from outside: how far it is, what it found, and that it neither breaks nor hangs. */
+/** Watches a fuzzing child: its progress, its failures, and whether it crashes or hangs. */
 import type { ChildProcess } from 'node:child_process';
 import type { Report } from './target.ts';
 import { againWith } from './targets.ts';
 
 const progressMs = 5000;
-/** Longer than any case may take by its own rules, on a busy machine. */
+/** Longer than the time limits of any case, on a busy machine. */
 const patienceMs = 240_000;
 const shownFinds = 10;
 
 export class Watch {
-  /** By what they say, so that one fault is told once. */
+  /** By message, so that the same failure is reported once. */
   readonly finds = new Map<string, number>();
   readonly #name: string;
   readonly #seed: number;
@@ -65,7 +65,7 @@ export class Watch {
     }
   }
 
-  /** One that took the process with it: any of those that were open. */
+  /** The process crashed: any of the open cases may be the reason. */
   #find(what: string): void {
     for (const number of this.#open) this.#tellFind(what, number);
     if (this.#open.size === 0) this.#tellFind(what, 0);

@@ -1,4 +1,4 @@
-/** Records in a real name server, signatures by OpenDKIM, mail by Postfix: our verdicts on them. */
+/** Authentication results with records in a real name server, signatures by OpenDKIM and mail by Postfix. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { startMailroom } from './mailroom.ts';
@@ -35,7 +35,7 @@ await room.addIdentity('sales@shop.example');
 
 let sent = 0;
 
-/** Sends a message from an author and gives what was made of it. */
+/** Sends a message from an author and returns its authentication result. */
 async function send(author: string, { from = author, body = 'Hello,\n\n.  dots and  spaces \n\n\n' } = {}) {
   const subject = `verdict ${++sent}`;
   const message = `From: Ada <${author}>\nTo: sales@shop.example\nSubject: ${subject}\n\n${body}`;

@@ -1,4 +1,4 @@
-/** Proof by records in a real name server, changed while it runs: a zone with signatures and one without. */
+/** Verification with records in a real name server that change while it runs, in a signed and in an unsigned zone. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { DnsRecord } from '../../src/contract/identity.ts';
@@ -14,7 +14,7 @@ const zones: Record<string, NameServer> = {
 };
 const servers = Object.values(zones);
 const service = await startTestService({
-  // Each refuses to answer for the other's zone; then the next is asked.
+  // Each server refuses queries for the other zone, and the next server is asked.
   POSTHORN_DNS_SERVERS: servers.map(({ address }) => address).join(','),
   POSTHORN_MAIL_HOST: 'mx.posthorn.test',
   POSTHORN_ACCEPT_UNVERIFIED: 'false',
@@ -27,7 +27,7 @@ async function call(method: string, path: string, body?: unknown) {
   return answer;
 }
 
-/** Looks now; each record by its purpose, with how it stands. */
+/** Starts a DNS check; returns the status of each record by its purpose. */
 async function check({ id }: Identity): Promise<{ status: string; records: Record<string, DnsRecord> }> {
   await service.sql`update identities set check_allowance = 10 where id = ${id}`;
   const { body } = await call('POST', `/identities/${id}/verify`);

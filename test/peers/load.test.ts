@@ -1,4 +1,4 @@
-/** Postfix's own load generator: what it is told was accepted is stored once and announced. */
+/** Postfix's load generator: every accepted message is stored once and delivered. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { waitFor } from '../harness.ts';
@@ -11,7 +11,7 @@ test(`${count} messages of 5 KB over 20 sessions`, async (t) => {
   const { service, receiver, addIdentity } = await startMailroom();
   await addIdentity('load@shop.example');
   const startedMs = performance.now();
-  // It ends with an error at the first refusal.
+  // The load generator exits with an error at the first refusal.
   await succeed('smtp-source', [
     ...['-s', '20', '-m', String(count), '-l', '5120', '-S', 'load'],
     ...['-f', 'source@client.example', '-t', 'load@shop.example', `127.0.0.1:${service.smtpPort}`],

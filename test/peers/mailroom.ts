@@ -1,4 +1,4 @@
-/** The whole service with a webhook to a receiver of its own, for mail that a peer brings. */
+/** The whole service with a webhook and a receiver, for mail from another program. */
 import assert from 'node:assert/strict';
 import { after, afterEach } from 'node:test';
 import { startDns } from '../dns.ts';
@@ -11,16 +11,16 @@ export interface Mailroom {
   receiver: Receiver;
   /** An identity of the service's user, or of another. Returns its id. */
   addIdentity(value: string, more?: Record<string, unknown>, as?: TestUser): Promise<string>;
-  /** Waits for so many events of messages with that subject, and gives their data in the order of arrival. */
+  /** Waits for so many events of messages with this subject, and returns their data in the order of arrival. */
   announced(subject: string, count?: number): Promise<Announced[]>;
-  /** How many messages with that subject are stored. */
+  /** The number of stored messages with this subject. */
   countStored(subject: string): Promise<number>;
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into events freely.
+// biome-ignore lint/suspicious/noExplicitAny: tests read any field of an event.
 type Announced = { message: any; rawEmail: string };
 
-/** Unless the settings say otherwise, DNS is at hand and knows no name. */
+/** By default with a DNS server that has no names. */
 export async function startMailroom(settings: Record<string, string> = {}): Promise<Mailroom> {
   const dns = await startDns();
   after(() => dns.close());

@@ -1,4 +1,4 @@
-/** msmtp: a sender that people run by hand and from scripts. */
+/** Mail from msmtp, which people run by hand and from scripts. */
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';

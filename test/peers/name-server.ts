@@ -9,9 +9,9 @@ import { findPeer, makePeerFolder, succeed } from './programs.ts';
 export interface NameServer {
   /** `127.0.0.1:port` */
   address: string;
-  /** Puts other records into the zone while it runs; they are served when this ends. */
+  /** Replaces the records of the zone while the server runs; resolves when they are served. */
   change(records: string): Promise<void>;
-  /** What it serves of a type at a name, as zone file lines; empty for nothing. */
+  /** The served records of a name and type, as lines of a zone file; empty when there are none. */
   read(name: string, type: string): Promise<string>;
   stop(): Promise<void>;
 }
@@ -75,13 +75,13 @@ zone:
       await control('--blocking', 'zone-reload', `${zone}.`);
     },
     async read(name, type) {
-      // It fails for what is not there.
+      // The command fails when there is no such record.
       return control('zone-read', `${zone}.`, name, type).catch(() => '');
     },
   };
 }
 
-/** Free for UDP and TCP a moment ago. */
+/** A port that was free for UDP and TCP a moment ago. */
 async function findFreeAddress(): Promise<string> {
   const { address, close } = await startDns();
   await close();

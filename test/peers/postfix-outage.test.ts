@@ -1,4 +1,4 @@
-/** PostgreSQL goes away under a service that Postfix brings mail to. The server is this file's own, ended by hand. */
+/** PostgreSQL becomes unavailable while Postfix sends mail to the service. This file starts and stops its own PostgreSQL. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { waitFor } from '../harness.ts';

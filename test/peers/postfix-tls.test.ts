@@ -1,4 +1,4 @@
-/** Postfix that sends over TLS or not at all. */
+/** Mail from a Postfix that requires TLS. */
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import { test } from 'node:test';

@@ -1,4 +1,4 @@
-/** Postfix as the server that brings the mail: what it hands over, and what it does when we say no or not now. */
+/** Mail from Postfix: what it sends, and what it does when the service refuses or defers a message. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { waitFor } from '../harness.ts';
@@ -91,7 +91,7 @@ test('a 450 makes it keep the mail and bring it when it is settled whose address
   assert.equal(await room.countStored('contested'), 0);
   const deleted = await room.service.call('DELETE', `/identities/${theirs}`, { as: other });
   assert.ok(deleted.status < 300, deleted.text);
-  // For a moment the door may still go by what it knew.
+  // The SMTP listener may use its cached recipients for a moment.
   const client = await connectSmtp(room.service.smtpPort);
   await client.envelope('ada@client.example');
   await waitFor('the address to be settled', async () => {

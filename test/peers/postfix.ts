@@ -1,6 +1,6 @@
 /**
- * A Postfix of the test's own, which sends all its mail to one port on loopback. Nothing of it is outside its folder: no
- * /etc, no log of the machine, no port, since mail comes in by its `sendmail` command.
+ * A Postfix for one test, which sends all mail to one port on loopback. It uses only its own folder: not /etc, not the log of the
+ * machine, and no port, because mail comes in through its `sendmail` command.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -11,13 +11,13 @@ import { waitFor } from '../harness.ts';
 import { makePeerFolder, succeed, tellIfFailed } from './programs.ts';
 
 export interface Postfix {
-  /** Puts a message into the queue; a person's line ends (LF) are what `sendmail` takes. */
+  /** Puts a message into the queue. `sendmail` expects LF line ends. */
   send(mail: { from: string; to: string[]; message: string }): Promise<void>;
   /** Waits for a line of its log. */
   logged(pattern: RegExp): Promise<RegExpExecArray>;
-  /** What it tells of the mail it still has, as `postqueue -j` does. */
+  /** The mail in its queue, from `postqueue -j`. */
   queue(): Promise<QueuedMail[]>;
-  /** Tries everything now. */
+  /** Sends all queued mail now. */
   flush(): Promise<void>;
 }
 
@@ -28,7 +28,7 @@ interface QueuedMail {
   recipients: { address: string; delay_reason?: string }[];
 }
 
-/** Only what sending takes; nothing in a chroot, which would want files copied there. */
+/** Only the services that sending needs; without chroot, which would need copied files. */
 const services = `
 pickup    unix  n - n 60  1 pickup
 cleanup   unix  n - n -   0 cleanup
@@ -49,7 +49,7 @@ scache    unix  - - n -   1 scache
 postlog   unix-dgram n - n - 1 postlogd
 `;
 
-/** `settings` go into main.cf, after what every such Postfix has. */
+/** `settings` are added to main.cf after the common settings. */
 export async function startPostfix(port: number, settings: Record<string, string> = {}): Promise<Postfix> {
   const folder = makePeerFolder('postfix');
   const config = path.join(folder.path, 'config');
@@ -80,7 +80,7 @@ export async function startPostfix(port: number, settings: Record<string, string
   await succeed('postfix', ['-c', config, 'start']);
   afterEach((context) => tellIfFailed(context, 'Postfix', readFileSync(log, 'utf8')));
   after(async () => {
-    // By the pid in its own queue folder; it waits for the end.
+    // Uses the pid in its own queue folder, and waits until Postfix has ended.
     await succeed('postfix', ['-c', config, 'stop']);
     folder.remove();
   });

@@ -1,4 +1,4 @@
-/** The programs that others wrote, where they are and which Debian package brings them; one that is missing is a failure. */
+/** The programs of other projects: where they are, and their Debian packages. A missing program is a failure. */
 import { spawn } from 'node:child_process';
 import { accessSync, chmodSync, constants, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,7 +21,7 @@ const packages = {
 
 type PeerName = keyof typeof packages;
 
-/** An ordinary user's PATH lacks the last two. */
+/** The PATH of an ordinary user lacks the last two. */
 const folders = [...(process.env.PATH ?? '').split(path.delimiter), '/usr/sbin', '/sbin'].filter(Boolean);
 
 function locate(name: PeerName): string | undefined {
@@ -43,7 +43,7 @@ export function findPeer(name: PeerName): string {
   return found;
 }
 
-/** What a person has to do before the suite can run; null if nothing. */
+/** What to install before the suite can run; null when nothing is missing. */
 export function findWants(): string | null {
   const missing = (Object.keys(packages) as PeerName[]).filter((name) => !locate(name));
   if (missing.length > 0) return explainMissing(missing);
@@ -61,7 +61,7 @@ export interface Ended {
   output: string;
 }
 
-/** Runs a program to its end, with nobody's configuration but what its arguments say. */
+/** Runs a program to its end, without the configuration of the machine or the user. */
 export function execute(
   name: PeerName,
   args: readonly string[],
@@ -77,7 +77,7 @@ export function execute(
   };
   child.stdout.on('data', collect);
   child.stderr.on('data', collect);
-  // A program may end without reading what it was given.
+  // A program may end without reading its input.
   child.stdin.on('error', () => {});
   child.stdin.end(input);
   return new Promise((resolve, reject) => {
@@ -86,7 +86,7 @@ export function execute(
   });
 }
 
-/** The same, where anything but success is a failure. */
+/** The same; throws when the program fails. */
 export async function succeed(
   name: PeerName,
   args: readonly string[],
@@ -97,19 +97,19 @@ export async function succeed(
   return output;
 }
 
-/** Where the run keeps all its peers' folders, so that it can end whoever is left when a test was cut short. */
+/** The folder of all programs of this run, so that the run can end programs that an aborted test has left. */
 const runFolder = process.env.TEST_PEERS_FOLDER ?? tmpdir();
 
-/** For one peer's files, its pid file among them. Its own unprivileged user can enter. Remove it when the peer has ended. */
+/** A folder for one program, with its pid file. The program's unprivileged user can enter. Remove it after the program has ended. */
 export function makePeerFolder(name: string): { path: string; remove(): void } {
   const folder = mkdtempSync(path.join(runFolder, `posthorn-${name}-`));
   chmodSync(folder, 0o755);
-  // One that was told to end may still be writing.
+  // A program that is ending may still write.
   const options = { recursive: true, force: true, maxRetries: 10, retryDelay: 200 };
   return { path: folder, remove: () => rmSync(folder, options) };
 }
 
-/** For `afterEach`: the end of what a program logged, under the test that failed. */
+/** For `afterEach`: prints the end of a program's log after a failed test. */
 export function tellIfFailed(context: object, name: string, log: string): void {
   // `passed` is newer than its types.
   const { passed = true, diagnostic } = context as { passed?: boolean } & Partial<TestContext>;

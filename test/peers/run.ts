@@ -1,6 +1,6 @@
 /**
- * `npm run test:peers [-- <files>]`: the whole service against programs that others wrote. It installs nothing; what is
- * missing is named, and fails the run. Whoever a test that was cut short left behind is ended by its pid file.
+ * `npm run test:peers [-- <files>]`: tests the whole service with programs of other projects. It installs nothing: it prints what
+ * is missing, and fails. Programs that an aborted test has left are ended by their pid file.
  */
 import { spawn } from 'node:child_process';
 import { globSync, readFileSync } from 'node:fs';
@@ -37,6 +37,6 @@ function end(pidFile: string): void {
   try {
     if (pid > 1) process.kill(pid);
   } catch {
-    // It is gone.
+    // The process has ended.
   }
 }

@@ -16,7 +16,7 @@ export interface Signer {
   record: string;
 }
 
-/** It signs as `domain` whatever authors at any of `authors` send. */
+/** Signs the mail of authors at the domains `authors` as `domain`. */
 export async function startSigner(domain: string, authors: string[]): Promise<Signer> {
   const folder = makePeerFolder('opendkim');
   const inside = (name: string) => path.join(folder.path, name);
@@ -26,20 +26,20 @@ export async function startSigner(domain: string, authors: string[]): Promise<Si
   const settings = [
     'Mode s',
     'InternalHosts 127.0.0.1',
-    // /tmp is everyone's, which it does not like of a key's folder.
+    // OpenDKIM refuses a key in a folder below /tmp, which everyone can write to.
     'RequireSafeKeys no',
     `KeyTable ${inside('keys')}`,
     `SigningTable refile:${inside('authors')}`,
     `PidFile ${inside('opendkim.pid')}`,
     `Socket local:${inside('socket')}`,
-    // Postfix connects as a user of its own.
+    // Postfix connects as another user.
     'UMask 000',
   ];
   await writeFile(inside('config'), `${settings.join('\n')}\n`);
 
   const program = run(findPeer('opendkim'), ['-f', '-x', inside('config')], {});
   after(async () => {
-    // It has nothing to lose, and looks for a SIGTERM every five seconds only.
+    // OpenDKIM has no state to lose, and checks for a SIGTERM only every five seconds.
     program.child.kill('SIGKILL');
     await program.ended;
     folder.remove();

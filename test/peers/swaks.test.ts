@@ -1,4 +1,4 @@
-/** swaks: dialogues that a mail server seldom has with us. */
+/** SMTP sessions with swaks that mail servers seldom have. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { waitFor } from '../harness.ts';
@@ -17,7 +17,7 @@ const recipientsRefused = 24;
 const messageRefused = 26;
 const noLogin = 28;
 
-/** It ends the message with a line end of its own. What `args` say goes before: from ada to sales, a message with that subject. */
+/** By default from ada to sales, with this subject; `args` override that. swaks adds a line end to the message. */
 function swaks(subject: string, args: string[] = [], message = compose(subject)): Promise<Ended> {
   const plain = ['--server', '127.0.0.1', '--port', String(room.service.smtpPort), '--timeout', '20s'];
   const envelope = ['--from', 'ada@client.example', '--to', 'sales@shop.example', '--ehlo', 'client.example'];
