@@ -148,7 +148,7 @@ export const problems = {
 export type ProblemCode = keyof typeof problems;
 
 /** One fault of a body or query. */
-export interface Fault {
+export interface FieldError {
   /** JSON Pointer into the body (RFC 6901), or the name of the query parameter. */
   pointer: string;
   code: string;
@@ -159,18 +159,23 @@ export interface Fault {
 export class Problem extends Error {
   readonly code: ProblemCode;
   readonly detail: string;
-  readonly faults: Fault[] | undefined;
+  readonly errors: FieldError[] | undefined;
   readonly headers: Record<string, string>;
 
   constructor(
     code: ProblemCode,
-    options: { detail?: string; faults?: Fault[]; headers?: Record<string, string>; cause?: unknown } = {},
+    options: {
+      detail?: string;
+      errors?: FieldError[];
+      headers?: Record<string, string>;
+      cause?: unknown;
+    } = {},
   ) {
     super(problems[code].title, { cause: options.cause });
     this.name = 'Problem';
     this.code = code;
     this.detail = options.detail ?? problems[code].remedy;
-    this.faults = options.faults;
+    this.errors = options.errors;
     this.headers = options.headers ?? {};
   }
 }
@@ -184,6 +189,6 @@ export function toDocument(problem: Problem, requestId: string) {
     detail: problem.detail,
     code: problem.code,
     requestId,
-    ...(problem.faults ? { errors: problem.faults } : {}),
+    ...(problem.errors ? { errors: problem.errors } : {}),
   };
 }

@@ -154,7 +154,7 @@ test('a field shows its type, whether it is required, its description and its li
 
 test('an answer shows statuses, nested fields, and which of them may be absent', () => {
   const made = section('post-things');
-  assert.match(read(made), /Answer 200 OK or 201 Created object Name/);
+  assert.match(read(made), /Response 200 OK or 201 Created object Name/);
   assert.ok(!made.includes('trouble'));
   const answer = made.slice(made.indexOf('<details'));
   const rows = [...answer.matchAll(/<tr><td>.*?<\/tr>/gs)].map(([one]) => read(one));
@@ -168,9 +168,9 @@ test('an answer shows statuses, nested fields, and which of them may be absent',
     'marks optional (string | null)[]',
     'anything optional any Whatever it is.',
   ]);
-  assert.match(read(section('get-things')), /Answer 200 OK object\[\] Name/);
-  assert.match(read(section('delete-things-id')), /Answer 204 No Content no body$/);
-  assert.match(read(section('get-metrics')), /Answer 200 OK string · text\/plain$/);
+  assert.match(read(section('get-things')), /Response 200 OK object\[\] Name/);
+  assert.match(read(section('delete-things-id')), /Response 204 No Content no body$/);
+  assert.match(read(section('get-metrics')), /Response 200 OK string · text\/plain$/);
 });
 
 test('a shape is open where it first appears, and folded where it does again', () => {

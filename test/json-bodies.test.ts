@@ -134,9 +134,10 @@ describe('unknown fields are refused by name', () => {
     test(`"${field}" ${meant ? `is taken for "${meant}"` : 'resembles nothing'}`, async () => {
       const text = `{"value":"c.example",${JSON.stringify(field)}:1}`;
       const { errors } = assertProblem(await post(text), 400, 'invalid_body');
-      const hint = meant ? ` Did you mean "${meant}"?` : '';
+      const known = 'value, kind, incoming_domain, provider_id, smtp_account_id, meta';
+      const hint = meant ? `Did you mean "${meant}"?` : `Known: ${known}.`;
       const pointer = `/${field.replaceAll('~', '~0').replaceAll('/', '~1')}`;
-      const message = `"${field}" is not a field here.${hint}`;
+      const message = `Unknown field "${field}". ${hint}`;
       assert.deepEqual(errors, [{ pointer, code: 'unknown_field', message }]);
     });
   }

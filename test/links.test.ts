@@ -176,8 +176,8 @@ describe('a link ends', () => {
       const url = new URL(links.to('id', Date.parse(made)).raw);
       const [stated = '', signature = ''] = [...url.searchParams.values()];
       assert.equal(new Date(Number(stated) * 1000).toISOString(), end);
-      assert.equal(links.isGood('id', stated, signature, Date.parse(end) - 1), true);
-      assert.equal(links.isGood('id', stated, signature, Date.parse(end)), false);
+      assert.equal(links.isValid('id', stated, signature, Date.parse(end) - 1), true);
+      assert.equal(links.isValid('id', stated, signature, Date.parse(end)), false);
     }
   });
 

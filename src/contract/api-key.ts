@@ -1,19 +1,19 @@
-/** An API key, as the interface shows it. */
+/** An API key in responses. */
 import { Type } from 'typebox';
 import type { ApiKey as ApiKeyRow } from '../store/api-keys.ts';
-import { NullableString, NullableTimestamp, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableString, NullableTimestamp, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 export const ApiKey = rowSchema<ApiKeyRow>()({
   id: Uuid,
   name: NullableString,
   prefix: Type.String({ description: 'The first 8 characters of the key.' }),
-  suffix: Type.String({ description: 'The last 4.' }),
+  suffix: Type.String({ description: 'The last 4 characters of the key.' }),
   createdAt: Timestamp,
   expiresAt: NullableTimestamp,
-  lastUsedAt: NullableTimestamp,
+  lastUsedAt: describe(NullableTimestamp, 'Accurate to a minute. Null: never used.'),
 });
 
 export const CreatedApiKey = Type.Object({
   ...ApiKey.properties,
-  apiKey: Type.String({ description: 'Shown this once.' }),
+  apiKey: Type.String({ description: 'The key itself. Only this response contains it: store it.' }),
 });

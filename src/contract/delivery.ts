@@ -1,11 +1,11 @@
-/** A delivery and its attempts, as the interface shows them. */
+/** A delivery and its attempts in responses. */
 import { Type } from 'typebox';
 import {
   type Attempt as AttemptRow,
   type Delivery as DeliveryRow,
   deliveryStatuses,
 } from '../store/deliveries.ts';
-import { NullableString, NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableString, NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 export const Delivery = rowSchema<DeliveryRow>()({
   id: Uuid,
@@ -14,7 +14,7 @@ export const Delivery = rowSchema<DeliveryRow>()({
   event: Type.String(),
   status: oneOf(deliveryStatuses),
   attemptCount: Type.Integer(),
-  nextAttemptAt: NullableTimestamp,
+  nextAttemptAt: describe(NullableTimestamp, 'Null: no further attempt is planned.'),
   createdAt: Timestamp,
   completedAt: NullableTimestamp,
 });
@@ -28,11 +28,8 @@ export const Attempt = rowSchema<AttemptRow>()({
     type: ['object', 'null'],
     additionalProperties: { type: 'string' },
   }),
-  responseBody: NullableString,
-  error: Type.Unsafe<string | null>({
-    type: ['string', 'null'],
-    description: 'See docs/delivery-states.md.',
-  }),
+  responseBody: describe(NullableString, 'Up to 16 KiB.'),
+  error: describe(NullableString, 'Null after a 2xx response; otherwise a code of docs/delivery-states.md.'),
 });
 
 export const DeliveryWithAttempts = Type.Object({

@@ -1,4 +1,4 @@
-/** The events there are, and the shape of what a webhook is sent for each. */
+/** The events that exist, and the schema of the body that a webhook receives for each. */
 import { type Static, type TSchema, Type } from 'typebox';
 import { MessageReceived } from './payload.ts';
 import { oneOf } from './schemas.ts';
@@ -15,7 +15,7 @@ export const EventType = Type.Object({
   availability: oneOf(['supported', 'coming_soon']),
   description: Type.String(),
   schema: Type.Unsafe<TSchema | null>({
-    description: 'JSON Schema of what is POSTed; null until the event is supported.',
+    description: 'JSON Schema of the body that webhooks receive. Null until the event is supported.',
   }),
 });
 
@@ -23,25 +23,25 @@ export const eventTypes: readonly Static<typeof EventType>[] = [
   {
     name: 'message.received',
     availability: 'supported',
-    description: 'Mail has arrived for an identity.',
+    description: 'An identity received a message.',
     schema: MessageReceived,
   },
   {
     name: 'message.sent',
     availability: 'coming_soon',
-    description: 'A message of an identity has been handed to the next mail server.',
+    description: 'A message from an identity was handed to the next mail server.',
     schema: null,
   },
   {
     name: 'message.delivered',
     availability: 'coming_soon',
-    description: "A message of an identity has reached the recipient's mail server.",
+    description: "A message from an identity was accepted by the recipient's mail server.",
     schema: null,
   },
   {
     name: 'message.bounced',
     availability: 'coming_soon',
-    description: 'A message of an identity could not be delivered.',
+    description: 'A message from an identity could not be delivered.',
     schema: null,
   },
 ];

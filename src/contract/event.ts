@@ -1,9 +1,8 @@
-/** An event, as the interface shows it. */
+/** An event in responses. */
 import { Type } from 'typebox';
 import type { Event as EventRow } from '../store/events.ts';
 import { NullableUuid, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
-/** As lists show it. */
 export const EventSummary = rowSchema<EventRow>()({
   id: Uuid,
   event: Type.String(),
@@ -13,5 +12,5 @@ export const EventSummary = rowSchema<EventRow>()({
 
 export const Event = Type.Object({
   ...EventSummary.properties,
-  data: Type.Unsafe<unknown>({ description: 'As it is POSTed.' }),
+  data: Type.Unsafe<unknown>({ description: 'The `data` that webhooks receive.' }),
 });

@@ -1,11 +1,11 @@
 /**
- * Signed links: the way to a message's raw bytes and attachments without an API key. Each is scoped to one message and good
- * until the end of the UTC day seven days on, so that one body serves every try of a day.
+ * Signed links: they give access to the raw bytes and attachments of one message without an API key. A link expires at the
+ * end of a UTC day, seven days later, so that all delivery attempts of one day can send the same body.
  */
 import { createHmac, createSecretKey, hkdfSync, type KeyObject, timingSafeEqual } from 'node:crypto';
 
 const dayMs = 86_400_000;
-const daysGood = 7;
+const validDays = 7;
 
 interface MessageLinks {
   raw: string;
@@ -14,19 +14,19 @@ interface MessageLinks {
 
 export interface Links {
   to(messageId: string, nowMs: number): MessageLinks;
-  /** Whether these are of a link that was made here, to this message, and is still good. */
-  isGood(messageId: string, expires: string, signature: string, nowMs: number): boolean;
+  /** Whether the link was signed by this service for this message, and has not expired. */
+  isValid(messageId: string, expires: string, signature: string, nowMs: number): boolean;
 }
 
-/** The first key signs, all of them verify, as with what is sealed. */
+/** The first key signs; every key verifies, so that links survive a key rotation. */
 export function makeLinks(secretKeys: readonly Buffer[], baseUrl: () => string): Links {
   const keys = secretKeys.map(deriveKey);
   const [current] = keys;
-  if (!current) throw new Error('Links need a key');
+  if (!current) throw new Error('makeLinks needs at least one key');
 
   return {
     to(messageId, nowMs) {
-      const expires = String(((Math.floor(nowMs / dayMs) + daysGood + 1) * dayMs) / 1000);
+      const expires = String(((Math.floor(nowMs / dayMs) + validDays + 1) * dayMs) / 1000);
       const query = `expires=${expires}&signature=${sign(current, messageId, expires).toString('base64url')}`;
       const path = `${baseUrl()}/messages/${messageId}`;
       return {
@@ -34,18 +34,18 @@ export function makeLinks(secretKeys: readonly Buffer[], baseUrl: () => string):
         attachment: (n) => `${path}/attachments/${n}?${query}`,
       };
     },
-    isGood(messageId, expires, signature, nowMs) {
+    isValid(messageId, expires, signature, nowMs) {
       const given = Buffer.from(signature, 'base64url');
-      const isOurs = (key: KeyObject) => {
+      const isSignedWith = (key: KeyObject) => {
         const expected = sign(key, messageId, expires);
         return given.length === expected.length && timingSafeEqual(given, expected);
       };
-      return keys.some(isOurs) && Number(expires) * 1000 > nowMs;
+      return keys.some(isSignedWith) && Number(expires) * 1000 > nowMs;
     },
   };
 }
 
-/** A key for links alone: what is learned of it says nothing about the one that seals secrets. */
+/** A key for links only: whoever learns this key does not learn the key that encrypts secrets. */
 function deriveKey(secretKey: Buffer): KeyObject {
   return createSecretKey(Buffer.from(hkdfSync('sha256', secretKey, '', 'posthorn links', 32)));
 }

@@ -1,10 +1,10 @@
 /**
- * A message as it leaves the service: in events, by itself and, in short, in lists. The type, the validation, the documentation
- * and the checked sample come from this schema. Every key is always present: `null` or `[]` where there is nothing to say.
+ * A message in events and responses, and its summary in lists. The type, the documentation and the checked sample come from
+ * this schema. Every key is always present: `null` or `[]` if there is no value.
  */
 import { type Static, type TProperties, Type } from 'typebox';
 import { identityKinds, mailboxKinds } from '../store/identities.ts';
-import { NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
 
 function closed<Properties extends TProperties>(properties: Properties) {
   return Type.Object(properties, { additionalProperties: false });
@@ -12,23 +12,20 @@ function closed<Properties extends TProperties>(properties: Properties) {
 
 const Address = closed({
   name: NullableString,
-  address: Type.Unsafe<string | null>({
-    ...NullableString,
-    description: 'Null where there is a name and no usable address.',
-  }),
+  address: describe(NullableString, 'Null if the header has a name without a valid address.'),
 });
 const NullableAddress = Type.Union([Address, Type.Null()]);
 
-const Identity = closed({
+const MessageIdentity = closed({
   id: Uuid,
   publicId: Type.String(),
   kind: oneOf(identityKinds),
   value: Type.String(),
 });
 
-const Envelope = closed({
+const SmtpEnvelope = closed({
   mailFrom: NullableString,
-  rcptTo: Type.Array(Type.String()),
+  rcptTo: Type.Array(Type.String(), { description: 'Only the recipients of this identity.' }),
   remoteIp: NullableString,
   helo: NullableString,
   tls: Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
@@ -62,43 +59,44 @@ const Attachment = closed({
   disposition: NullableString,
   contentId: NullableString,
   sha256: Type.String(),
-  url: Type.String(),
+  url: Type.String({ description: 'A signed link that needs no API key.' }),
 });
 
 export const Message = closed({
   id: Uuid,
-  identity: Identity,
+  identity: MessageIdentity,
   mailbox: closed({ id: Uuid, kind: oneOf(mailboxKinds) }),
   source: oneOf(['smtp', 'imap', 'provider', 'api', 'submission']),
-  messageId: NullableString,
+  messageId: describe(NullableString, 'With its angle brackets.'),
   inReplyTo: NullableString,
   references: Type.Array(Type.String()),
-  threadId: Type.String(),
-  date: NullableString,
+  threadId: Type.String({ description: 'The same for all messages of a conversation.' }),
+  date: describe(NullableString, 'From the `Date` header.'),
   receivedAt: Timestamp,
-  size: Type.Integer(),
+  size: Type.Integer({ description: 'Bytes of the raw message.' }),
   from: NullableAddress,
   sender: NullableAddress,
   replyTo: Type.Array(Address),
   to: Type.Array(Address),
   cc: Type.Array(Address),
   bcc: Type.Array(Address),
-  recipient: NullableString,
-  tag: NullableString,
+  recipient: describe(NullableString, 'The address that the message was sent to.'),
+  tag: describe(NullableString, 'The part after `+` in the recipient.'),
   subject: NullableString,
   text: NullableString,
   html: NullableString,
-  preview: NullableString,
-  headers: Type.Array(closed({ name: Type.String(), value: Type.String() })),
-  envelope: Envelope,
+  preview: describe(NullableString, 'Up to 200 characters of the text.'),
+  headers: Type.Array(closed({ name: Type.String(), value: Type.String() }), {
+    description: 'In their original order, not decoded.',
+  }),
+  envelope: SmtpEnvelope,
   authentication: Authentication,
-  autoSubmitted: NullableString,
+  autoSubmitted: describe(NullableString, 'The keyword of the `Auto-Submitted` header.'),
   attachments: Type.Array(Attachment),
-  truncated: Type.Array(Type.String()),
+  truncated: Type.Array(Type.String(), { description: 'The fields that were too long and are cut.' }),
 });
 export type Message = Static<typeof Message>;
 
-/** As lists show it. */
 export const MessageSummary = Type.Omit(Message, ['text', 'html', 'headers']);
 export type MessageSummary = Static<typeof MessageSummary>;
 

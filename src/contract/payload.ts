@@ -1,13 +1,13 @@
 /**
- * What is POSTed for `message.received`. What never changes is stored with the event; the links, which expire, and the raw
- * bytes, which are kept once for all, are added when the event is sent or shown.
+ * The body of `message.received`. The event stores the parts that never change. Links expire and raw bytes are stored once
+ * for all events, so both are added when the event is sent or read.
  */
 import { isUtf8 } from 'node:buffer';
 import { type Static, Type } from 'typebox';
 import type { StoredData } from '../store/events.ts';
 import type { Links } from './links.ts';
 import { Message, type MessageSummary } from './message.ts';
-import { NullableString, oneOf } from './schemas.ts';
+import { describe, NullableString, oneOf } from './schemas.ts';
 
 export const MessageReceived = Type.Object(
   {
@@ -16,11 +16,11 @@ export const MessageReceived = Type.Object(
       {
         test: Type.Optional(Type.Literal(true, { description: 'Only in test events.' })),
         message: Message,
-        rawEmail: NullableString,
+        rawEmail: describe(NullableString, 'The raw message. Null if it is too large: use `rawEmailUrl`.'),
         rawEmailEncoding: oneOf(['utf-8', 'base64']),
         rawEmailSize: Type.Integer(),
         rawEmailSha256: Type.String(),
-        rawEmailUrl: Type.String(),
+        rawEmailUrl: Type.String({ description: 'A signed link that needs no API key.' }),
       },
       { additionalProperties: false },
     ),
@@ -30,14 +30,14 @@ export const MessageReceived = Type.Object(
 export type MessageReceivedData = Static<typeof MessageReceived>['data'];
 type AddedLater = Pick<MessageReceivedData, 'rawEmail' | 'rawEmailUrl'>;
 
-/** Stands where the link to an attachment will be. Inside a JSON string its quotes would be escaped, so no text is mistaken for it. */
-const linkPlace = /"url":"attachment:(\d+)"/g;
+/** The placeholder of an attachment's link. Quotes inside a JSON string are escaped, so no other text can match. */
+const linkPlaceholder = /"url":"attachment:(\d+)"/g;
 
 export function placeLink(n: number): string {
   return `attachment:${n}`;
 }
 
-/** JSON text of what is stored: everything that is not added later. */
+/** Returns the JSON text that the event stores. */
 export function storeData(message: Message, raw: Buffer, sha256: Buffer): string {
   return JSON.stringify({
     message,
@@ -47,11 +47,14 @@ export function storeData(message: Message, raw: Buffer, sha256: Buffer): string
   } satisfies Omit<MessageReceivedData, keyof AddedLater>);
 }
 
-/** JSON text of the data as it is sent now. Data of other events is sent as it is stored. */
+/** Returns the JSON text of `data` to send now. Events without a message are sent as stored. */
 export function completeData({ data, messageId, raw }: StoredData, links: Links, nowMs: number): string {
   if (messageId === null) return data;
   const link = links.to(messageId, nowMs);
-  const linked = data.replace(linkPlace, (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`);
+  const linked = data.replace(
+    linkPlaceholder,
+    (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`,
+  );
   const added = { rawEmail: raw && readRaw(raw), rawEmailUrl: link.raw } satisfies AddedLater;
   return `${linked.slice(0, -1)},${JSON.stringify(added).slice(1)}`;
 }
@@ -61,7 +64,7 @@ function readRaw(base64: string): string {
   return bytes.toString(isUtf8(bytes) ? 'utf8' : 'base64');
 }
 
-/** The same for a message by itself, whole or as lists show it. */
+/** Adds the links to a message or a summary. */
 export function completeMessage<Shown extends MessageSummary>(
   message: Shown,
   links: Links,

@@ -1,7 +1,7 @@
-/** A replay, as the interface shows it. */
+/** A replay in responses. */
 import { Type } from 'typebox';
 import { type Replay as ReplayRow, replaySelections } from '../store/replays.ts';
-import { NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 export const Replay = rowSchema<ReplayRow>()({
   id: Uuid,
@@ -9,11 +9,8 @@ export const Replay = rowSchema<ReplayRow>()({
   since: Timestamp,
   until: Timestamp,
   status: oneOf(replaySelections),
-  examined: Type.Integer({ description: 'Events looked at so far.' }),
-  queued: Type.Integer({ description: 'Deliveries made or sent again.' }),
+  examined: Type.Integer({ description: 'Events that the replay has read so far.' }),
+  queued: Type.Integer({ description: 'Deliveries that the replay has queued so far.' }),
   createdAt: Timestamp,
-  completedAt: Type.Unsafe<string | null>({
-    ...NullableTimestamp,
-    description: 'Null while it is under way.',
-  }),
+  completedAt: describe(NullableTimestamp, 'Null while the replay is running.'),
 });

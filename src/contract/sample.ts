@@ -1,4 +1,4 @@
-/** The `data` of a sample `message.received`: every field that a real one has, and `"test": true`. */
+/** The `data` of a sample `message.received` event: every field of a real event, and `"test": true`. */
 import { createHash } from 'node:crypto';
 import { newId } from '../lib/ids.ts';
 import type { MessageReceivedData } from './payload.ts';
@@ -70,7 +70,7 @@ export function sampleData(): MessageReceivedData {
     rawEmailEncoding: 'utf-8',
     rawEmailSize: rawEmail.length,
     rawEmailSha256: createHash('sha256').update(rawEmail).digest('hex'),
-    // Nothing is stored for it to lead to.
+    // The sample message is not stored, so there is nothing to link to.
     rawEmailUrl: 'https://posthorn.invalid/test-event',
   };
 }

@@ -1,6 +1,6 @@
 /**
- * The building blocks of request and answer schemas. A schema here validates, types and documents at once.
- * Answers use `type: [.., 'null']` rather than unions: the serialiser is twice as fast on them.
+ * The building blocks of request and response schemas. One schema validates, types and documents.
+ * Responses use `type: [.., 'null']` instead of unions: the serialiser is twice as fast on them.
  */
 import { type Static, type TProperties, type TSchema, type TUnsafe, Type } from 'typebox';
 
@@ -14,19 +14,29 @@ export const NullableTimestamp = Type.Unsafe<string | null>({
   format: 'date-time',
 });
 
-/** Text that PostgreSQL can keep: no NUL. */
+export function describe<Schema extends TSchema>(
+  schema: Schema,
+  description: string,
+): TUnsafe<Static<Schema>> {
+  return Type.Unsafe<Static<Schema>>({ ...schema, description });
+}
+
+/** The `since` filter of a list. */
+export const Since = Type.Optional(describe(Timestamp, 'Only items from this time on.'));
+
+/** Without NUL, which PostgreSQL cannot store. */
 export function nullableText(maxLength: number) {
   return Type.Unsafe<string | null>({ type: ['string', 'null'], maxLength, format: 'text' });
 }
 
-/** `Type.Enum` with the literal types kept. */
+/** `Type.Enum` that keeps the literal types. */
 export function oneOf<const Values extends readonly string[]>(values: Values): TUnsafe<Values[number]> {
   return Type.Unsafe<Values[number]>({ type: 'string', enum: values });
 }
 
 export const IdParams = Type.Object({ id: Uuid });
 
-/** A body: closed, so that an unknown field is refused by name; the example is what the tests send. */
+/** The schema of a body. It refuses unknown fields; tests send its example. */
 export function body<Properties extends Record<string, TSchema>>(
   properties: Properties,
   options: { example: unknown; readOnly?: readonly string[] },
@@ -40,41 +50,38 @@ export function body<Properties extends Record<string, TSchema>>(
 
 export const maxPage = 1000;
 
-/** Lists that grow with use have shorter pages. */
-export const maxShortPage = 200;
+/** Messages, events and deliveries: lists that grow with use have shorter pages. */
+const maxShortPage = 200;
 export const defaultShortPage = 50;
 
-/** Query of a list route. */
-export function listQuery<Filters extends Record<string, TSchema>>(
+export function listQuery<Filters extends Record<string, TSchema>>(filters: Filters) {
+  return pageQuery(filters, maxPage, maxPage);
+}
+
+export function shortListQuery<Filters extends Record<string, TSchema>>(filters: Filters) {
+  return pageQuery(filters, maxShortPage, defaultShortPage);
+}
+
+function pageQuery<Filters extends Record<string, TSchema>>(
   filters: Filters,
-  size: { max: number; usual: number } = { max: maxPage, usual: maxPage },
+  maximum: number,
+  usual: number,
 ) {
+  const limit = Type.Integer({ minimum: 1, maximum, default: usual, description: 'Items per page.' });
+  const cursor = Type.String({
+    maxLength: 200,
+    format: 'cursor',
+    description: 'Where the page starts: part of the URL in the `Link` header of the previous page.',
+  });
   return Type.Object(
-    {
-      limit: Type.Optional(
-        Type.Integer({
-          minimum: 1,
-          maximum: size.max,
-          default: size.usual,
-          description: 'How many at most.',
-        }),
-      ),
-      cursor: Type.Optional(
-        Type.String({
-          maxLength: 200,
-          format: 'cursor',
-          description: 'From the `Link` header of the page before.',
-        }),
-      ),
-      ...filters,
-    },
+    { limit: Type.Optional(limit), cursor: Type.Optional(cursor), ...filters },
     { additionalProperties: false },
   );
 }
 
 /**
- * The schema of an answer that shows a row of the store. It compiles only with exactly the fields of `Row`, each with a schema
- * that allows every value of that field, so that row and answer cannot drift apart.
+ * The schema of a response that contains a row of the store. It compiles only if it has exactly the fields of `Row` and every
+ * schema allows every value of its field, so that rows and responses cannot drift apart.
  */
 export function rowSchema<Row>() {
   return <Fields extends TProperties>(fields: Fields & FieldsOf<Row, Fields>) =>

@@ -1,4 +1,4 @@
-/** A user, as the user's own key and the operator see one. */
+/** A user in responses: to the user's own key, and to the operator. */
 import { Type } from 'typebox';
 import type { User as UserRow } from '../store/users.ts';
 import { rowSchema, Timestamp, Uuid } from './schemas.ts';

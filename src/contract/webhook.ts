@@ -1,27 +1,24 @@
-/** A webhook, its secret and what a test of it came to, as the interface shows them. */
+/** A webhook, its secret and the result of a test in responses. */
 import { Type } from 'typebox';
 import type { Webhook as WebhookRow } from '../store/webhooks.ts';
 import { Attempt } from './delivery.ts';
-import { NullableString, NullableUuid, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableString, NullableUuid, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 export const Webhook = rowSchema<WebhookRow>()({
   id: Uuid,
   ownerId: Uuid,
-  identityId: NullableUuid,
+  identityId: describe(NullableUuid, 'Null: the webhook receives the events of all identities.'),
   url: Type.String(),
   events: Type.Array(Type.String()),
   enabled: Type.Boolean(),
   description: NullableString,
-  disabledReason: NullableString,
+  disabledReason: describe(NullableString, 'Why Posthorn disabled the webhook: `gone` or `failing`.'),
   createdAt: Timestamp,
   updatedAt: Timestamp,
 });
 
 export const WebhookSecret = Type.Object({
-  secret: Type.String({
-    description: 'Signs every delivery (Standard Webhooks).',
-    examples: ['whsec_…'],
-  }),
+  secret: Type.String({ description: 'Signs every delivery (Standard Webhooks).', examples: ['whsec_…'] }),
 });
 
 export const CreatedWebhook = Type.Object({ ...Webhook.properties, ...WebhookSecret.properties });

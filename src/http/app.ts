@@ -1,6 +1,6 @@
 /**
- * The API. A request passes, in this order: its id and CORS headers, the access rule of its route, the rate limit,
- * the schema, the handler; whatever fails on the way becomes a problem document.
+ * The API. Every request passes, in this order: request id and CORS headers, access rule, rate limit, validation, handler.
+ * Every error becomes a problem document.
  */
 import { randomUUID } from 'node:crypto';
 import type { FastifyRequest, RawRequestDefaultExpression } from 'fastify';
@@ -17,7 +17,7 @@ import { Problem } from '../problems.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
 import type { Poster } from '../webhooks/post.ts';
-import { type Gate, makeGate, requireAccessRule } from './access.ts';
+import { type Authenticator, makeAuthenticator, requireAccessRule } from './access.ts';
 import { sendClientError } from './errors.ts';
 import { type App, makeApp } from './fastify.ts';
 import { readJsonBodies } from './json-body.ts';
@@ -38,21 +38,20 @@ import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { verificationRoutes } from './routes/verification.ts';
-import { webhookTestRoutes } from './routes/webhook-test.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { traceRequests } from './trace.ts';
-import { makeValidation, refuseFaults } from './validation.ts';
+import { makeValidation, refuseInvalid } from './validation.ts';
 
 const maxBodyBytes = 64 * 1024;
 
-/** What buildApp hands out: each group of routes takes its own share. */
+/** Each group of routes takes the parts it needs. */
 export interface ApiParts {
   config: Config;
   sql: Pool;
   sealer: Sealer;
   log: Log;
   metrics: Metrics;
-  /** Null: tracing is off. */
+  /** Null when tracing is off. */
   tracer: Tracer | null;
   links: Links;
   examiner: Examiner;
@@ -60,11 +59,10 @@ export interface ApiParts {
   verification: VerifyParts;
   egress: Egress;
   poster: Poster;
-  /** Sent with every POST to a webhook. */
   userAgent: string;
-  /** Deliveries may be ready: call it after the commit that made them so. */
+  /** Call it after the commit that made deliveries ready. */
   wakeDelivery(): void;
-  /** Deleted rows can be purged: call it after the commit. */
+  /** Call it after the commit that marked rows as deleted. */
   wakePurge(): void;
 }
 
@@ -75,36 +73,35 @@ export async function buildApp(parts: ApiParts): Promise<App> {
     genReqId: readRequestId,
     clientErrorHandler: sendClientError,
     forceCloseConnections: 'idle',
-    // A client that never ends its request must not hold its socket, or our own end, for ever.
+    // A client that never completes its request must not keep a socket open, or block shutdown.
     requestTimeout: 120_000,
-    // Node would refuse without a word: see `requireHost`.
+    // Node's own refusal has no body: `requireHost` replaces it.
     http: { requireHostHeader: false },
     routerOptions: { maxParamLength: 200 },
   });
 
-  // Node would answer 417 without a word. RFC 9110 §10.1.1 lets a server pass over an expectation that it does not know.
+  // Node would respond 417 without a body. RFC 9110 §10.1.1 allows a server to ignore an unknown expectation.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
-  const gate = makeGate(parts);
+  const authenticator = makeAuthenticator(parts);
   requireAccessRule(app);
   readJsonBodies(app);
   if (tracer) traceRequests(app, tracer);
-  passRequests(app, parts, gate);
+  addHooks(app, parts, authenticator);
   answerOtherMethods(app, config.corsOrigins);
   await documentRoutes(app, config);
-  await app.register(async (api) => addRoutes(api as App, parts, gate), { prefix: config.basePath });
+  await app.register(async (api) => addRoutes(api as App, parts, authenticator), { prefix: config.basePath });
   return app;
 }
 
-function addRoutes(api: App, given: ApiParts, gate: Gate): void {
+function addRoutes(api: App, given: ApiParts, authenticator: Authenticator): void {
   const { config } = given;
   const { adminToken, metricsToken, metricsPort, maxMessageBytes, production } = config;
   const origin = config.publicUrl ?? '';
-  const parts = { ...given, gate, origin, baseUrl: `${origin}${config.basePath}`, maxMessageBytes };
+  const parts = { ...given, authenticator, origin, baseUrl: `${origin}${config.basePath}`, maxMessageBytes };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);
   webhookRoutes(api, parts);
-  webhookTestRoutes(api, parts);
   deliveryRoutes(api, parts);
   replayRoutes(api, parts);
   eventRoutes(api, parts);
@@ -118,14 +115,14 @@ function addRoutes(api: App, given: ApiParts, gate: Gate): void {
   if (metricsPort === null && (!production || metricsToken)) metricsRoutes(api, parts);
 }
 
-function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: Gate): void {
+function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticator: Authenticator): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
   const validation = makeValidation({ allowHttp: config.allowHttp });
   app.setValidatorCompiler(validation.compiler);
   app.decorateRequest('ownerId', '');
   app.decorateRequest('keyId', '');
 
-  // Faults are told together with those that only the database knows, so routes do not refuse by themselves.
+  // The preHandler hook reports schema errors together with those that only the database can find.
   app.addHook('onRoute', (route) => {
     route.attachValidation = true;
   });
@@ -133,7 +130,7 @@ function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: G
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id);
     allowOrigin(request, reply, config.corsOrigins);
-    const enter = (caller: { ownerId: string; keyId: string }) => {
+    const admit = (caller: { ownerId: string; keyId: string }) => {
       request.ownerId = caller.ownerId;
       request.keyId = caller.keyId;
       if (caller.keyId) limit(caller.keyId, reply);
@@ -141,16 +138,16 @@ function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: G
     };
     try {
       requireHost(request);
-      const caller = gate.admit(request);
-      // A promise only where there is something to wait for: this is every request's path.
-      if (caller instanceof Promise) caller.then(enter).catch(done);
-      else enter(caller);
+      const caller = authenticator.authenticate(request);
+      // No promise for a cached key: this runs for every request.
+      if (caller instanceof Promise) caller.then(admit).catch(done);
+      else admit(caller);
     } catch (error) {
       done(error as Error);
     }
   });
 
-  // Ids are compared and bound to secrets as text, so they have one spelling here.
+  // Ids are compared as text and are part of encryption contexts, so they are always lower case.
   app.addHook('preValidation', (request, _reply, done) => {
     const params = request.params as Record<string, string>;
     for (const name in params) params[name] = params[name]?.toLowerCase() ?? '';
@@ -158,8 +155,8 @@ function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: G
   });
 
   app.addHook('preHandler', (request, _reply, done) => {
-    const checked = refuseFaults(request, validation, sql);
-    if (checked) checked.then(() => done(), done);
+    const refusing = refuseInvalid(request, validation, sql);
+    if (refusing) refusing.then(() => done(), done);
     else done();
   });
 
@@ -173,10 +170,10 @@ function passRequests(app: App, { config, sql, log, metrics }: ApiParts, gate: G
   });
 }
 
-/** RFC 9112 §3.2 */
+/** RFC 9112 §3.2. */
 function requireHost({ headers, raw }: FastifyRequest): void {
   if (headers.host === undefined && raw.httpVersion === '1.1')
-    throw new Problem('bad_request', { detail: 'HTTP/1.1 wants a Host header.' });
+    throw new Problem('bad_request', { detail: 'HTTP/1.1 requires a `Host` header. Send one.' });
 }
 
 function readRequestId(request: RawRequestDefaultExpression): string {

@@ -1,18 +1,18 @@
-/** Conditional and partial answers for bytes that never change (RFC 9110 §13 and §14). */
+/** Range and If-None-Match for bytes that never change (RFC 9110 §13 and §14). */
 
 export interface ByteRange {
   start: number;
-  /** Not included. */
+  /** Exclusive. */
   end: number;
 }
 
-/** The one range that is asked for; null for the whole, also where several are asked for; 'unsatisfiable' for none of it. */
+/** Null: send everything. That includes several ranges and a malformed header, both of which a server may ignore (§14.2). */
 export function readRange(header: string | undefined, size: number): ByteRange | null | 'unsatisfiable' {
   const match = /^bytes=(\d*)-(\d*)$/i.exec(header?.replaceAll(/\s/g, '') ?? '');
   if (!match) return null;
   const [, first = '', last = ''] = match;
   if (first === '' && last === '') return null;
-  // The last so many.
+  // `bytes=-500`: the last 500 bytes.
   if (first === '') {
     const start = Math.max(0, size - Number(last));
     return start < size ? { start, end: size } : 'unsatisfiable';
@@ -25,5 +25,5 @@ export function readRange(header: string | undefined, size: number): ByteRange |
 
 export function matchesTag(header: string | undefined, tag: string): boolean {
   if (header === undefined) return false;
-  return header.split(',').some((one) => one.trim() === '*' || one.trim().replace(/^W\//, '') === tag);
+  return header.split(',').some((part) => part.trim() === '*' || part.trim().replace(/^W\//, '') === tag);
 }

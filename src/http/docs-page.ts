@@ -150,7 +150,7 @@ ${renderFields('Path', fieldsIn('path'))}${renderFields('Query', fieldsIn('query
 ${renderFields('Body', listFields(body))}
 <h4>Example</h4>
 <pre tabindex="0"><code>${writeCurl(route, baseUrl)}</code></pre>
-<h4>Answer</h4>
+<h4>Response</h4>
 ${[...alike.values()].map((same) => renderAnswer(Object.fromEntries(same), shown))}</article>
 `;
 }

@@ -1,6 +1,6 @@
 /**
- * Whatever goes wrong becomes one problem document (RFC 9457). What the caller did is told in full; what went wrong
- * inside is logged under the request id and never sent.
+ * Turns every error into a problem document (RFC 9457). The caller reads everything about mistakes in the request; the
+ * cause of a server error is logged with the request id and never sent.
  */
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -26,7 +26,7 @@ export function makeProblemSender(log: Log): SendProblem {
       );
     }
     const document = JSON.stringify(toDocument(problem, request.id));
-    // Set before, except where a request did not get as far as the hooks.
+    // The onRequest hook sets this header too, but some requests fail before the hook runs.
     reply.header('x-request-id', request.id);
     reply.code(status).headers(problem.headers).type(contentType).send(document);
   };
@@ -37,16 +37,16 @@ function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
   if (isUnavailable(error)) {
     return new Problem('database_unavailable', { headers: { 'retry-after': '2' }, cause: error });
   }
-  if (errorCode(error) === '23503') return referenceVanished(error);
+  if (errorCode(error) === '23503') return deletedReference(error);
   const { code, statusCode } = error as Partial<FastifyError>;
   switch (code) {
     case 'FST_ERR_CTP_BODY_TOO_LARGE':
       return new Problem('body_too_large', {
-        detail: `The body may have up to ${tellSize(bodyLimit)} here.`,
+        detail: `The body of this route can have up to ${formatSize(bodyLimit)}. Send a smaller body.`,
       });
     case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
       return new Problem('unsupported_media_type');
-    // The path holds what no id could be.
+    // No id contains such characters or is that long.
     case 'FST_ERR_BAD_URL':
     case 'FST_ERR_MAX_PARAM_LENGTH':
       return new Problem('not_found');
@@ -58,23 +58,30 @@ function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
   return new Problem('internal_error', { cause: error });
 }
 
-function tellSize(bytes = 0): string {
+function formatSize(bytes = 0): string {
   if (bytes % 1024 !== 0) return `${bytes} bytes`;
   return bytes % (1024 * 1024) === 0 ? `${bytes / 1024 / 1024} MiB` : `${bytes / 1024} KiB`;
 }
 
-/** A request so broken that there is no request: it never reached a route, and the socket is closed after it. */
+/** The row, or 404. Another owner's row is 404 too, so that nobody can find out which ids exist. */
+export async function orNotFound<Row>(row: Promise<Row | undefined | null | false>): Promise<Row> {
+  const found = await row;
+  if (!found) throw new Problem('not_found');
+  return found;
+}
+
+/** For bytes that Node cannot parse as a request. The socket is closed afterwards. */
 export function sendClientError(error: Error & { code?: string }, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return;
-  // Amid another answer, a download say, it would be taken for a part of that. Node's own handler looks at the same place.
-  const { _httpMessage: underWay } = socket as Socket & { _httpMessage?: ServerResponse | null };
-  if (underWay?.headersSent && !underWay.writableEnded) {
+  // In the middle of another response the client would read this one as a part of it. Node's own handler checks the same field.
+  const { _httpMessage: current } = socket as Socket & { _httpMessage?: ServerResponse | null };
+  if (current?.headersSent && !current.writableEnded) {
     socket.destroy();
     return;
   }
   const detail =
     error.code === 'HPE_HEADER_OVERFLOW'
-      ? 'The head of the request is larger than 16 KiB.'
+      ? 'The request line and headers are larger than 16 KiB. Send fewer or shorter headers.'
       : problems.bad_request.remedy;
   const requestId = newId();
   const body = JSON.stringify(toDocument(new Problem('bad_request', { detail }), requestId));
@@ -84,11 +91,11 @@ export function sendClientError(error: Error & { code?: string }, socket: Socket
   );
 }
 
-/** foreign_key_violation: what the body names was there when it was checked, and was deleted before it was used. */
-function referenceVanished(cause: unknown): Problem {
-  const message = 'Something that the body names was deleted meanwhile.';
+/** foreign_key_violation: the referenced row existed during validation and was deleted before the insert. */
+function deletedReference(cause: unknown): Problem {
+  const message = 'A resource that the body refers to was just deleted. Send the id of an existing resource.';
   return new Problem('invalid_body', {
-    faults: [{ pointer: '', code: 'unknown_reference', message }],
+    errors: [{ pointer: '', code: 'unknown_reference', message }],
     cause,
   });
 }

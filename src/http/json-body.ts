@@ -1,4 +1,4 @@
-/** Reads JSON bodies strictly: UTF-8 or nothing, and no text that could not be stored as it came. */
+/** Parses JSON bodies strictly: UTF-8 only, and nothing that would be stored differently from what was sent. */
 import type { FastifyRequest } from 'fastify';
 import { parseJson } from '../lib/json.ts';
 import { Problem } from '../problems.ts';
@@ -13,7 +13,7 @@ export function readJsonBodies(app: App): void {
     if (request.method !== 'PATCH' && request.headers['content-type']?.includes('merge-patch')) {
       return done(new Problem('unsupported_media_type'));
     }
-    // Many clients send the content type with nothing behind it; a route that wants a body says so itself.
+    // Many clients send the content type without a body. A route that needs a body refuses the request by its schema.
     if (bytes.length === 0) return done(null, undefined);
     try {
       done(null, readJson(bytes));
@@ -24,22 +24,10 @@ export function readJsonBodies(app: App): void {
 }
 
 function readJson(bytes: Buffer): unknown {
-  const text = decode(bytes);
   try {
-    return parseJson(text);
+    return parseJson(utf8.decode(bytes));
   } catch (error) {
-    throw new Problem('invalid_json', {
-      detail: `${(error as Error).message}. Send a JSON document in UTF-8.`,
-    });
-  }
-}
-
-function decode(bytes: Buffer): string {
-  try {
-    return utf8.decode(bytes);
-  } catch {
-    throw new Problem('invalid_json', {
-      detail: 'The body is not valid UTF-8. Send a JSON document in UTF-8.',
-    });
+    const reason = error instanceof SyntaxError ? error.message : 'The body is not valid UTF-8';
+    throw new Problem('invalid_json', { detail: `${reason}. Send a JSON document in UTF-8.` });
   }
 }

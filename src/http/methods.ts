@@ -1,6 +1,6 @@
 /**
- * What no route answers: OPTIONS (204 with `Allow`, and the CORS answer where origins are allowed), another method of a
- * known path (405 with `Allow`), and unknown paths (404).
+ * Requests without a route of their own: OPTIONS (204 with `Allow`, and CORS headers if origins are allowed), a wrong
+ * method on a known path (405 with `Allow`), and unknown paths (404).
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Problem } from '../problems.ts';
@@ -22,7 +22,7 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
     if (methods.length === 0) throw new Problem('route_not_found');
     const allow = [...methods, 'OPTIONS'].join(', ');
     if (request.method !== 'OPTIONS') {
-      throw new Problem('method_not_allowed', { detail: `Use one of ${allow}.`, headers: { allow } });
+      throw new Problem('method_not_allowed', { detail: `This path takes ${allow}.`, headers: { allow } });
     }
     if (corsOrigins.length > 0) {
       reply.headers({
@@ -34,7 +34,7 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
     reply.code(204).header('allow', allow).send();
   };
   app.setNotFoundHandler(answer);
-  // Before the body is read: there is no route for it, whatever its type and size.
+  // Before the body is read: without a route, its type and size do not matter.
   app.addHook('onRequest', (request, reply, done) => {
     if (!request.is404) return done();
     try {
@@ -45,7 +45,7 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
   });
 }
 
-/** Lets pages of the allowed origins read the answers; off unless the operator names origins. */
+/** CORS: pages of the allowed origins may read responses. Off unless the operator configures origins. */
 export function allowOrigin(
   request: FastifyRequest,
   reply: FastifyReply,
@@ -61,7 +61,7 @@ export function allowOrigin(
   });
 }
 
-/** `/identities/:id` against `/identities/1234`. */
+/** Whether a path such as `/identities/1234` matches a pattern such as `/identities/:id`. */
 function matches(pattern: string, path: string): boolean {
   const wanted = pattern.split('/');
   const given = path.split('/');

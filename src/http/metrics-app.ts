@@ -1,4 +1,4 @@
-/** The operator's own listener (POSTHORN_METRICS_PORT): `/metrics` apart from the API, `/health` also without an API. */
+/** The separate listener of POSTHORN_METRICS_PORT: `/metrics` away from the API, and `/health` in processes without an API. */
 import type { Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';

@@ -1,4 +1,4 @@
-/** The OpenAPI document: generated from the schemas that validate, so it cannot say what the service does not do. */
+/** The OpenAPI document, generated from the same schemas that validate requests and type responses. */
 import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger';
 import { Type } from 'typebox';
 import type { Config } from '../config.ts';
@@ -12,24 +12,33 @@ const ProblemDocument = Type.Object(
     type: Type.String(),
     title: Type.String(),
     status: Type.Integer(),
-    detail: Type.String({ description: 'What is wrong and what to do.' }),
-    code: Type.String({ enum: Object.keys(problems), description: 'Stable; see docs/errors.md.' }),
-    requestId: Type.String(),
+    detail: Type.String({ description: 'What is wrong, and what to do about it.' }),
+    code: Type.String({ enum: Object.keys(problems), description: 'Never changes: decide by this code.' }),
+    requestId: Type.String({ description: 'The id of the request in the log.' }),
     errors: Type.Optional(
-      Type.Array(Type.Object({ pointer: Type.String(), code: Type.String(), message: Type.String() })),
+      Type.Array(
+        Type.Object({
+          pointer: Type.String({ description: 'JSON Pointer to the field (RFC 6901).' }),
+          code: Type.String(),
+          message: Type.String({ description: 'What is wrong with the field, for people.' }),
+        }),
+        { description: 'One entry for each invalid field.' },
+      ),
     ),
   },
-  { title: 'Problem', description: 'RFC 9457' },
+  { title: 'Problem', description: 'A problem document (RFC 9457).' },
 );
 
 const RawMessage = Type.String({
   format: 'binary',
-  description: 'The message (RFC 5322) as it is.',
+  description: 'The message (RFC 5322), byte for byte.',
   examples: ['From: ada@example.com\r\nSubject: Hello\r\n\r\nIs anybody there?\r\n'],
 });
 const RecipientHeader = Type.Object({
   'x-recipient': Type.Optional(
-    Type.String({ description: 'Recipients, with commas, beside those of the query.' }),
+    Type.String({
+      description: 'More recipients, separated by commas. They are added to those of the query.',
+    }),
   ),
 });
 
@@ -41,9 +50,13 @@ const security: Record<Access, Record<string, string[]>[]> = {
   public: [],
 };
 
-/** Collects every route that is registered after it. */
+/** Documents every route that is registered later. */
 export async function documentRoutes(app: App, config: Config): Promise<void> {
   await app.register(swagger, openApiOptions(config));
+}
+
+function bearer(description: string) {
+  return { type: 'http', scheme: 'bearer', description } as const;
 }
 
 function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
@@ -55,24 +68,16 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
         title: 'Posthorn',
         version: readVersion(),
         description:
-          'Connect email identities, register webhooks, and be told by a signed POST when mail arrives.\n\n' +
-          `Limits: bodies up to 64 KiB (\`/inbound\`: ${config.maxMessageBytes} bytes); ${limit ? `${limit} requests a minute for each key (\`RateLimit\` headers)` : 'no rate limit'}; ` +
-          'pages of up to 1000 items (200 of messages, events and deliveries), the next one in the `Link` header. Errors are problem documents (RFC 9457).',
+          'Connect email identities and register webhooks. When mail arrives, Posthorn sends a signed POST to your webhooks.\n\n' +
+          `Limits: request bodies up to 64 KiB (\`/inbound\`: ${config.maxMessageBytes} bytes); ${limit ? `${limit} requests a minute for each API key (see the \`RateLimit\` headers)` : 'no rate limit'}; ` +
+          'pages of up to 1000 items (messages, events and deliveries: 200).',
       },
       servers: [{ url: `${config.publicUrl ?? ''}${config.basePath}` || '/' }],
       components: {
         securitySchemes: {
-          apiKey: { type: 'http', scheme: 'bearer', description: 'An API key (`ph_…`).' },
-          operatorToken: {
-            type: 'http',
-            scheme: 'bearer',
-            description: 'The value of `POSTHORN_ADMIN_TOKEN`.',
-          },
-          metricsToken: {
-            type: 'http',
-            scheme: 'bearer',
-            description: 'The value of `POSTHORN_METRICS_TOKEN`.',
-          },
+          apiKey: bearer('An API key (`ph_…`).'),
+          operatorToken: bearer('The value of `POSTHORN_ADMIN_TOKEN`.'),
+          metricsToken: bearer('The value of `POSTHORN_METRICS_TOKEN`.'),
         },
       },
     },
@@ -81,16 +86,16 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
       const access = route.config?.access ?? 'public';
       const failures = {
         default: {
-          description: 'A problem',
+          description: 'An error',
           content: { 'application/problem+json': { schema: ProblemDocument } },
         },
       };
-      const takes = route.config?.takes;
+      const consumes = route.config?.consumes;
       return {
         url,
         schema: {
           ...schema,
-          ...(takes ? { consumes: [takes], body: RawMessage, headers: RecipientHeader } : {}),
+          ...(consumes ? { consumes: [consumes], body: RawMessage, headers: RecipientHeader } : {}),
           security: security[access],
           response: { ...(schema?.response as object), ...failures },
         },

@@ -1,10 +1,10 @@
-/** Lists: a bare array, with the way to the next page in a `Link` header (RFC 8288). Cursors are opaque to callers. */
+/** Lists: a bare array, and the URL of the next page in a `Link` header (RFC 8288). Cursors are opaque to callers. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { isUuid } from '../lib/ids.ts';
 import type { Page, PageRequest, Position } from '../store/page.ts';
 
 export interface PageParts {
-  /** What a link begins with: the public URL, or nothing. The Host header is never trusted. */
+  /** Prefix of links: the public URL, or empty. The Host header is never trusted. */
   origin: string;
 }
 
@@ -25,7 +25,7 @@ export function sendPage<Row>(
   page: Page<Row>,
 ): Row[] {
   if (page.next) {
-    // The path as it came holds the base path already; a request line in absolute form names a host besides.
+    // The request's path includes the base path. A request line in absolute form also has a host, which is dropped.
     const { pathname, searchParams } = new URL(request.url, 'http://localhost');
     searchParams.set('cursor', writeCursor(page.next));
     reply.header('link', `<${origin}${pathname}?${searchParams}>; rel="next"`);

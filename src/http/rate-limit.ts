@@ -1,10 +1,10 @@
-/** Requests a minute for each key, counted in this process, told in the headers of draft-ietf-httpapi-ratelimit-headers. */
+/** Limits requests per minute and key, counted in this process. Headers: draft-ietf-httpapi-ratelimit-headers. */
 import type { FastifyReply } from 'fastify';
 import { Problem } from '../problems.ts';
 
 const windowMs = 60_000;
 
-/** Counts one request of that key, and refuses it when the minute's share is used up. */
+/** Counts one request of the key, and throws when the limit is exceeded. */
 export type RateLimiter = (keyId: string, reply: FastifyReply) => void;
 
 export function makeRateLimiter(perMinute: number): RateLimiter {
@@ -25,10 +25,12 @@ export function makeRateLimiter(perMinute: number): RateLimiter {
     reply.header('ratelimit-policy', policy);
     reply.header('ratelimit', `"default";r=${Math.max(0, perMinute - count)};t=${resetSeconds}`);
     if (count > perMinute) {
-      throw new Problem('rate_limited', {
-        detail: `This key may make ${perMinute} requests a minute. Wait ${resetSeconds} s.`,
-        headers: { 'retry-after': String(resetSeconds) },
-      });
+      const detail = `The limit of this API key is ${perMinute} requests a minute. Retry in ${resetSeconds} s.`;
+      throw rateLimited(resetSeconds, detail);
     }
   };
+}
+
+export function rateLimited(waitSeconds: number, detail: string): Problem {
+  return new Problem('rate_limited', { detail, headers: { 'retry-after': String(waitSeconds) } });
 }

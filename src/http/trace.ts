@@ -1,6 +1,6 @@
 /**
- * A span for each request that acts for somebody; documentation, health and metrics are left out. It is named by the route's
- * template, never by the URL: that may hold a signature.
+ * A span for every authenticated request; documentation, health and metrics are not traced. The span has the name of the
+ * route's pattern, never of the URL: a URL can contain the signature of a link.
  */
 import type { Span } from '@opentelemetry/api';
 import type { Tracer } from '../lib/tracing.ts';
@@ -8,7 +8,7 @@ import type { App } from './fastify.ts';
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Where requests are traced. */
+    /** Undefined when the request is not traced. */
     span?: Span;
   }
 }

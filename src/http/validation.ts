@@ -1,6 +1,6 @@
 /**
- * Holds requests against their schemas and tells every fault at once, in words for the person who wrote the request.
- * Nothing is coerced, dropped or filled in; only query parameters, which are text by nature, are read as numbers.
+ * Validates requests against their schemas and reports every error at once, in words for the author of the request.
+ * Values are never coerced, dropped or filled in. The one exception: integers in a query, which arrive as text.
  */
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
@@ -9,41 +9,43 @@ import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
-import { type Fault, Problem } from '../problems.ts';
+import { type FieldError, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
 import { findUrlFault } from '../webhooks/url.ts';
 import { readCursor } from './pagination.ts';
 
-/** What a format refuses, as the end of the sentence "`/field` …"; null when nothing is wrong. */
-type FindFault = (text: string) => string | null;
+/** Null for a valid value; otherwise the rest of the sentence that begins with the name of the field. */
+type FormatCheck = (text: string) => string | null;
 
-function makeFormats(options: { allowHttp: boolean }): Record<string, FindFault> {
+function makeFormats(options: { allowHttp: boolean }): Record<string, FormatCheck> {
   return {
     uuid: (text) => (isUuid(text) ? null : 'must be a UUID.'),
-    text: (text) => (text.includes('\0') ? 'must not hold NUL characters.' : null),
+    text: (text) => (text.includes('\0') ? 'must not contain NUL characters (U+0000).' : null),
     'date-time': (text) =>
-      isTimestamp(text) ? null : 'must be a time such as 2026-01-31T12:00:00Z (RFC 3339).',
-    'json-object': (text) => (isJsonObject(text) ? null : 'must be a JSON object, or the text of one.'),
+      isTimestamp(text) ? null : 'must be a time in RFC 3339 format, such as 2026-01-31T12:00:00Z.',
+    'json-object': (text) =>
+      isJsonObject(text) ? null : 'must be a JSON object, or a string with the JSON text of an object.',
     'webhook-url': (text) => findUrlFault(text, options),
     'identity-value': (text) => {
       const read = readAddressOrDomain(text);
-      return 'fault' in read ? `is not an address or domain: ${read.fault}` : null;
+      return 'fault' in read ? `is not an email address or a domain. ${read.fault}` : null;
     },
     'email-address': (text) => {
       const read = readAddressOrDomain(text);
-      return 'fault' in read || read.kind !== 'email'
-        ? 'must be an email address such as ada@example.com.'
-        : null;
+      const isEmail = !('fault' in read) && read.kind === 'email';
+      return isEmail ? null : 'must be an email address, such as ada@example.com.';
     },
     cursor: (text) =>
-      readCursor(text) ? null : 'is not a cursor of this list; take it from the Link header.',
+      readCursor(text)
+        ? null
+        : 'is not a valid cursor. Use the URL in the `Link` header of the previous page.',
   };
 }
 
 export interface Validation {
   compiler: FastifySchemaCompiler<Record<string, unknown>>;
-  /** Faults of what fastify found invalid; a malformed id in the path is thrown as 404. */
-  findFaults(request: FastifyRequest): Fault[];
+  /** Throws 404 for a malformed id in the path. */
+  findFieldErrors(request: FastifyRequest): FieldError[];
 }
 
 export function makeValidation(options: { allowHttp: boolean }): Validation {
@@ -54,7 +56,7 @@ export function makeValidation(options: { allowHttp: boolean }): Validation {
     allowUnionTypes: true,
     strictTypes: false,
     formats: Object.fromEntries(
-      Object.entries(formats).map(([name, find]) => [name, (text: string) => find(text) === null]),
+      Object.entries(formats).map(([name, check]) => [name, (text: string) => check(text) === null]),
     ),
   };
   const ajv = new Ajv(settings).addVocabulary(['x-read-only']);
@@ -62,145 +64,159 @@ export function makeValidation(options: { allowHttp: boolean }): Validation {
   return {
     compiler: ({ schema, httpPart }) => {
       const validate = ajv.compile(schema);
-      return httpPart === 'querystring' ? readNumbersFirst(schema, validate) : validate;
+      return httpPart === 'querystring' ? parseIntegersFirst(schema, validate) : validate;
     },
-    findFaults(request) {
+    findFieldErrors(request) {
       const error = request.validationError;
       if (!error) return [];
       if (error.validationContext === 'params') throw new Problem('not_found');
-      return (error.validation as unknown as ErrorObject[]).flatMap((found) => toFault(found, formats) ?? []);
+      const noun = error.validationContext === 'querystring' ? 'query parameter' : 'field';
+      return (error.validation as unknown as ErrorObject[]).map((found) =>
+        toFieldError(found, formats, noun),
+      );
     },
   };
 }
 
-/** Whole numbers in decimal and nothing else: ajv's own reading takes `0x10` and, past all limits, `1e999`. */
-function readNumbersFirst(schema: Record<string, unknown>, validate: ValidateFunction): ValidateFunction {
+/** Decimal integers only. The coercion of ajv would also accept `0x10` and, beyond any maximum, `1e999`. */
+function parseIntegersFirst(schema: Record<string, unknown>, validate: ValidateFunction): ValidateFunction {
   const properties = Object.entries((schema.properties ?? {}) as Record<string, { type?: unknown }>);
-  const numbers = properties.filter(([, { type }]) => type === 'integer').map(([name]) => name);
-  const read = (query: Record<string, unknown>) => {
-    for (const name of numbers) {
+  const integers = properties.filter(([, { type }]) => type === 'integer').map(([name]) => name);
+  const parseAndValidate = (query: Record<string, unknown>) => {
+    for (const name of integers) {
       const text = query[name];
       if (typeof text === 'string' && /^-?\d{1,15}$/.test(text)) query[name] = Number(text);
     }
-    const valid = validate(query);
-    reading.errors = validate.errors ?? null;
-    return valid;
+    const isValid = validate(query);
+    wrapped.errors = validate.errors ?? null;
+    return isValid;
   };
-  const reading = Object.assign(read, validate) as ValidateFunction;
-  return reading;
+  const wrapped = Object.assign(parseAndValidate, validate) as ValidateFunction;
+  return wrapped;
 }
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Fields of the body that name rows, and the table in which the owner must have them. */
+    /** Fields of the body that contain an id, and the table in which the owner must have a row with that id. */
     references?: Record<string, ReferencedTable>;
-    /** Faults of the body that a schema cannot tell. It may have faults of the schema's as well. */
-    findFaults?: (body: Record<string, unknown>) => Fault[] | Promise<Fault[]>;
+    /** Checks of the body that a schema cannot express. The body may be invalid by its schema as well. */
+    findFieldErrors?: (body: Record<string, unknown>) => FieldError[] | Promise<FieldError[]>;
   }
 }
 
 /**
- * Schema faults, the route's own, and references to what is not the owner's, together. Undefined, without a promise, where
- * nothing has to be asked: this is every request's path.
+ * Throws one problem with the errors of the schema, of the route's own check and of references to rows that the owner does
+ * not have. Returns no promise when no query is needed: this runs for every request.
  */
-export function refuseFaults(
+export function refuseInvalid(
   request: FastifyRequest,
   validation: Validation,
   sql: Sql,
 ): Promise<void> | undefined {
-  const { references, findFaults } = request.routeOptions.config;
+  const { references, findFieldErrors } = request.routeOptions.config;
   const body = (Buffer.isBuffer(request.body) ? {} : (request.body ?? {})) as Record<string, unknown>;
-  const own = request.routeOptions.schema?.body ? findFaults?.(body) : findSurplus(body);
-  const named = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
-  const quiet = own === undefined || (Array.isArray(own) && own.length === 0);
-  if (!request.validationError && quiet && named.length === 0) return undefined;
-  return refuseAll(request, validation, sql, own, named);
+  const own = request.routeOptions.schema?.body ? findFieldErrors?.(body) : refuseEveryField(body);
+  const referencing = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
+  const hasOwn = own !== undefined && (!Array.isArray(own) || own.length > 0);
+  if (!request.validationError && !hasOwn && referencing.length === 0) return undefined;
+  return refuseWithAll(request, validation, sql, own, referencing);
 }
 
-/** A route that takes no body refuses what it would otherwise drop in silence. */
-function findSurplus(body: Record<string, unknown>): Fault[] {
+/** For a route without a body: it would otherwise ignore the fields without a word. */
+function refuseEveryField(body: Record<string, unknown>): FieldError[] {
   return Object.keys(body).map((field) => ({
     pointer: child('', field),
     code: 'unknown_field',
-    message: `"${field}" is not a field here; this route takes no body.`,
+    message: `Unknown field "${field}": this route takes no body. Send the request without a body.`,
   }));
 }
 
-async function refuseAll(
+const referenceNouns: Record<ReferencedTable, string> = {
+  identities: 'identity',
+  providers: 'provider',
+  smtp_accounts: 'SMTP account',
+};
+
+async function refuseWithAll(
   request: FastifyRequest,
   validation: Validation,
   sql: Sql,
-  own: Fault[] | Promise<Fault[]> | undefined,
-  named: [field: string, table: ReferencedTable][],
+  own: FieldError[] | Promise<FieldError[]> | undefined,
+  referencing: [field: string, table: ReferencedTable][],
 ): Promise<void> {
-  const faults = [...validation.findFaults(request), ...((await own) ?? [])];
+  const errors = [...validation.findFieldErrors(request), ...((await own) ?? [])];
   const body = request.body as Record<string, string>;
-  for (const [field, table] of named) {
+  for (const [field, table] of referencing) {
     const id = body[field] ?? '';
     if (!isUuid(id) || (await isOwned(sql, request.ownerId, table, id))) continue;
-    const message = `"${field}" names nothing of yours.`;
-    faults.push({ pointer: `/${field}`, code: 'unknown_reference', message });
+    const message = `No ${referenceNouns[table]} with the id "${id}".`;
+    errors.push({ pointer: `/${field}`, code: 'unknown_reference', message });
   }
-  if (faults.length === 0) return;
+  if (errors.length === 0) return;
   const inQuery = request.validationError?.validationContext === 'querystring';
-  throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { faults });
+  throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors });
 }
 
-function toFault(error: ErrorObject, formats: Record<string, FindFault>): Fault | null {
-  const at = error.instancePath;
-  const name = at === '' ? 'The body' : `"${at.slice(1)}"`;
-  const fault = (code: string, message: string, pointer = at): Fault => ({ pointer, code, message });
-  const { params } = error;
+function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, noun: string): FieldError {
+  const { instancePath: pointer, params } = error;
+  const name = pointer === '' ? 'The body' : `"${pointer.slice(1)}"`;
+  const fieldError = (code: string, rest: string): FieldError => ({
+    pointer,
+    code,
+    message: `${name} ${rest}`,
+  });
 
   switch (error.keyword) {
-    case 'required':
-      return fault('required', `"${params.missingProperty}" is required.`, child(at, params.missingProperty));
+    case 'required': {
+      const missing = params.missingProperty;
+      return { pointer: child(pointer, missing), code: 'required', message: `"${missing}" is required.` };
+    }
     case 'additionalProperties':
-      return unknownField(error, at);
+      return describeUnknownField(error, noun);
     case 'type':
-      return fault('wrong_type', `${name} must be ${typeNames(params.type)}.`);
+      return fieldError('wrong_type', `must be ${listTypes(params.type)}.`);
     case 'format':
-      return fault(
-        'invalid_value',
-        `${name} ${formats[params.format]?.(String(error.data)) ?? 'is not valid.'}`,
-      );
+      return fieldError('invalid_value', formats[params.format]?.(String(error.data)) ?? 'is not valid.');
     case 'enum':
-      return fault('unknown_value', `${name} ${unknownValue(error.data, params.allowedValues)}`);
+      return fieldError('unknown_value', describeUnknownValue(error.data, params.allowedValues));
     case 'maxLength':
-      return fault('too_long', `${name} must have at most ${params.limit} characters.`);
+      return fieldError('too_long', `must have at most ${params.limit} characters.`);
     case 'minLength':
     case 'minItems':
-      return fault('too_short', `${name} must not be empty.`);
+      return fieldError('too_short', 'must not be empty.');
     case 'maxItems':
-      return fault('too_long', `${name} must have at most ${params.limit} items.`);
+      return fieldError('too_long', `must have at most ${params.limit} items.`);
     case 'uniqueItems':
-      return fault('repeated', `${name} must not hold the same item twice.`);
+      return fieldError('repeated', 'must not contain the same item twice.');
     case 'minimum':
+      return fieldError('out_of_range', `must be at least ${params.limit}.`);
     case 'maximum':
-      return fault('out_of_range', `${name} must be ${params.comparison} ${params.limit}.`);
+      return fieldError('out_of_range', `must be at most ${params.limit}.`);
     default:
-      return fault('invalid_value', `${name} ${error.message}.`);
+      return fieldError('invalid_value', `${error.message}.`);
   }
 }
 
-function unknownField(error: ErrorObject, at: string): Fault {
+function describeUnknownField(error: ErrorObject, noun: string): FieldError {
   const field: string = error.params.additionalProperty;
   const schema = error.parentSchema as { properties?: object; 'x-read-only'?: string[] };
-  const pointer = child(at, field);
+  const pointer = child(error.instancePath, field);
   if (schema['x-read-only']?.includes(field)) {
-    return { pointer, code: 'read_only', message: `"${field}" cannot be changed.` };
+    const message = `"${field}" is read-only. Remove it from the body.`;
+    return { pointer, code: 'read_only', message };
   }
-  const near = suggest(field, Object.keys(schema.properties ?? {}));
-  const hint = near ? ` Did you mean "${near}"?` : '';
-  return { pointer, code: 'unknown_field', message: `"${field}" is not a field here.${hint}` };
+  const known = Object.keys(schema.properties ?? {});
+  const near = suggest(field, known);
+  const hint = near ? `Did you mean "${near}"?` : `Known: ${known.join(', ')}.`;
+  return { pointer, code: 'unknown_field', message: `Unknown ${noun} "${field}". ${hint}` };
 }
 
-function unknownValue(given: unknown, allowed: string[]): string {
+function describeUnknownValue(given: unknown, allowed: string[]): string {
   const near = typeof given === 'string' ? suggest(given, allowed) : undefined;
   return `must be one of ${allowed.join(', ')}.${near ? ` Did you mean ${near}?` : ''}`;
 }
 
-function typeNames(types: string | string[]): string {
+function listTypes(types: string | string[]): string {
   const article = (type: string) =>
     type === 'null' ? type : `${/^[aeiou]/.test(type) ? 'an' : 'a'} ${type}`;
   return [types].flat().map(article).join(' or ');
@@ -227,11 +243,11 @@ const lastInstant = Date.parse('9999-12-31T23:59:59.999Z');
 function isTimestamp(text: string): boolean {
   const form = timestampForm.exec(text);
   const instant = Date.parse(text);
-  // An offset can carry it past what has four digits for its year.
+  // An offset can move the time out of the years 1 to 9999.
   if (!form || !(instant >= firstInstant && instant <= lastInstant)) return false;
-  // PostgreSQL takes offsets of less than 16 hours.
+  // PostgreSQL accepts offsets below 16 hours only.
   if (Number(/[+-](\d\d):\d\d$/.exec(text)?.[1] ?? 0) > 15) return false;
-  // Date.parse takes 31 February for 3 March.
-  const days = new Date(Date.UTC(Number(text.slice(0, 4)), Number(form[1]), 0)).getUTCDate();
-  return Number(form[2]) <= days;
+  // Date.parse reads 31 February as 3 March.
+  const daysInMonth = new Date(Date.UTC(Number(text.slice(0, 4)), Number(form[1]), 0)).getUTCDate();
+  return Number(form[2]) <= daysInMonth;
 }

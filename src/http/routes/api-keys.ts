@@ -3,40 +3,51 @@ import { Type } from 'typebox';
 import { ApiKey, CreatedApiKey } from '../../contract/api-key.ts';
 import {
   body,
+  describe,
   IdParams,
   listQuery,
   maxPage,
   NullableTimestamp,
   nullableText,
 } from '../../contract/schemas.ts';
-import { type Fault, Problem } from '../../problems.ts';
+import type { FieldError } from '../../problems.ts';
 import { createApiKey, findApiKey, listApiKeys, revokeApiKey } from '../../store/api-keys.ts';
-import type { Gate } from '../access.ts';
+import { type Authenticator, withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 export const NewApiKey = body(
   {
     name: Type.Optional(nullableText(100)),
-    expiresAt: Type.Optional(NullableTimestamp),
+    expiresAt: Type.Optional(describe(NullableTimestamp, 'Null or left out: the key does not expire.')),
   },
   { example: { name: 'ci' } },
 );
 
 const tags = ['API keys'];
 
-export function apiKeyRoutes(app: App, parts: AnswerParts & PageParts & { gate: Gate }): void {
-  const { sql, gate } = parts;
+export function apiKeyRoutes(
+  app: App,
+  parts: PostParts & PageParts & { authenticator: Authenticator },
+): void {
+  const { sql, authenticator } = parts;
 
   app.post(
     '/api-keys',
     {
-      config: { access: 'key', findFaults: findPast },
-      schema: { tags, summary: 'Make a key', body: NewApiKey, response: { 201: CreatedApiKey } },
+      config: { access: 'key', findFieldErrors: findPastExpiry },
+      schema: {
+        tags,
+        summary: 'Create an API key',
+        description: 'Store `apiKey` of the response: no other response contains it.',
+        body: NewApiKey,
+        response: { 201: CreatedApiKey },
+      },
     },
     (request, reply) =>
-      answerOnce(parts, request, reply, async (sql) => {
+      respondOnce(parts, request, reply, async (sql) => {
         const key = await createApiKey(sql, request.ownerId, request.body);
         return { status: 201, location: `/api-keys/${key.id}`, body: key };
       }),
@@ -44,15 +55,12 @@ export function apiKeyRoutes(app: App, parts: AnswerParts & PageParts & { gate: 
 
   app.get(
     '/api-keys',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Your keys',
-        querystring: listQuery({}),
-        response: { 200: Type.Array(ApiKey) },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'List your API keys',
+      querystring: listQuery({}),
+      response: { 200: Type.Array(ApiKey) },
+    }),
     async (request, reply) => {
       const found = await listApiKeys(sql, request.ownerId, readPage(request.query, maxPage));
       return sendPage(parts, request, reply, found);
@@ -61,34 +69,29 @@ export function apiKeyRoutes(app: App, parts: AnswerParts & PageParts & { gate: 
 
   app.get(
     '/api-keys/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'One key', params: IdParams, response: { 200: ApiKey } },
-    },
-    async (request) => {
-      const key = await findApiKey(sql, request.ownerId, request.params.id);
-      if (!key) throw new Problem('not_found');
-      return key;
-    },
+    withAccess('key', { tags, summary: 'Get an API key', params: IdParams, response: { 200: ApiKey } }),
+    async (request) => orNotFound(findApiKey(sql, request.ownerId, request.params.id)),
   );
 
   app.delete(
     '/api-keys/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'Revoke a key', params: IdParams, response: { 204: Type.Null() } },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Revoke an API key',
+      params: IdParams,
+      response: { 204: Type.Null() },
+    }),
     async (request, reply) => {
       const { id } = request.params;
-      if (!(await revokeApiKey(sql, request.ownerId, id))) throw new Problem('not_found');
-      gate.forget(id);
+      await orNotFound(revokeApiKey(sql, request.ownerId, id));
+      authenticator.forgetKey(id);
       reply.code(204).send(null);
     },
   );
 }
 
-export function findPast({ expiresAt }: Record<string, unknown>): Fault[] {
-  const past = typeof expiresAt === 'string' && Date.parse(expiresAt) <= Date.now();
-  const message = '"expiresAt" must lie in the future.';
-  return past ? [{ pointer: '/expiresAt', code: 'out_of_range', message }] : [];
+export function findPastExpiry({ expiresAt }: Record<string, unknown>): FieldError[] {
+  const isPast = typeof expiresAt === 'string' && Date.parse(expiresAt) <= Date.now();
+  const message = '"expiresAt" must be in the future.';
+  return isPast ? [{ pointer: '/expiresAt', code: 'out_of_range', message }] : [];
 }

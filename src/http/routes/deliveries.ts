@@ -1,16 +1,8 @@
-/** Deliveries: what became of each event for each webhook, and sending one again. */
+/** Deliveries: the state of each event at each webhook, and sending an event again. */
 import { Type } from 'typebox';
 import { Delivery, DeliveryWithAttempts } from '../../contract/delivery.ts';
 import { eventNames } from '../../contract/event-types.ts';
-import {
-  defaultShortPage,
-  IdParams,
-  listQuery,
-  maxShortPage,
-  oneOf,
-  Timestamp,
-} from '../../contract/schemas.ts';
-import { Problem } from '../../problems.ts';
+import { defaultShortPage, IdParams, oneOf, Since, shortListQuery } from '../../contract/schemas.ts';
 import {
   deliveryStatuses,
   findDelivery,
@@ -19,39 +11,35 @@ import {
   redeliver,
 } from '../../store/deliveries.ts';
 import { findWebhook } from '../../store/webhooks.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-const Filters = listQuery(
-  {
-    status: Type.Optional(oneOf(deliveryStatuses)),
-    event: Type.Optional(oneOf(eventNames)),
-    since: Type.Optional(Timestamp),
-  },
-  { max: maxShortPage, usual: defaultShortPage },
-);
+const Filters = shortListQuery({
+  status: Type.Optional(oneOf(deliveryStatuses)),
+  event: Type.Optional(oneOf(eventNames)),
+  since: Since,
+});
 
 const tags = ['Deliveries'];
 
-export function deliveryRoutes(app: App, parts: AnswerParts & PageParts & { wakeDelivery(): void }): void {
+export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDelivery(): void }): void {
   const { sql, wakeDelivery } = parts;
 
   app.get(
     '/webhooks/:id/deliveries',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: "A webhook's deliveries",
-        params: IdParams,
-        querystring: Filters,
-        response: { 200: Type.Array(Delivery) },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'List the deliveries of a webhook',
+      params: IdParams,
+      querystring: Filters,
+      response: { 200: Type.Array(Delivery) },
+    }),
     async (request, reply) => {
       const { id } = request.params;
-      if (!(await findWebhook(sql, request.ownerId, id))) throw new Problem('not_found');
+      await orNotFound(findWebhook(sql, request.ownerId, id));
       const page = readPage(request.query, defaultShortPage);
       const found = await listDeliveries(sql, request.ownerId, id, request.query, page);
       return sendPage(parts, request, reply, found);
@@ -60,39 +48,33 @@ export function deliveryRoutes(app: App, parts: AnswerParts & PageParts & { wake
 
   app.get(
     '/deliveries/:id',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'One delivery, with its tries',
-        params: IdParams,
-        response: { 200: DeliveryWithAttempts },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Get a delivery and its attempts',
+      params: IdParams,
+      response: { 200: DeliveryWithAttempts },
+    }),
     async (request) => {
       const { id } = request.params;
-      const delivery = await findDelivery(sql, request.ownerId, id);
-      if (!delivery) throw new Problem('not_found');
+      const delivery = await orNotFound(findDelivery(sql, request.ownerId, id));
       return { ...delivery, attempts: await listAttempts(sql, request.ownerId, id) };
     },
   );
 
   app.post(
     '/deliveries/:id/redeliver',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Send it again, whatever its status',
-        params: IdParams,
-        response: { 202: Delivery },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Send a delivery again',
+      description: 'Works in every status. The retry schedule starts again from the beginning.',
+      params: IdParams,
+      response: { 202: Delivery },
+    }),
     async (request, reply) => {
-      await answerOnce(parts, request, reply, async (sql) => {
+      await respondOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
-        const known = await findDelivery(sql, request.ownerId, id);
-        if (!known || !(await redeliver(sql, request.ownerId, id))) throw new Problem('not_found');
+        const known = await orNotFound(findDelivery(sql, request.ownerId, id));
+        await orNotFound(redeliver(sql, request.ownerId, id));
         return { status: 202, body: (await findDelivery(sql, request.ownerId, id)) ?? known };
       });
       wakeDelivery();

@@ -1,32 +1,22 @@
-/** Events: what happened, whether or not a webhook listened. */
+/** Events: everything that happened to the owner's identities, also when no webhook was subscribed. */
 import { Type } from 'typebox';
 import { Event, EventSummary } from '../../contract/event.ts';
 import { eventNames } from '../../contract/event-types.ts';
 import type { Links } from '../../contract/links.ts';
 import { completeData } from '../../contract/payload.ts';
-import {
-  defaultShortPage,
-  IdParams,
-  listQuery,
-  maxShortPage,
-  oneOf,
-  Timestamp,
-  Uuid,
-} from '../../contract/schemas.ts';
+import { defaultShortPage, IdParams, oneOf, Since, shortListQuery, Uuid } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
-import { Problem } from '../../problems.ts';
 import { findEvent, listEvents } from '../../store/events.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-const Filters = listQuery(
-  {
-    event: Type.Optional(oneOf(eventNames)),
-    identity_id: Type.Optional(Uuid),
-    since: Type.Optional(Timestamp),
-  },
-  { max: maxShortPage, usual: defaultShortPage },
-);
+const Filters = shortListQuery({
+  event: Type.Optional(oneOf(eventNames)),
+  identity_id: Type.Optional(Uuid),
+  since: Since,
+});
 
 const tags = ['Events'];
 
@@ -35,15 +25,13 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
 
   app.get(
     '/events',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Your events',
-        querystring: Filters,
-        response: { 200: Type.Array(EventSummary) },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'List your events',
+      description: 'Without `data`.',
+      querystring: Filters,
+      response: { 200: Type.Array(EventSummary) },
+    }),
     async (request, reply) => {
       const { event, identity_id: identityId, since } = request.query;
       const page = readPage(request.query, defaultShortPage);
@@ -54,16 +42,16 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
 
   app.get(
     '/events/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'One event, with its data', params: IdParams, response: { 200: Event } },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Get an event and its data',
+      params: IdParams,
+      response: { 200: Event },
+    }),
     async (request) => {
-      const event = await findEvent(sql, request.ownerId, request.params.id);
-      if (!event) throw new Problem('not_found');
-      const { data, messageId, raw, ...shown } = event;
-      const told = completeData({ data, messageId, raw }, links, Date.now());
-      return { ...shown, data: JSON.parse(told) };
+      const event = await orNotFound(findEvent(sql, request.ownerId, request.params.id));
+      const { data, messageId, raw, ...summary } = event;
+      return { ...summary, data: JSON.parse(completeData({ data, messageId, raw }, links, Date.now())) };
     },
   );
 }

@@ -1,6 +1,7 @@
-/** Whether the process lives, and whether it can do its work. */
+/** Liveness (the process runs) and readiness (the database responds). */
 import { Type } from 'typebox';
 import type { Pool } from '../../db/client.ts';
+import { withAccess } from '../access.ts';
 import type { App } from '../fastify.ts';
 
 const Ok = Type.Object({ status: Type.Literal('ok') });
@@ -10,16 +11,13 @@ export function healthRoutes(app: App, { sql }: { sql: Pool }): void {
 
   app.get(
     '/health/live',
-    { config: { access: 'public' }, schema: { tags, summary: 'The process runs', response: { 200: Ok } } },
+    withAccess('public', { tags, summary: 'Check that the process runs', response: { 200: Ok } }),
     async () => ({ status: 'ok' as const }),
   );
 
   app.get(
     '/health/ready',
-    {
-      config: { access: 'public' },
-      schema: { tags, summary: 'The database answers', response: { 200: Ok } },
-    },
+    withAccess('public', { tags, summary: 'Check that the database responds', response: { 200: Ok } }),
     async () => {
       await sql`select 1`;
       return { status: 'ok' as const };

@@ -1,39 +1,38 @@
-/** Identities: an address or a domain that is connected to the service. */
+/** Identities: email addresses and domains that the service receives mail for. */
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
-import { body, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
+import { body, describe, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
 import { describeFollowers } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { readAddressOrDomain } from '../../net/address-or-domain.ts';
-import { type Fault, Problem } from '../../problems.ts';
+import { type FieldError, Problem } from '../../problems.ts';
 import {
   createIdentity,
   deleteIdentity,
   findIdentity,
   hasIdentity,
-  type IdentityChanges,
   identityKinds,
   listIdentities,
   updateIdentity,
 } from '../../store/identities.ts';
 import { identityStatuses, makeDue } from '../../store/verification.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Meta = Type.Unsafe<Record<string, unknown> | string>({
   type: ['object', 'string'],
   format: 'json-object',
-  description: 'An object, or its JSON text.',
+  description: 'Data of your own: a JSON object, or a string with the JSON text of an object.',
 });
 
+const catchAll = 'On a domain: receive mail for every address of the domain that has no identity of its own.';
+
 const writable = {
-  incoming_domain: Type.Optional(
-    Type.Boolean({
-      description: 'On a domain: takes the mail of addresses that have no identity of their own.',
-    }),
-  ),
+  incoming_domain: Type.Optional(Type.Boolean({ description: catchAll })),
   provider_id: Type.Optional(NullableUuid),
   smtp_account_id: Type.Optional(NullableUuid),
   meta: Type.Optional(Meta),
@@ -41,8 +40,8 @@ const writable = {
 
 const NewIdentity = body(
   {
-    value: Type.String({ format: 'identity-value', description: 'An address or a domain.' }),
-    kind: Type.Optional(oneOf(identityKinds)),
+    value: Type.String({ format: 'identity-value', description: 'An email address or a domain.' }),
+    kind: Type.Optional(describe(oneOf(identityKinds), 'Left out: `email` if `value` contains an @.')),
     ...writable,
   },
   { example: { value: 'sales@example.com' } },
@@ -62,23 +61,30 @@ const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' 
 
 export function identityRoutes(
   app: App,
-  parts: AnswerParts & PageParts & { verification: VerifyParts; wakePurge(): void },
+  parts: PostParts & PageParts & { verification: VerifyParts; wakePurge(): void },
 ): void {
   const { sql, verification, log } = parts;
 
   app.post(
     '/identities',
     {
-      config: { access: 'key', references, findFaults: findMismatch },
-      schema: { tags, summary: 'Connect an identity', body: NewIdentity, response: { 201: Identity } },
+      config: { access: 'key', references, findFieldErrors: findKindMismatch },
+      schema: {
+        tags,
+        summary: 'Connect an email address or a domain',
+        description:
+          'A domain is verified when its DNS records are published (`dns_records`). An address is verified through its domain.',
+        body: NewIdentity,
+        response: { 201: Identity },
+      },
     },
     async (request, reply) => {
       const { ownerId } = request;
       const { kind, key } = readValue(request.body.value);
-      // A domain has a key made for it, which takes a while: not in vain, and no connection waits for it.
-      const isKnown = await hasIdentity(sql, ownerId, kind, key);
-      const given = isKnown ? null : await prepareIdentity(verification, ownerId, request.body);
-      await answerOnce(parts, request, reply, async (sql) => {
+      // Creating the DKIM key of a domain is slow: do it outside the transaction, and not for an identity that exists.
+      const exists = await hasIdentity(sql, ownerId, kind, key);
+      const given = exists ? null : await prepareIdentity(verification, ownerId, request.body);
+      await respondOnce(parts, request, reply, async (sql) => {
         const identity = given && (await createIdentity(sql, ownerId, given));
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: `/identities/${identity.id}`, body: identity };
@@ -88,15 +94,12 @@ export function identityRoutes(
 
   app.get(
     '/identities',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Your identities',
-        querystring: Filters,
-        response: { 200: Type.Array(Identity) },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'List your identities',
+      querystring: Filters,
+      response: { 200: Type.Array(Identity) },
+    }),
     async (request, reply) => {
       const { kind, status, value } = request.query;
       const valueKey = value === undefined ? undefined : readValue(value).key;
@@ -108,15 +111,8 @@ export function identityRoutes(
 
   app.get(
     '/identities/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'One identity', params: IdParams, response: { 200: Identity } },
-    },
-    async (request) => {
-      const identity = await findIdentity(sql, request.ownerId, request.params.id);
-      if (!identity) throw new Problem('not_found');
-      return identity;
-    },
+    withAccess('key', { tags, summary: 'Get an identity', params: IdParams, response: { 200: Identity } }),
+    async (request) => orNotFound(findIdentity(sql, request.ownerId, request.params.id)),
   );
 
   app.patch(
@@ -125,7 +121,8 @@ export function identityRoutes(
       config: { access: 'key', references },
       schema: {
         tags,
-        summary: 'Change what is supplied',
+        summary: 'Update an identity',
+        description: 'Only the fields in the body change.',
         params: IdParams,
         body: IdentityPatch,
         response: { 200: Identity },
@@ -133,9 +130,10 @@ export function identityRoutes(
     },
     async (request) => {
       const { id } = request.params;
-      const identity = await updateIdentity(sql, request.ownerId, id, readChanges(request.body));
-      if (!identity) throw new Problem('not_found');
-      // Other records are wanted now; the next look, which is due at once, tells them.
+      const { meta, ...rest } = request.body;
+      const changes = meta === undefined ? rest : { ...rest, meta: toJsonText(meta) };
+      const identity = await orNotFound(updateIdentity(sql, request.ownerId, id, changes));
+      // The identity needs other DNS records now: the next check, which is due at once, writes them.
       if (request.body.incoming_domain !== undefined) await makeDue(sql, request.ownerId, id);
       return identity;
     },
@@ -143,38 +141,33 @@ export function identityRoutes(
 
   app.delete(
     '/identities/:id',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Delete it for good, with its mailboxes and the webhooks restricted to it',
-        params: IdParams,
-        response: { 204: Type.Null() },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Delete an identity',
+      description:
+        'Also deletes its mailboxes, its messages and the webhooks restricted to it. This cannot be undone.',
+      params: IdParams,
+      response: { 204: Type.Null() },
+    }),
     async (request, reply) => {
       const { ownerId } = request;
-      const deleted = await deleteIdentity(sql, ownerId, request.params.id);
-      if (!deleted) throw new Problem('not_found');
+      const { domain, followers } = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
       parts.wakePurge();
-      const { domain, followers } = deleted;
-      const lost = { ownerId, domain, to: 'unverified' };
-      for (const { message, ...about } of describeFollowers(
-        followers,
-        lost,
-        'The domain identity was deleted.',
-      ))
-        log.info(about, message);
+      const change = { ownerId, domain, to: 'unverified' };
+      const reason = 'The domain identity was deleted.';
+      for (const { message, ...fields } of describeFollowers(followers, change, reason))
+        log.info(fields, message);
       reply.code(204).send(null);
     },
   );
 }
 
-function findMismatch({ kind, value }: Record<string, unknown>): Fault[] {
+function findKindMismatch({ kind, value }: Record<string, unknown>): FieldError[] {
   const read = typeof value === 'string' ? readAddressOrDomain(value) : undefined;
-  const other = identityKinds.find((name) => name === kind);
-  if (!read || 'fault' in read || !other || other === read.kind) return [];
-  const message = `"kind" is ${other}, and "value" is ${read.kind === 'email' ? 'an address' : 'a domain'}.`;
+  const given = identityKinds.find((name) => name === kind);
+  if (!read || 'fault' in read || !given || given === read.kind) return [];
+  const noun = read.kind === 'email' ? 'an email address' : 'a domain';
+  const message = `"kind" is ${given}, but "value" is ${noun}. Change one of them, or leave out "kind".`;
   return [{ pointer: '/kind', code: 'mismatch', message }];
 }
 
@@ -204,15 +197,9 @@ async function prepareIdentity(
   };
 }
 
-function readChanges({ meta, ...rest }: Static<typeof IdentityPatch>): IdentityChanges {
-  return meta === undefined ? rest : { ...rest, meta: toJsonText(meta) };
-}
-
-/** The schema has let it pass, so it reads. */
 function readValue(text: string) {
   const read = readAddressOrDomain(text);
-  if ('fault' in read)
-    throw new Error(`The schema let an identity value pass that does not read: ${read.fault}`);
+  if ('fault' in read) throw new Error(`The schema accepted an invalid identity value: ${read.fault}`);
   return read;
 }
 

@@ -1,4 +1,4 @@
-/** Mail that reaches its owner by other means than our own door, handed in over HTTP. */
+/** `POST /inbound`: accepts mail over HTTP, for owners who receive it by other means than our SMTP server. */
 import { Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
@@ -6,11 +6,11 @@ import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from '../../receiving/route.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
+import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
 
 const maxRecipients = 100;
-/** Memory for messages that are being handed in: of all, and of one owner. Who comes beyond it waits. */
-const bodyBytes = { inAll: 128 * 1024 * 1024, perKey: 64 * 1024 * 1024 };
+/** Memory for request bodies: in total, and for each owner. A request beyond it waits. */
+const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perKey: 64 * 1024 * 1024 };
 
 const Query = Type.Object(
   {
@@ -19,29 +19,29 @@ const Query = Type.Object(
         type: ['string', 'array'],
         items: { type: 'string' },
         description:
-          'An address of one of your identities; several times for several. The header `X-Recipient` adds to it.',
+          'An address of one of your identities. Repeat the parameter for more, or use the header `X-Recipient`.',
       }),
     ),
   },
   { additionalProperties: false },
 );
 
-const Taken = Type.Object({ messageIds: Type.Array(Uuid) });
+const Accepted = Type.Object({ messageIds: Type.Array(Uuid) });
 
-interface InboundParts extends AnswerParts {
+interface InboundParts extends PostParts {
   mail: AcceptParts;
   maxMessageBytes: number;
 }
 
-/** In a scope of its own: here a body is a message, and nothing else. */
+/** Needs a fastify scope of its own: its content type parsers accept messages only. */
 export async function inboundRoutes(app: App, parts: InboundParts): Promise<void> {
   const { mail, maxMessageBytes } = parts;
-  const room = new Slots(bodyBytes);
+  const memory = new Slots(bodyMemoryBytes);
   app.addHook('preParsing', async (request, reply) => {
-    const told = Number(request.headers['content-length'] ?? maxMessageBytes);
-    const bytes = Math.min(told, maxMessageBytes);
-    await room.take(request.ownerId, bytes);
-    reply.raw.once('close', () => room.release(request.ownerId, bytes));
+    const announced = Number(request.headers['content-length'] ?? maxMessageBytes);
+    const bytes = Math.min(announced, maxMessageBytes);
+    await memory.take(request.ownerId, bytes);
+    reply.raw.once('close', () => memory.release(request.ownerId, bytes));
   });
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
@@ -50,7 +50,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
   app.addContentTypeParser('*', (_request, _payload, done) =>
     done(
       new Problem('unsupported_media_type', {
-        detail: 'Send the message as it is, with `Content-Type: message/rfc822`.',
+        detail: 'Send the unchanged message with `Content-Type: message/rfc822`.',
       }),
     ),
   );
@@ -58,20 +58,21 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
   app.post(
     '/inbound',
     {
-      config: { access: 'key', takes: 'message/rfc822' },
+      config: { access: 'key', consumes: 'message/rfc822' },
       bodyLimit: maxMessageBytes,
       schema: {
         tags: ['Messages'],
-        summary: 'Hand in a message (`message/rfc822`) for your own identities',
+        summary: 'Deliver a message to your identities',
+        description: 'Send the unchanged message with `Content-Type: message/rfc822`.',
         querystring: Query,
-        response: { 202: Taken },
+        response: { 202: Accepted },
       },
     },
     async (request, reply) => {
       const raw = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0);
       if (raw.length === 0) {
         throw new Problem('bad_request', {
-          detail: 'The body is empty. Send the message (RFC 5322) as it is.',
+          detail: 'The body is empty. Send the unchanged message (RFC 5322) as the body.',
         });
       }
       const { ownerId, span } = request;
@@ -82,7 +83,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
         mail,
         { source: 'api', raw, envelope, recipients, ownerId, request: span },
         (examine, record) =>
-          actAndAnswerOnce(parts, request, reply, examine, async (sql, examined) => {
+          actAndRespondOnce(parts, request, reply, examine, async (sql, examined) => {
             const messageIds = await record(sql, examined);
             if (messageIds.length === 0) throw unknownRecipients(addresses);
             return { status: 202, body: { messageIds } };
@@ -96,25 +97,29 @@ function readRecipients(request: {
   query: { recipient?: string | string[] };
   headers: Record<string, string | string[] | undefined>;
 }): string[] {
-  const named = [request.query.recipient ?? []].flat();
-  const inHeader = [request.headers['x-recipient'] ?? []].flat().flatMap((one) => one.split(','));
-  const recipients = [...new Set([...named, ...inHeader].map((one) => one.trim()))].filter(
-    (one) => one !== '',
-  );
+  const inQuery = [request.query.recipient ?? []].flat();
+  const inHeader = [request.headers['x-recipient'] ?? []].flat().flatMap((list) => list.split(','));
+  const trimmed = [...inQuery, ...inHeader].map((address) => address.trim());
+  const recipients = [...new Set(trimmed)].filter((address) => address !== '');
   if (recipients.length === 0) {
-    const message = 'Name the recipient: `?recipient=sales@example.com`, or the header `X-Recipient`.';
-    throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'required', message }] });
+    const message =
+      'Add a recipient to the query, such as `?recipient=sales@example.com`, or send the header `X-Recipient`.';
+    throw new Problem('invalid_query', {
+      errors: [{ pointer: 'recipient', code: 'required', message }],
+    });
   }
   if (recipients.length > maxRecipients) {
-    const message = `A message may have ${maxRecipients} recipients; these are ${recipients.length}.`;
-    throw new Problem('invalid_query', { faults: [{ pointer: 'recipient', code: 'too_long', message }] });
+    const message = `A request can have up to ${maxRecipients} recipients, and this one has ${recipients.length}. Send several requests.`;
+    throw new Problem('invalid_query', {
+      errors: [{ pointer: 'recipient', code: 'too_long', message }],
+    });
   }
   return recipients;
 }
 
 async function route(mail: RouteParts, ownerId: string, recipients: string[]): Promise<RoutedRecipient[]> {
   const routes = await Promise.all(recipients.map((address) => routeRecipient(mail, address, ownerId)));
-  const routed = routes.filter((one): one is RoutedRecipient => typeof one !== 'string');
+  const routed = routes.filter((found): found is RoutedRecipient => typeof found !== 'string');
   if (routed.length < recipients.length) {
     throw unknownRecipients(recipients.filter((_, n) => typeof routes[n] === 'string'));
   }
@@ -123,10 +128,10 @@ async function route(mail: RouteParts, ownerId: string, recipients: string[]): P
 
 function unknownRecipients(addresses: string[]): Problem {
   return new Problem('invalid_query', {
-    faults: addresses.map((address) => ({
+    errors: addresses.map((address) => ({
       pointer: 'recipient',
       code: 'unknown_recipient',
-      message: `None of your identities takes mail for "${address}". Add one with POST /identities, or verify it.`,
+      message: `None of your verified identities receives mail for "${address}". Create the identity with POST /identities, or verify it.`,
     })),
   });
 }

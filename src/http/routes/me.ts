@@ -1,18 +1,12 @@
-/** `GET /me`: whose key this is, and whether it works. */
+/** `GET /me`: shows a caller whether the API key works, and whose it is. */
 import { Me } from '../../contract/user.ts';
+import { withAccess } from '../access.ts';
 import type { App } from '../fastify.ts';
 
 export function meRoutes(app: App): void {
   app.get(
     '/me',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags: ['User'],
-        summary: 'The user who owns the API key',
-        response: { 200: Me },
-      },
-    },
+    withAccess('key', { tags: ['User'], summary: 'Get the user of the API key', response: { 200: Me } }),
     async (request) => ({ userId: request.ownerId }),
   );
 }

@@ -1,18 +1,27 @@
-/** Replays: sending past events to a webhook again. */
+/** Replays: send past events to a webhook again. */
 import { Type } from 'typebox';
 import { Replay } from '../../contract/replay.ts';
-import { body, IdParams, oneOf, Timestamp, Uuid } from '../../contract/schemas.ts';
-import { type Fault, Problem } from '../../problems.ts';
+import { body, describe, IdParams, oneOf, Timestamp, Uuid } from '../../contract/schemas.ts';
+import { type FieldError, Problem } from '../../problems.ts';
 import { createReplay, findReplay, replaySelections } from '../../store/replays.ts';
 import { findWebhook } from '../../store/webhooks.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { type PostParts, respondOnce } from '../idempotency.ts';
 
 const NewReplay = body(
   {
-    since: Timestamp,
-    until: Type.Optional(Timestamp),
-    status: Type.Optional(oneOf(replaySelections)),
+    since: describe(Timestamp, 'Events from this time on.'),
+    until: Type.Optional(describe(Timestamp, 'Events before this time. Left out: until now.')),
+    status: Type.Optional(
+      Type.Unsafe<(typeof replaySelections)[number]>({
+        ...oneOf(replaySelections),
+        default: 'missing_or_failed',
+        description:
+          'Which events: `missing` were never sent to this webhook, `failed` were sent without success.',
+      }),
+    ),
   },
   { example: { since: '2026-01-31T00:00:00Z' } },
 );
@@ -20,34 +29,31 @@ const NewReplay = body(
 const ReplayParams = Type.Object({ id: Uuid, replayId: Uuid });
 const tags = ['Deliveries'];
 
-export function replayRoutes(app: App, parts: AnswerParts & { wakeDelivery(): void }): void {
+export function replayRoutes(app: App, parts: PostParts & { wakeDelivery(): void }): void {
   const { sql, wakeDelivery } = parts;
 
   app.post(
     '/webhooks/:id/replay',
     {
-      config: { access: 'key', findFaults: findNoTime },
+      config: { access: 'key', findFieldErrors: findEmptyPeriod },
       schema: {
         tags,
-        summary: 'Send past events again: those in [since, until) that match the webhook as it is now',
+        summary: 'Send past events to a webhook',
+        description:
+          'Sends the events from `since` to `until` that match the current settings of the webhook. `Location` is the URL of the progress.',
         params: IdParams,
         body: NewReplay,
         response: { 202: Replay },
       },
     },
     async (request, reply) => {
-      await answerOnce(parts, request, reply, async (sql) => {
+      await respondOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const { since, until = null, status = 'missing_or_failed' } = request.body;
-        const webhook = await findWebhook(sql, request.ownerId, id);
-        if (!webhook) throw new Problem('not_found');
+        const webhook = await orNotFound(findWebhook(sql, request.ownerId, id));
         if (!webhook.enabled) throw new Problem('webhook_disabled');
         const replay = await createReplay(sql, request.ownerId, { webhookId: id, since, until, status });
-        return {
-          status: 202,
-          location: `/webhooks/${id}/replays/${replay.id}`,
-          body: replay,
-        };
+        return { status: 202, location: `/webhooks/${id}/replays/${replay.id}`, body: replay };
       });
       wakeDelivery();
     },
@@ -55,24 +61,23 @@ export function replayRoutes(app: App, parts: AnswerParts & { wakeDelivery(): vo
 
   app.get(
     '/webhooks/:id/replays/:replayId',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'How far a replay is', params: ReplayParams, response: { 200: Replay } },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Get the progress of a replay',
+      params: ReplayParams,
+      response: { 200: Replay },
+    }),
     async (request) => {
       const { id, replayId } = request.params;
-      const webhook = await findWebhook(sql, request.ownerId, id);
-      const replay = webhook && (await findReplay(sql, request.ownerId, id, replayId));
-      if (!replay) throw new Problem('not_found');
-      return replay;
+      await orNotFound(findWebhook(sql, request.ownerId, id));
+      return orNotFound(findReplay(sql, request.ownerId, id, replayId));
     },
   );
 }
 
-function findNoTime({ since, until }: Record<string, unknown>): Fault[] {
-  const times = [since, until].map((text) => (typeof text === 'string' ? Date.parse(text) : Number.NaN));
-  const [from = Number.NaN, to = Number.NaN] = times;
-  // Of a time that cannot be read, the schema speaks.
-  if (!(to <= from)) return [];
-  return [{ pointer: '/until', code: 'out_of_range', message: '/until must be later than /since.' }];
+function findEmptyPeriod({ since, until }: Record<string, unknown>): FieldError[] {
+  const parse = (time: unknown) => (typeof time === 'string' ? Date.parse(time) : Number.NaN);
+  // An invalid time is NaN and compares as false: the schema reports it.
+  if (!(parse(until) <= parse(since))) return [];
+  return [{ pointer: '/until', code: 'out_of_range', message: '"until" must be later than "since".' }];
 }

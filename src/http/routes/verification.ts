@@ -1,107 +1,102 @@
-/** The proof of identities: what must stand in DNS, a look at it now, and new DKIM keys. */
+/** Verification of identities: the DNS records to publish, a check on demand, and new DKIM keys. */
 import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
-import type { Pool } from '../../db/client.ts';
 import { checkDomain, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
 import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findDomainIdentity, readRecords, takeCheck } from '../../store/verification.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, actAndAnswerOnce } from '../idempotency.ts';
+import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
+import { rateLimited } from '../rate-limit.ts';
 
 const tags = ['Identities'];
 
-export function verificationRoutes(app: App, parts: AnswerParts & { verification: VerifyParts }): void {
+export function verificationRoutes(app: App, parts: PostParts & { verification: VerifyParts }): void {
   const { sql, sealer, verification } = parts;
 
   app.post(
     '/identities/:id/verify',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Look at its DNS records now: ten times at once, then once in 5 s',
-        params: IdParams,
-        response: { 200: Identity },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Check the DNS records of an identity now',
+      description:
+        'Limit for each identity: 10 checks in a row, then one every 5 seconds. Posthorn also checks the records regularly by itself.',
+      params: IdParams,
+      response: { 200: Identity },
+    }),
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
       const check = async () => {
-        const identity = await findIdentity(sql, ownerId, id);
-        if (!identity) throw new Problem('not_found');
+        const identity = await orNotFound(findIdentity(sql, ownerId, id));
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
         if (!domain) throw new Problem('domain_needed');
         const limited = await takeCheck(sql, ownerId, domain.id);
         if (limited) throw tooManyChecks(limited.waitSeconds);
-        await checkDomain(verification, domain, { asked: true, signal: abortedWith(reply) });
+        await checkDomain(verification, domain, { asked: true, signal: abortOnClose(reply) });
       };
-      await actAndAnswerOnce(parts, request, reply, check, async (sql) => {
-        const checked = await findIdentity(sql, ownerId, id);
-        if (!checked) throw new Problem('not_found');
-        return { status: 200, body: checked };
-      });
+      await actAndRespondOnce(parts, request, reply, check, async (sql) => ({
+        status: 200,
+        body: await orNotFound(findIdentity(sql, ownerId, id)),
+      }));
     },
   );
 
   app.get(
     '/identities/:id/dns',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'What must stand in DNS, and what was found; empty for an address',
-        params: IdParams,
-        response: { 200: Type.Array(DnsRecord) },
-      },
+    withAccess('key', {
+      tags,
+      summary: 'List the DNS records of a domain',
+      description: 'The records to publish, and what the last check found. Empty for an email address.',
+      params: IdParams,
+      response: { 200: Type.Array(DnsRecord) },
+    }),
+    async (request) => {
+      const { dnsRecords } = await orNotFound(readRecords(sql, request.ownerId, request.params.id));
+      return JSON.parse(dnsRecords) ?? [];
     },
-    async (request) => JSON.parse((await requireRecords(sql, request)).dnsRecords) ?? [],
   );
 
   app.get(
     '/identities/:id/dns.zone',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'The same, to be pasted into a zone file',
-        params: IdParams,
-        response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Get the DNS records as text for a zone file',
+      params: IdParams,
+      response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
+    }),
     async (request, reply) => {
-      const { value, dnsRecords } = await requireRecords(sql, request);
+      const found = await orNotFound(readRecords(sql, request.ownerId, request.params.id));
+      const { value, dnsRecords } = found;
       return reply.type('text/plain; charset=utf-8').send(writeZone(value, JSON.parse(dnsRecords) ?? []));
     },
   );
 
   app.post(
     '/identities/:id/dkim/rotate',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary:
-          'Make a new DKIM key; the one in use stays until the new one is seen in DNS. Again before that replaces the new one, a minute after it was made at the earliest',
-        params: IdParams,
-        response: { 200: Identity },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Create a new DKIM key',
+      description:
+        'The current key stays in use until a check finds the new key in DNS. Another rotation before that replaces the new key. Limit: one rotation a minute.',
+      params: IdParams,
+      response: { 200: Identity },
+    }),
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
-      await actAndAnswerOnce(
+      await actAndRespondOnce(
         parts,
         request,
         reply,
         async () => {
-          const known = await findIdentity(sql, ownerId, id);
-          if (!known) throw new Problem('not_found');
+          const known = await orNotFound(findIdentity(sql, ownerId, id));
           if (known.kind === 'email') throw new Problem('domain_needed');
           const limited = await findRotationWait(sql, { ownerId, id });
           if (limited) throw tooManyKeys(limited.waitSeconds);
@@ -118,29 +113,23 @@ export function verificationRoutes(app: App, parts: AnswerParts & { verification
   );
 }
 
-async function requireRecords(sql: Pool, request: { ownerId: string; params: { id: string } }) {
-  const found = await readRecords(sql, request.ownerId, request.params.id);
-  if (!found) throw new Problem('not_found');
-  return found;
-}
-
-/** A look for a caller who has gone is given up. */
-function abortedWith(reply: FastifyReply): AbortSignal {
-  const gone = new AbortController();
-  reply.raw.once('close', () => gone.abort());
-  return gone.signal;
+/** Nobody reads the result of a check once the client has disconnected. */
+function abortOnClose(reply: FastifyReply): AbortSignal {
+  const closed = new AbortController();
+  reply.raw.once('close', () => closed.abort());
+  return closed.signal;
 }
 
 function tooManyKeys(waitSeconds: number): Problem {
-  return new Problem('rate_limited', {
-    detail: `A new DKIM key was just made. Publish that one, or wait ${waitSeconds} s for another.`,
-    headers: { 'retry-after': String(waitSeconds) },
-  });
+  return rateLimited(
+    waitSeconds,
+    `The last DKIM key is less than a minute old. Publish that key, or retry in ${waitSeconds} s.`,
+  );
 }
 
 function tooManyChecks(waitSeconds: number): Problem {
-  return new Problem('rate_limited', {
-    detail: `This identity was checked often of late. Wait ${waitSeconds} s; it is checked by itself as well.`,
-    headers: { 'retry-after': String(waitSeconds) },
-  });
+  return rateLimited(
+    waitSeconds,
+    `This identity was checked too often. Retry in ${waitSeconds} s, or wait for the next automatic check.`,
+  );
 }

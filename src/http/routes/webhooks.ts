@@ -1,9 +1,10 @@
-/** Webhooks: where events are POSTed to, and the secret each signs with. */
+/** Webhooks: the URLs that events are sent to, and the secrets that sign them. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { eventNames } from '../../contract/event-types.ts';
 import {
   body,
+  describe,
   IdParams,
   listQuery,
   maxPage,
@@ -12,10 +13,10 @@ import {
   oneOf,
   Uuid,
 } from '../../contract/schemas.ts';
-import { CreatedWebhook, Webhook, WebhookSecret } from '../../contract/webhook.ts';
+import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../../contract/webhook.ts';
 import { newId } from '../../lib/ids.ts';
 import type { Egress } from '../../net/egress.ts';
-import { type Fault, Problem } from '../../problems.ts';
+import { type FieldError, Problem } from '../../problems.ts';
 import {
   createWebhook,
   deleteWebhook,
@@ -27,20 +28,24 @@ import {
   updateWebhook,
 } from '../../store/webhooks.ts';
 import { makeSecret, secretContext } from '../../webhooks/secret.ts';
+import { keepTestTry, tryWebhook } from '../../webhooks/test-event.ts';
 import { maxUrlLength } from '../../webhooks/url.ts';
+import { withAccess } from '../access.ts';
+import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type AnswerParts, answerOnce } from '../idempotency.ts';
+import { actAndRespondOnce, type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
+import { rateLimited } from '../rate-limit.ts';
 
 const Url = Type.String({ maxLength: maxUrlLength, format: 'webhook-url' });
 const Events = Type.Array(oneOf(eventNames), { minItems: 1, uniqueItems: true });
 const optional = {
-  identityId: Type.Optional(NullableUuid),
+  identityId: Type.Optional(describe(NullableUuid, 'Send only the events of this identity. Null: of all.')),
   enabled: Type.Optional(Type.Boolean({ default: true })),
   description: Type.Optional(nullableText(500)),
 };
 const NewWebhook = body(
-  { url: Url, events: Events, ownerId: Uuid, ...optional },
+  { url: Url, events: Events, ownerId: describe(Uuid, 'The `userId` of `GET /me`.'), ...optional },
   {
     example: {
       url: 'https://example.com/hooks',
@@ -58,17 +63,19 @@ const WebhookPatch = body(
   { example: { enabled: false }, readOnly },
 );
 
+type TestParts = Parameters<typeof tryWebhook>[0];
+
 const tags = ['Webhooks'];
 const references = { identityId: 'identities' } as const;
 
 export function webhookRoutes(
   app: App,
-  parts: AnswerParts & PageParts & { egress: Egress; wakePurge(): void },
+  parts: PostParts & PageParts & TestParts & { egress: Egress; wakePurge(): void },
 ): void {
   const { sql, sealer, egress } = parts;
 
-  /** Whom a try may reach is checked at every try; here it makes for a clear early error. */
-  async function findTargetFault({ url }: Record<string, unknown>): Promise<Fault[]> {
+  /** Every delivery checks its address again; this check only reports the error early. */
+  async function findForbiddenHost({ url }: Record<string, unknown>): Promise<FieldError[]> {
     const target = typeof url === 'string' && /^https?:/i.test(url) ? URL.parse(url) : null;
     const reason = target && (await egress.findFault(target.hostname));
     return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
@@ -77,11 +84,11 @@ export function webhookRoutes(
   app.post(
     '/webhooks',
     {
-      config: { access: 'key', references, findFaults: findTargetFault },
-      schema: { tags, summary: 'Register a webhook', body: NewWebhook, response: { 201: CreatedWebhook } },
+      config: { access: 'key', references, findFieldErrors: findForbiddenHost },
+      schema: { tags, summary: 'Create a webhook', body: NewWebhook, response: { 201: CreatedWebhook } },
     },
     (request, reply) =>
-      answerOnce(parts, request, reply, async (sql) => {
+      respondOnce(parts, request, reply, async (sql) => {
         const { url, events, identityId = null, enabled = true, description = null } = request.body;
         refuseOtherOwner(request, request.body.ownerId);
         const id = newId();
@@ -95,15 +102,12 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'Your webhooks',
-        querystring: listQuery({}),
-        response: { 200: Type.Array(Webhook) },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'List your webhooks',
+      querystring: listQuery({}),
+      response: { 200: Type.Array(Webhook) },
+    }),
     async (request, reply) => {
       const found = await listWebhooks(sql, request.ownerId, readPage(request.query, maxPage));
       return sendPage(parts, request, reply, found);
@@ -112,24 +116,18 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'One webhook', params: IdParams, response: { 200: Webhook } },
-    },
-    async (request) => {
-      const webhook = await findWebhook(sql, request.ownerId, request.params.id);
-      if (!webhook) throw new Problem('not_found');
-      return webhook;
-    },
+    withAccess('key', { tags, summary: 'Get a webhook', params: IdParams, response: { 200: Webhook } }),
+    async (request) => orNotFound(findWebhook(sql, request.ownerId, request.params.id)),
   );
 
   app.patch(
     '/webhooks/:id',
     {
-      config: { access: 'key', references, findFaults: findTargetFault },
+      config: { access: 'key', references, findFieldErrors: findForbiddenHost },
       schema: {
         tags,
-        summary: 'Change what is supplied',
+        summary: 'Update a webhook',
+        description: 'Only the fields in the body change. Waiting deliveries use the new `url`.',
         params: IdParams,
         body: WebhookPatch,
         response: { 200: Webhook },
@@ -139,20 +137,21 @@ export function webhookRoutes(
       const { ownerId, identityId, ...rest } = request.body;
       const changes = identityId === undefined ? rest : { ...rest, identity_id: identityId };
       if (ownerId !== undefined) refuseOtherOwner(request, ownerId);
-      const webhook = await updateWebhook(sql, request.ownerId, request.params.id, changes);
-      if (!webhook) throw new Problem('not_found');
-      return webhook;
+      return orNotFound(updateWebhook(sql, request.ownerId, request.params.id, changes));
     },
   );
 
   app.delete(
     '/webhooks/:id',
-    {
-      config: { access: 'key' },
-      schema: { tags, summary: 'Delete it for good', params: IdParams, response: { 204: Type.Null() } },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Delete a webhook',
+      description: 'Also deletes its deliveries. This cannot be undone.',
+      params: IdParams,
+      response: { 204: Type.Null() },
+    }),
     async (request, reply) => {
-      if (!(await deleteWebhook(sql, request.ownerId, request.params.id))) throw new Problem('not_found');
+      await orNotFound(deleteWebhook(sql, request.ownerId, request.params.id));
       parts.wakePurge();
       reply.code(204).send(null);
     },
@@ -160,19 +159,15 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks/:id/secret',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: 'The secret that signs its deliveries',
-        params: IdParams,
-        response: { 200: WebhookSecret },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Get the secret that signs the deliveries of a webhook',
+      params: IdParams,
+      response: { 200: WebhookSecret },
+    }),
     async (request, reply) => {
       const { id } = request.params;
-      const sealed = await findSealedSecret(sql, request.ownerId, id);
-      if (!sealed) throw new Problem('not_found');
+      const sealed = await orNotFound(findSealedSecret(sql, request.ownerId, id));
       reply.header('cache-control', 'no-store');
       return { secret: sealer.open(sealed, secretContext(id)) };
     },
@@ -180,33 +175,45 @@ export function webhookRoutes(
 
   app.post(
     '/webhooks/:id/secret/rotate',
-    {
-      config: { access: 'key' },
-      schema: {
-        tags,
-        summary: `Make a new secret, up to ${maxRotationsPerDay} times a day; the old one signs along for 24 hours`,
-        params: IdParams,
-        response: { 200: WebhookSecret },
-      },
-    },
+    withAccess('key', {
+      tags,
+      summary: 'Create a new secret for a webhook',
+      description: `For 24 hours, deliveries are signed with the old and the new secret. Limit: ${maxRotationsPerDay} rotations a day.`,
+      params: IdParams,
+      response: { 200: WebhookSecret },
+    }),
     (request, reply) =>
-      answerOnce(parts, request, reply, async (sql) => {
+      respondOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const secret = makeSecret();
         const sealed = sealer.seal(secret, secretContext(id));
-        const rotated = await rotateSecret(sql, request.ownerId, id, sealed);
-        if (!rotated) throw new Problem('not_found');
-        if (rotated.waitSeconds !== null) throw tooManyRotations(rotated.waitSeconds);
+        const { waitSeconds } = await orNotFound(rotateSecret(sql, request.ownerId, id, sealed));
+        if (waitSeconds !== null) {
+          const limit = `The limit is ${maxRotationsPerDay} rotations of a secret a day.`;
+          throw rateLimited(waitSeconds, `${limit} Retry in ${waitSeconds} s.`);
+        }
         return { status: 200, body: { secret } };
       }),
   );
-}
 
-function tooManyRotations(waitSeconds: number): Problem {
-  return new Problem('rate_limited', {
-    detail: `A secret can be rotated ${maxRotationsPerDay} times a day. Wait ${waitSeconds} s.`,
-    headers: { 'retry-after': String(waitSeconds) },
-  });
+  app.post(
+    '/webhooks/:id/test',
+    withAccess('key', {
+      tags,
+      summary: 'Send a sample event to a webhook now',
+      description: 'Also works while the webhook is disabled. The event is sent once and never retried.',
+      params: IdParams,
+      response: { 200: WebhookTest },
+    }),
+    async (request, reply) => {
+      const { ownerId, span } = request;
+      const send = () => orNotFound(tryWebhook(parts, ownerId, request.params.id, span));
+      await actAndRespondOnce(parts, request, reply, send, async (sql, tried) => ({
+        status: 200,
+        body: await keepTestTry(sql, ownerId, tried),
+      }));
+    },
+  );
 }
 
 function refuseOtherOwner(request: FastifyRequest, ownerId: string): void {
