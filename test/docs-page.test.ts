@@ -139,8 +139,8 @@ test('a route shows its method, path, summary and who may call it', () => {
     read(section('delete-things-id')),
     /^delete \/things\/\{id\} Delete a thing Operator token Path/,
   );
-  assert.match(read(section('get-metrics')), /^get \/metrics Count Metrics token, where one is set Example/);
-  assert.match(read(section('get-open')), /^get \/open Look Anyone Example/);
+  assert.match(read(section('get-metrics')), /^get \/metrics Count Metrics token, if configured Example/);
+  assert.match(read(section('get-open')), /^get \/open Look Public Example/);
 });
 
 test('a field shows its type, whether it is required, its description and its limits', () => {

@@ -256,7 +256,7 @@ describe('DKIM keys', () => {
     assert.equal((await rotate(made)).status, 200, 'the first at any time');
     const records = await dkimOf(made);
     const limited = await rotate(made);
-    assert.match(assertProblem(limited, 429, 'rate_limited').detail, /Publish that key, or retry in \d+ s/);
+    assert.match(assertProblem(limited, 429, 'rate_limited').detail, /Publish that key\. Retry in \d+ s/);
     const wait = Number(limited.headers.get('retry-after'));
     assert.ok(wait > 30 && wait <= 60, String(wait));
     assert.deepEqual(await dkimOf(made), records);

@@ -261,7 +261,8 @@ test("every error is reported at once, with a reference to another owner's ident
     '/ownerId required',
     '/url invalid_value',
   ]);
-  for (const { message } of errors ?? []) assert.match(message, /^("|The body |Unknown field "|No identity ).+[.?]$/);
+  for (const { message } of errors ?? [])
+    assert.match(message, /^("|The body |Unknown field "|No identity ).+[.?]$/);
 });
 
 for (const body of [undefined, '', 'null', '[]', '"text"', '5']) {

@@ -28,14 +28,11 @@ declare module 'fastify' {
     /** The content type of a body that is not JSON, for the OpenAPI document. */
     consumes?: string;
   }
-  interface FastifyRequest {
-    /** The owner of the API key, or `operatorId`. Every query filters by it. */
-    ownerId: string;
-    keyId: string;
-  }
+  interface FastifyRequest extends Caller {}
 }
 
 interface Caller {
+  /** The owner of the API key, or `operatorId`. Every query filters by it. */
   ownerId: string;
   keyId: string;
 }
@@ -53,8 +50,8 @@ const cacheSize = 10_000;
 const anonymous: Caller = { ownerId: '', keyId: '' };
 
 /** The options of a route that needs no other config. */
-export function withAccess<Schema extends FastifySchema>(access: Access, schema: Schema) {
-  return { config: { access }, schema };
+export function withAccess<Schema extends FastifySchema>(access: Access, tags: string[], schema: Schema) {
+  return { config: { access }, schema: { ...schema, tags } };
 }
 
 export function requireAccessRule(app: App): void {

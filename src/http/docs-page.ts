@@ -1,12 +1,12 @@
 /**
- * `GET /docs`: the OpenAPI document as one page for people. Plain HTML and CSS, so that it works under a policy that
- * lets nothing load and nothing run. Whatever `html` is given is escaped; only what `html` made passes as it is.
+ * `GET /docs`: the OpenAPI document as one page of plain HTML and CSS, which loads nothing and runs nothing.
+ * Guarantee: `html` escapes every value except the results of `html` itself.
  */
 import { STATUS_CODES } from 'node:http';
 import { Problem, problems, toDocument } from '../problems.ts';
 import { docsStyle, hornDrawing } from './docs-style.ts';
 
-// What is read of OpenAPI 3.1. The types of @fastify/swagger are those of 3.0, where `type` is a single word.
+// The used part of OpenAPI 3.1. The types of @fastify/swagger describe 3.0, where `type` cannot be an array.
 type Limit = 'minimum' | 'maximum' | 'minLength' | 'maxLength' | 'minItems' | 'maxItems';
 interface Schema extends Partial<Record<Limit, number>> {
   type?: string | string[];
@@ -27,7 +27,7 @@ interface Operation {
   summary?: string;
   description?: string;
   tags?: string[];
-  /** Any one of these will do; an empty one stands for nobody in particular. */
+  /** Alternatives. An empty object means that no credential is needed. */
   security?: Record<string, string[]>[];
   parameters?: Parameter[];
   requestBody?: { content?: Content };
@@ -41,10 +41,10 @@ interface ApiDocument {
 }
 
 type Route = Operation & { id: string; method: string; path: string };
-/** `parent` is the way to a nested field, such as `errors[].`. */
+/** `parent` is the path to a nested field, such as `errors[].`. */
 type Field = { parent: string; name: string; required: boolean; schema: Schema };
 type Markup = { readonly markup: string };
-type Piece = Markup | string | number | false | undefined | Piece[];
+type HtmlValue = Markup | string | number | false | undefined | HtmlValue[];
 
 const topics = ['Authentication', 'Errors', 'Paging', 'Idempotency'];
 const credentials: Record<string, { name: string; variable: string }> = {
@@ -82,7 +82,7 @@ function listRoutes({ paths = {} }: ApiDocument): Route[] {
   );
 }
 
-/** The document does not know its host unless the operator told it; then the reader's shell does. */
+/** Without a public URL in the configuration, the examples read the URL from a shell variable. */
 function readBaseUrl({ servers = [] }: ApiDocument): string {
   const url = (servers[0]?.url ?? '').replace(/\/$/, '');
   return /^https?:/.test(url) ? quote(url) : `$BASE_URL${quote(url)}`;
@@ -109,39 +109,39 @@ function renderIntroduction(document: ApiDocument, routes: Route[], baseUrl: str
   const problem = toDocument(new Problem('owner_mismatch'), '01994f5e-6c1a-7c3e-9d0b-5a2f3b1c7e44');
   return html`<header><h1>${title} API <small>${version}</small></h1>
 <p class="tagline">${prose(tagline)}</p>
-<p>An identity is an address, or a whole domain, that Posthorn takes mail for; a webhook is a URL of yours that it
-tells about that mail. Posthorn runs on your own server, and everything it knows stays in your own PostgreSQL.</p>
+<p>An identity is an email address, or a whole domain, that Posthorn receives mail for. A webhook is a URL of yours that
+Posthorn sends events to. Posthorn runs on your own server and stores all data in your own PostgreSQL.</p>
 ${rest.map((paragraph) => html`<p>${prose(paragraph)}</p>`)}
 <p class="base"><span>Base URL</span> <code>${baseUrl}</code>
-${baseUrl.startsWith('$') && html`<span>set it to where you reach this service</span>`} <a href="openapi.json">openapi.json</a></p>
+${baseUrl.startsWith('$') && html`<span>Set this variable to the URL of this service.</span>`} <a href="openapi.json">openapi.json</a></p>
 </header>
 <section class="introduction"><article><h3 id="authentication">Authentication</h3>
-<p>Send <code>Authorization: Bearer …</code>. Each route says which credential it takes; the examples read it from a
-variable of your shell.</p>
+<p>Send the header <code>Authorization: Bearer …</code>. Each route names the credential that it needs. The examples read
+the credential from a shell variable.</p>
 <ul>${schemes.map(([key, scheme]) => {
     const { name, variable } = credentialOf(key);
     return html`<li><b>${name}</b> <code>${variable}</code> ${prose(scheme.description ?? '')}</li>`;
   })}</ul></article>
 <article><h3 id="errors">Errors</h3>
-<p>Every failure is a problem document (RFC 9457, <code>application/problem+json</code>). Decide by its
-<code>code</code>, which never changes; <a href="#problems">all codes</a> are listed below. Tell the operator the
-<code>requestId</code>: the log has the cause under it.</p>
+<p>Every error response is a problem document (RFC 9457, <code>application/problem+json</code>). Decide by its
+<code>code</code>, which never changes: see <a href="#problems">all codes</a>. When you ask the operator for help, give the
+<code>requestId</code>: the log has the cause under this id.</p>
 <pre tabindex="0"><code>${JSON.stringify(problem, null, 2)}</code></pre></article>
 <article><h3 id="paging">Paging</h3>
-<p>A list is a bare array. When there is more, the answer has a <code>Link</code> header with
-<code>rel="next"</code>: follow that URL as it is, until an answer has none. Cursors are opaque.</p></article>
+<p>A list is a JSON array. If there are more items, the response has a <code>Link</code> header with
+<code>rel="next"</code>. Request that URL unchanged, until a response has no such header. Cursors are opaque.</p></article>
 <article><h3 id="idempotency">Idempotency</h3>
-<p>Send an <code>Idempotency-Key</code> (a UUID, say) with any POST and repeat it safely: for 24 hours the first
-successful answer is given again, marked <code>Idempotent-Replayed: true</code>, and nothing happens twice.</p></article>
+<p>Send an <code>Idempotency-Key</code>, such as a UUID, with any POST. If you repeat the request within 24 hours, you get
+the first successful response again, marked <code>Idempotent-Replayed: true</code>, and nothing happens twice.</p></article>
 </section>`;
 }
 
 function renderRoute(route: Route, baseUrl: string, shown: Set<string>): Markup {
   const { id, method, path, summary, description, parameters = [], requestBody, responses = {} } = route;
-  const fieldsIn = (place: string) => parameters.filter((one) => one.in === place).map(toField);
+  const fieldsIn = (place: string) => parameters.filter((given) => given.in === place).map(toField);
   const body = Object.values(requestBody?.content ?? {})[0]?.schema ?? {};
-  const answers = Object.entries(responses).filter(([status]) => status !== 'default');
-  const alike = Map.groupBy(answers, ([, { content }]) => JSON.stringify(content));
+  const successes = Object.entries(responses).filter(([status]) => status !== 'default');
+  const byContent = Map.groupBy(successes, ([, { content }]) => JSON.stringify(content));
   return html`<article class="route" id="${id}">
 <h3><a href="#${id}"><span class="method ${method}">${method}</span> <code>${breakable(path)}</code></a></h3>
 <p class="summary">${summary} <span class="who">${describeSecurity(route)}</span></p>
@@ -151,12 +151,12 @@ ${renderFields('Body', listFields(body))}
 <h4>Example</h4>
 <pre tabindex="0"><code>${writeCurl(route, baseUrl)}</code></pre>
 <h4>Response</h4>
-${[...alike.values()].map((same) => renderAnswer(Object.fromEntries(same), shown))}</article>
+${[...byContent.values()].map((same) => renderResponse(Object.fromEntries(same), shown))}</article>
 `;
 }
 
-/** Statuses with one and the same content. A shape is open where it first appears, and folded where it does again. */
-function renderAnswer(same: NonNullable<Operation['responses']>, shown: Set<string>): Markup {
+/** Several statuses with the same content. A list of fields is expanded the first time, and collapsed when it repeats. */
+function renderResponse(same: NonNullable<Operation['responses']>, shown: Set<string>): Markup {
   const titles = Object.keys(same).map((status, index) => {
     return html`${index > 0 && ' or '}<b class="status">${status}</b> ${STATUS_CODES[status]}`;
   });
@@ -165,14 +165,14 @@ function renderAnswer(same: NonNullable<Operation['responses']>, shown: Set<stri
   if (type !== undefined && type !== 'application/json') shape.push(type);
   const title = html`${titles}<span class="shape">${shape.join(' · ')}</span>`;
   const fields = listFields(media?.schema ?? {});
-  if (fields.length === 0) return html`<p class="answer">${title}</p>`;
+  if (fields.length === 0) return html`<p class="response">${title}</p>`;
   const key = JSON.stringify(fields);
   const open = shown.has(key) ? '' : ' open';
   shown.add(key);
-  return html`<details${open}><summary class="answer">${title}</summary>${renderFields('', fields)}</details>`;
+  return html`<details${open}><summary class="response">${title}</summary>${renderFields('', fields)}</details>`;
 }
 
-/** Without a title they are an answer's, where a field is always there unless it says otherwise. */
+/** An empty title stands for a response: there the optional fields are marked, elsewhere the required ones. */
 function renderFields(title: string, fields: Field[]): Markup | undefined {
   if (fields.length === 0) return undefined;
   const mark = title === '' ? 'optional' : 'required';
@@ -192,7 +192,7 @@ function toField({ name, required = false, description, schema }: Parameter): Fi
   return { parent: '', name, required, schema: { description, ...schema } };
 }
 
-/** The fields of an object, or of the objects in an array, each followed by those nested in it. */
+/** The fields of an object, or of the objects in an array, each followed by its nested fields. */
 function listFields(schema: Schema, parent = ''): Field[] {
   if (schema.anyOf) return schema.anyOf.flatMap((variant) => listFields(variant, parent));
   if (schema.items) return listFields(schema.items, parent && `${parent.slice(0, -1)}[].`);
@@ -214,7 +214,7 @@ function listLimits(schema: Schema): Markup[] {
   const code = (value: unknown) =>
     html`<code>${typeof value === 'string' ? value : JSON.stringify(value)}</code> `;
   const values = schema.enum ?? schema.items?.enum;
-  const limits: Piece[] = [
+  const limits: HtmlValue[] = [
     values && [schema.enum ? 'one of ' : 'each one of ', values.map(code)],
     describeRange(schema.minimum, schema.maximum, ''),
     describeRange(schema.minLength, schema.maxLength, 'characters'),
@@ -233,9 +233,9 @@ function describeRange(min: number | undefined, max: number | undefined, unit: s
 
 function describeSecurity({ security = [] }: Route): string {
   const names = security.flatMap(Object.keys).map((scheme) => credentialOf(scheme).name);
-  if (names.length === 0) return 'Anyone';
+  if (names.length === 0) return 'Public';
   if (names.length === security.length) return names.join(' or ');
-  return names.includes('API key') ? 'API key or a signed link' : `${names.join(' or ')}, where one is set`;
+  return names.includes('API key') ? 'API key or a signed link' : `${names.join(' or ')}, if configured`;
 }
 
 function credentialOf(scheme: string): { name: string; variable: string } {
@@ -257,7 +257,7 @@ function writeCurl({ method, path, security = [], requestBody }: Route, baseUrl:
   return lines.join(' \\\n  ');
 }
 
-/** For a place between double quotes in a shell. */
+/** Escapes text for a double-quoted string of a shell. */
 function quote(text: string): string {
   return text.replace(/["$`\\]/g, '\\$&');
 }
@@ -265,7 +265,7 @@ function quote(text: string): string {
 function renderProblems(): Markup {
   return html`<section id="problems"><h2>Problem codes</h2>
 <table class="problems">
-<thead><tr><th>Code</th><th>Status</th><th>What it means, and what to do</th></tr></thead>
+<thead><tr><th>Code</th><th>Status</th><th>Meaning, and what to do</th></tr></thead>
 <tbody>${Object.entries(problems).map(
     ([code, { status, title, remedy }]) => html`
 <tr id="problem-${code}"><td><a href="#problem-${code}"><code>${code}</code></a></td><td>${status}</td>
@@ -274,27 +274,26 @@ function renderProblems(): Markup {
 </tbody></table></section>`;
 }
 
-/** Text with `code` in it. */
-function prose(text: string): Piece {
+/** Renders the parts between backquotes as code. */
+function prose(text: string): HtmlValue {
   return text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
 }
 
-function breakable(path: string): Piece {
+function breakable(path: string): HtmlValue {
   return path.split(/(?=\/)/).map((part) => html`${part}<wbr>`);
 }
 
 function slug(text: string): string {
-  const words = text.toLowerCase().match(/[a-z0-9]+/g) ?? [];
-  return words.join('-');
+  return (text.toLowerCase().match(/[a-z0-9]+/g) ?? []).join('-');
 }
 
-function html(strings: TemplateStringsArray, ...pieces: Piece[]): Markup {
-  return { markup: strings.map((text, index) => text + write(pieces[index])).join('') };
+function html(strings: TemplateStringsArray, ...values: HtmlValue[]): Markup {
+  return { markup: strings.map((text, index) => text + escapeHtml(values[index])).join('') };
 }
 
-function write(piece: Piece): string {
-  if (piece === undefined || piece === false) return '';
-  if (Array.isArray(piece)) return piece.map(write).join('');
-  if (typeof piece === 'object') return piece.markup;
-  return String(piece).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+function escapeHtml(value: HtmlValue): string {
+  if (value === undefined || value === false) return '';
+  if (Array.isArray(value)) return value.map(escapeHtml).join('');
+  if (typeof value === 'object') return value.markup;
+  return String(value).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }

@@ -1,4 +1,4 @@
-/** The look of `/docs`: light and dark, wide and narrow, without a single file to load. */
+/** The style sheet and logo of `/docs`: light and dark, wide and narrow, without files to load. */
 export const docsStyle = `
 :root {
   color-scheme: light dark;
@@ -107,7 +107,7 @@ em { font-style: normal; font-size: .75rem; }
 .required { color: var(--delete); } .optional { color: var(--soft); }
 .limit { display: inline-block; margin-right: .8rem; color: var(--soft); font-size: .85rem; }
 .limit code { color: var(--ink); background: var(--code); padding: .05em .35em; border-radius: 4px; }
-.answer { margin: 0; padding: .35rem 0; font-size: .9375rem; }
+.response { margin: 0; padding: .35rem 0; font-size: .9375rem; }
 summary { cursor: pointer; }
 summary::marker { color: var(--soft); }
 .status { font-family: var(--mono); font-size: .875rem; color: var(--post); }

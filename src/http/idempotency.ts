@@ -8,14 +8,7 @@ import { type Pool, type Sql, transaction } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import { Problem } from '../problems.ts';
-import {
-  findAnswer,
-  forgetUnderWay,
-  holdKey,
-  type IdempotencyScope,
-  keepAnswer,
-  markUnderWay,
-} from '../store/idempotency.ts';
+import { findAnswer, forgetUnderWay, holdKey, keepAnswer, markUnderWay } from '../store/idempotency.ts';
 
 export interface PostParts {
   sql: Pool;
@@ -39,12 +32,12 @@ export async function respondOnce<Body>(
   reply: FastifyReply,
   effect: (sql: Sql) => Promise<PostResponse<Body>>,
 ): Promise<void> {
-  const scope = readScope(request);
-  if (!scope) return send(reply, serialize(parts, reply, await effect(parts.sql)));
-  const response = await transaction(parts.sql, async (sql) => {
-    const stored = await findStored(parts, sql, scope, request);
-    return stored ?? store(parts, sql, scope, request, serialize(parts, reply, await effect(sql)));
-  });
+  const record = openRecord(parts, request);
+  if (!record) return send(reply, serialize(parts, reply, await effect(parts.sql)));
+  const response = await transaction(
+    parts.sql,
+    async (sql) => (await record.find(sql)) ?? record.save(sql, serialize(parts, reply, await effect(sql))),
+  );
   send(reply, response);
 }
 
@@ -59,26 +52,26 @@ export async function actAndRespondOnce<Result, Body>(
   act: () => Promise<Result>,
   effect: (sql: Sql, result: Result) => Promise<PostResponse<Body>>,
 ): Promise<void> {
-  const scope = readScope(request);
-  if (!scope) {
+  const record = openRecord(parts, request);
+  if (!record) {
     const result = await act();
-    return respondOnce(parts, request, reply, (sql) => effect(sql, result));
+    return send(reply, serialize(parts, reply, await effect(parts.sql, result)));
   }
 
   const stored = await transaction(parts.sql, async (sql) => {
-    const found = await findStored(parts, sql, scope, request);
-    if (!found) await markUnderWay(sql, scope, hashRequest(request));
+    const found = await record.find(sql);
+    if (!found) await record.markInProgress(sql);
     return found;
   });
   if (stored) return send(reply, stored);
   try {
     const result = await act();
     const response = await transaction(parts.sql, async (sql) =>
-      store(parts, sql, scope, request, serialize(parts, reply, await effect(sql, result))),
+      record.save(sql, serialize(parts, reply, await effect(sql, result))),
     );
     send(reply, response);
   } catch (error) {
-    await forgetUnderWay(parts.sql, scope).catch((err) => {
+    await record.release(parts.sql).catch((err) => {
       parts.log.warn({ err }, 'an Idempotency-Key was not released: it answers 409 for up to a minute');
     });
     throw error;
@@ -92,20 +85,46 @@ interface SerializedResponse {
   replayed: boolean;
 }
 
-/** Locks the key until the transaction ends. */
-async function findStored(
-  { sealer }: PostParts,
-  sql: Sql,
-  scope: IdempotencyScope,
-  request: FastifyRequest,
-): Promise<SerializedResponse | undefined> {
-  if (!(await holdKey(sql, scope))) throw new Problem('idempotency_in_progress');
-  const stored = await findAnswer(sql, scope);
-  if (!stored) return undefined;
-  if (!stored.requestHash.equals(hashRequest(request))) throw new Problem('idempotency_mismatch');
-  if (stored.status === null) throw new Problem('idempotency_in_progress');
-  const { status, location, body } = stored;
-  return { status, location, text: sealer.open(body, contextOf(scope)), replayed: true };
+/** The stored response of one Idempotency-Key; undefined for a request without a key. */
+function openRecord({ sealer }: PostParts, request: FastifyRequest) {
+  const key = request.headers['idempotency-key'];
+  if (key === undefined) return undefined;
+  if (typeof key !== 'string' || !/^[\x21-\x7e]{1,255}$/.test(key)) {
+    throw new Problem('invalid_header', {
+      detail:
+        'Idempotency-Key must have 1 to 255 printable ASCII characters and no spaces. Use a UUID, for example.',
+    });
+  }
+  // A request line in absolute form (RFC 9112 §3.2.2) has a host too, which must not be part of the scope or the hash.
+  const { pathname, search } = new URL(request.url, 'http://localhost');
+  // Lower case: the ids in a path are case-insensitive.
+  const scope = { ownerId: request.ownerId, path: pathname.toLowerCase(), key };
+  const requestHash = hashRequest(request, `${pathname}${search}`);
+  const context = `idempotency ${scope.ownerId} ${scope.path} ${scope.key}`;
+
+  /** Locks the key until the transaction ends. */
+  async function find(sql: Sql): Promise<SerializedResponse | undefined> {
+    if (!(await holdKey(sql, scope))) throw new Problem('idempotency_in_progress');
+    const stored = await findAnswer(sql, scope);
+    if (!stored) return undefined;
+    if (!stored.requestHash.equals(requestHash)) throw new Problem('idempotency_mismatch');
+    if (stored.status === null) throw new Problem('idempotency_in_progress');
+    const { status, location, body } = stored;
+    return { status, location, text: sealer.open(body, context), replayed: true };
+  }
+
+  async function save(sql: Sql, response: SerializedResponse): Promise<SerializedResponse> {
+    const { status, location, text } = response;
+    await keepAnswer(sql, scope, { requestHash, status, location, body: sealer.seal(text, context) });
+    return response;
+  }
+
+  return {
+    find,
+    save,
+    markInProgress: (sql: Sql) => markUnderWay(sql, scope, requestHash),
+    release: (sql: Sql) => forgetUnderWay(sql, scope),
+  };
 }
 
 function serialize<Body>(
@@ -117,48 +136,16 @@ function serialize<Body>(
   return { status, location: location ? `${baseUrl}${location}` : null, text, replayed: false };
 }
 
-async function store(
-  { sealer }: PostParts,
-  sql: Sql,
-  scope: IdempotencyScope,
-  request: FastifyRequest,
-  response: SerializedResponse,
-): Promise<SerializedResponse> {
-  const { status, location, text } = response;
-  const body = sealer.seal(text, contextOf(scope));
-  await keepAnswer(sql, scope, { requestHash: hashRequest(request), status, location, body });
-  return response;
-}
-
 function send(reply: FastifyReply, { status, location, text, replayed }: SerializedResponse): void {
   if (location) reply.header('location', location);
   if (replayed) reply.header('idempotent-replayed', 'true');
   reply.code(status).type('application/json; charset=utf-8').send(text);
 }
 
-function readScope(request: FastifyRequest): IdempotencyScope | undefined {
-  const key = request.headers['idempotency-key'];
-  if (key === undefined) return undefined;
-  if (typeof key !== 'string' || !/^[\x21-\x7e]{1,255}$/.test(key)) {
-    throw new Problem('invalid_header', {
-      detail:
-        'Idempotency-Key must have 1 to 255 printable ASCII characters and no spaces. Use a UUID, for example.',
-    });
-  }
-  // Lower case: the ids in a path are case-insensitive.
-  return { ownerId: request.ownerId, path: parseUrl(request).pathname.toLowerCase(), key };
-}
-
-/** A request line in absolute form (RFC 9112 §3.2.2) also has a host; the host must not be part of the scope or the hash. */
-function parseUrl(request: FastifyRequest): URL {
-  return new URL(request.url, 'http://localhost');
-}
-
-function hashRequest(request: FastifyRequest): Buffer {
-  const { pathname, search } = parseUrl(request);
+function hashRequest(request: FastifyRequest, pathAndQuery: string): Buffer {
   return (
     createHash('sha256')
-      .update(`${pathname}${search}`)
+      .update(pathAndQuery)
       .update('\n')
       // X-Recipient adds recipients, so another value is another request.
       .update(String(request.headers['x-recipient'] ?? ''))
@@ -166,8 +153,4 @@ function hashRequest(request: FastifyRequest): Buffer {
       .update(Buffer.isBuffer(request.body) ? request.body : JSON.stringify(request.body ?? null))
       .digest()
   );
-}
-
-function contextOf({ ownerId, path, key }: IdempotencyScope): string {
-  return `idempotency ${ownerId} ${path} ${key}`;
 }

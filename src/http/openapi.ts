@@ -1,5 +1,5 @@
 /** The OpenAPI document, generated from the same schemas that validate requests and type responses. */
-import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger';
+import swagger from '@fastify/swagger';
 import { Type } from 'typebox';
 import type { Config } from '../config.ts';
 import { readVersion } from '../lib/version.ts';
@@ -29,6 +29,11 @@ const ProblemDocument = Type.Object(
   { title: 'Problem', description: 'A problem document (RFC 9457).' },
 );
 
+const failure = {
+  description: 'An error',
+  content: { 'application/problem+json': { schema: ProblemDocument } },
+};
+
 const RawMessage = Type.String({
   format: 'binary',
   description: 'The message (RFC 5322), byte for byte.',
@@ -50,18 +55,14 @@ const security: Record<Access, Record<string, string[]>[]> = {
   public: [],
 };
 
-/** Documents every route that is registered later. */
-export async function documentRoutes(app: App, config: Config): Promise<void> {
-  await app.register(swagger, openApiOptions(config));
-}
-
 function bearer(description: string) {
   return { type: 'http', scheme: 'bearer', description } as const;
 }
 
-function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
+/** Documents every route that is registered later. */
+export async function documentRoutes(app: App, config: Config): Promise<void> {
   const limit = config.rateLimitPerMinute;
-  return {
+  await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
       info: {
@@ -84,12 +85,6 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
     stripBasePath: true,
     transform: ({ schema, url, route }) => {
       const access = route.config?.access ?? 'public';
-      const failures = {
-        default: {
-          description: 'An error',
-          content: { 'application/problem+json': { schema: ProblemDocument } },
-        },
-      };
       const consumes = route.config?.consumes;
       return {
         url,
@@ -97,9 +92,9 @@ function openApiOptions(config: Config): FastifyDynamicSwaggerOptions {
           ...schema,
           ...(consumes ? { consumes: [consumes], body: RawMessage, headers: RecipientHeader } : {}),
           security: security[access],
-          response: { ...(schema?.response as object), ...failures },
+          response: { ...(schema?.response as object), default: failure },
         },
       };
     },
-  };
+  });
 }

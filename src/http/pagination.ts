@@ -8,12 +8,7 @@ export interface PageParts {
   origin: string;
 }
 
-interface ListQuery {
-  limit?: number;
-  cursor?: string;
-}
-
-export function readPage(query: ListQuery, defaultLimit: number): PageRequest {
+export function readPage(query: { limit?: number; cursor?: string }, defaultLimit: number): PageRequest {
   const { limit = defaultLimit, cursor } = query;
   return { limit, after: cursor === undefined ? null : readCursor(cursor) };
 }

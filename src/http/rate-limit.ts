@@ -4,10 +4,8 @@ import { Problem } from '../problems.ts';
 
 const windowMs = 60_000;
 
-/** Counts one request of the key, and throws when the limit is exceeded. */
-export type RateLimiter = (keyId: string, reply: FastifyReply) => void;
-
-export function makeRateLimiter(perMinute: number): RateLimiter {
+/** The limiter counts one request of the key, and throws when the limit is exceeded. */
+export function makeRateLimiter(perMinute: number): (keyId: string, reply: FastifyReply) => void {
   if (perMinute === 0) return () => {};
   const policy = `"default";q=${perMinute};w=60`;
   let windowStart = performance.now();
@@ -24,13 +22,12 @@ export function makeRateLimiter(perMinute: number): RateLimiter {
     const resetSeconds = Math.ceil((windowStart + windowMs - now) / 1000);
     reply.header('ratelimit-policy', policy);
     reply.header('ratelimit', `"default";r=${Math.max(0, perMinute - count)};t=${resetSeconds}`);
-    if (count > perMinute) {
-      const detail = `The limit of this API key is ${perMinute} requests a minute. Retry in ${resetSeconds} s.`;
-      throw rateLimited(resetSeconds, detail);
-    }
+    if (count > perMinute)
+      throw rateLimited(resetSeconds, `The limit of this API key is ${perMinute} requests a minute.`);
   };
 }
 
-export function rateLimited(waitSeconds: number, detail: string): Problem {
+export function rateLimited(waitSeconds: number, reason: string): Problem {
+  const detail = `${reason} Retry in ${waitSeconds} s.`;
   return new Problem('rate_limited', { detail, headers: { 'retry-after': String(waitSeconds) } });
 }

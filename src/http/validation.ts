@@ -104,6 +104,12 @@ declare module 'fastify' {
   }
 }
 
+const referenceNouns: Record<ReferencedTable, string> = {
+  identities: 'identity',
+  providers: 'provider',
+  smtp_accounts: 'SMTP account',
+};
+
 /**
  * Throws one problem with the errors of the schema, of the route's own check and of references to rows that the owner does
  * not have. Returns no promise when no query is needed: this runs for every request.
@@ -119,7 +125,19 @@ export function refuseInvalid(
   const referencing = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const hasOwn = own !== undefined && (!Array.isArray(own) || own.length > 0);
   if (!request.validationError && !hasOwn && referencing.length === 0) return undefined;
-  return refuseWithAll(request, validation, sql, own, referencing);
+
+  return (async () => {
+    const errors = [...validation.findFieldErrors(request), ...((await own) ?? [])];
+    for (const [field, table] of referencing) {
+      const id = String(body[field]);
+      if (!isUuid(id) || (await isOwned(sql, request.ownerId, table, id))) continue;
+      const message = `No ${referenceNouns[table]} with the id "${id}".`;
+      errors.push({ pointer: `/${field}`, code: 'unknown_reference', message });
+    }
+    if (errors.length === 0) return;
+    const inQuery = request.validationError?.validationContext === 'querystring';
+    throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors });
+  })();
 }
 
 /** For a route without a body: it would otherwise ignore the fields without a word. */
@@ -129,32 +147,6 @@ function refuseEveryField(body: Record<string, unknown>): FieldError[] {
     code: 'unknown_field',
     message: `Unknown field "${field}": this route takes no body. Send the request without a body.`,
   }));
-}
-
-const referenceNouns: Record<ReferencedTable, string> = {
-  identities: 'identity',
-  providers: 'provider',
-  smtp_accounts: 'SMTP account',
-};
-
-async function refuseWithAll(
-  request: FastifyRequest,
-  validation: Validation,
-  sql: Sql,
-  own: FieldError[] | Promise<FieldError[]> | undefined,
-  referencing: [field: string, table: ReferencedTable][],
-): Promise<void> {
-  const errors = [...validation.findFieldErrors(request), ...((await own) ?? [])];
-  const body = request.body as Record<string, string>;
-  for (const [field, table] of referencing) {
-    const id = body[field] ?? '';
-    if (!isUuid(id) || (await isOwned(sql, request.ownerId, table, id))) continue;
-    const message = `No ${referenceNouns[table]} with the id "${id}".`;
-    errors.push({ pointer: `/${field}`, code: 'unknown_reference', message });
-  }
-  if (errors.length === 0) return;
-  const inQuery = request.validationError?.validationContext === 'querystring';
-  throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors });
 }
 
 function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, noun: string): FieldError {

@@ -22,8 +22,7 @@ const tags = ['Operator'];
 export function adminRoutes(app: App, parts: PostParts): void {
   app.post(
     '/admin/users',
-    withAccess('operator', {
-      tags,
+    withAccess('operator', tags, {
       summary: 'Create a user',
       description: 'If a user with this email address exists, the response is 200 with that user.',
       body: NewUser,
@@ -41,7 +40,7 @@ export function adminRoutes(app: App, parts: PostParts): void {
 
   app.get(
     '/admin/users/:id',
-    withAccess('operator', { tags, summary: 'Get a user', params: IdParams, response: { 200: User } }),
+    withAccess('operator', tags, { summary: 'Get a user', params: IdParams, response: { 200: User } }),
     async (request) => orNotFound(findUser(parts.sql, request.params.id)),
   );
 

@@ -55,8 +55,7 @@ export function apiKeyRoutes(
 
   app.get(
     '/api-keys',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List your API keys',
       querystring: listQuery({}),
       response: { 200: Type.Array(ApiKey) },
@@ -69,14 +68,13 @@ export function apiKeyRoutes(
 
   app.get(
     '/api-keys/:id',
-    withAccess('key', { tags, summary: 'Get an API key', params: IdParams, response: { 200: ApiKey } }),
+    withAccess('key', tags, { summary: 'Get an API key', params: IdParams, response: { 200: ApiKey } }),
     async (request) => orNotFound(findApiKey(sql, request.ownerId, request.params.id)),
   );
 
   app.delete(
     '/api-keys/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Revoke an API key',
       params: IdParams,
       response: { 204: Type.Null() },

@@ -30,8 +30,7 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
 
   app.get(
     '/webhooks/:id/deliveries',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List the deliveries of a webhook',
       params: IdParams,
       querystring: Filters,
@@ -48,8 +47,7 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
 
   app.get(
     '/deliveries/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get a delivery and its attempts',
       params: IdParams,
       response: { 200: DeliveryWithAttempts },
@@ -63,8 +61,7 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
 
   app.post(
     '/deliveries/:id/redeliver',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Send a delivery again',
       description: 'Works in every status. The retry schedule starts again from the beginning.',
       params: IdParams,

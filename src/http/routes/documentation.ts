@@ -13,8 +13,7 @@ export function documentationRoutes(app: App): void {
 
   app.get(
     '/openapi.json',
-    withAccess('public', {
-      tags,
+    withAccess('public', tags, {
       summary: 'Get the OpenAPI 3.1 document',
       response: { 200: Type.Unsafe({}) },
     }),
@@ -23,8 +22,7 @@ export function documentationRoutes(app: App): void {
 
   app.get(
     '/docs',
-    withAccess('public', {
-      tags,
+    withAccess('public', tags, {
       summary: 'Get this page',
       response: { 200: { content: { 'text/html': { schema: Type.String() } } } },
     }),

@@ -7,8 +7,7 @@ import type { App } from '../fastify.ts';
 export function eventTypeRoutes(app: App): void {
   app.get(
     '/event-types',
-    withAccess('key', {
-      tags: ['Webhooks'],
+    withAccess('key', ['Webhooks'], {
       summary: 'List the events that a webhook can subscribe to',
       response: { 200: Type.Array(EventType) },
     }),

@@ -25,8 +25,7 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
 
   app.get(
     '/events',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List your events',
       description: 'Without `data`.',
       querystring: Filters,
@@ -42,8 +41,7 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
 
   app.get(
     '/events/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get an event and its data',
       params: IdParams,
       response: { 200: Event },

@@ -11,13 +11,13 @@ export function healthRoutes(app: App, { sql }: { sql: Pool }): void {
 
   app.get(
     '/health/live',
-    withAccess('public', { tags, summary: 'Check that the process runs', response: { 200: Ok } }),
+    withAccess('public', tags, { summary: 'Check that the process runs', response: { 200: Ok } }),
     async () => ({ status: 'ok' as const }),
   );
 
   app.get(
     '/health/ready',
-    withAccess('public', { tags, summary: 'Check that the database responds', response: { 200: Ok } }),
+    withAccess('public', tags, { summary: 'Check that the database responds', response: { 200: Ok } }),
     async () => {
       await sql`select 1`;
       return { status: 'ok' as const };

@@ -94,8 +94,7 @@ export function identityRoutes(
 
   app.get(
     '/identities',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List your identities',
       querystring: Filters,
       response: { 200: Type.Array(Identity) },
@@ -111,7 +110,7 @@ export function identityRoutes(
 
   app.get(
     '/identities/:id',
-    withAccess('key', { tags, summary: 'Get an identity', params: IdParams, response: { 200: Identity } }),
+    withAccess('key', tags, { summary: 'Get an identity', params: IdParams, response: { 200: Identity } }),
     async (request) => orNotFound(findIdentity(sql, request.ownerId, request.params.id)),
   );
 
@@ -141,8 +140,7 @@ export function identityRoutes(
 
   app.delete(
     '/identities/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Delete an identity',
       description:
         'Also deletes its mailboxes, its messages and the webhooks restricted to it. This cannot be undone.',

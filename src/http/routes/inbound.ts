@@ -1,5 +1,6 @@
 /** `POST /inbound`: accepts mail over HTTP, for owners who receive it by other means than our SMTP server. */
-import { Type } from 'typebox';
+import type { FastifyRequest } from 'fastify';
+import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
@@ -93,10 +94,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
   );
 }
 
-function readRecipients(request: {
-  query: { recipient?: string | string[] };
-  headers: Record<string, string | string[] | undefined>;
-}): string[] {
+function readRecipients(request: FastifyRequest<{ Querystring: Static<typeof Query> }>): string[] {
   const inQuery = [request.query.recipient ?? []].flat();
   const inHeader = [request.headers['x-recipient'] ?? []].flat().flatMap((list) => list.split(','));
   const trimmed = [...inQuery, ...inHeader].map((address) => address.trim());

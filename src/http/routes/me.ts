@@ -6,7 +6,7 @@ import type { App } from '../fastify.ts';
 export function meRoutes(app: App): void {
   app.get(
     '/me',
-    withAccess('key', { tags: ['User'], summary: 'Get the user of the API key', response: { 200: Me } }),
+    withAccess('key', ['User'], { summary: 'Get the user of the API key', response: { 200: Me } }),
     async (request) => ({ userId: request.ownerId }),
   );
 }

@@ -58,8 +58,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
   app.get(
     '/messages',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List your messages',
       description: 'Without `text`, `html` and `headers`.',
       querystring: Filters,
@@ -71,15 +70,13 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
       const now = Date.now();
       const rows = found.rows.map(({ summary }) => completeMessage(summary as MessageSummary, links, now));
-      sendPage(parts, request, reply, { ...found, rows });
-      return sendJson(reply, rows);
+      return sendJson(reply, sendPage(parts, request, reply, { ...found, rows }));
     },
   );
 
   app.get(
     '/messages/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get a message',
       description: 'The same object as `message` in a `message.received` event.',
       params: IdParams,
@@ -93,8 +90,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
   app.get(
     '/messages/:id/raw',
-    withAccess('key or link', {
-      tags,
+    withAccess('key or link', tags, {
       summary: 'Download the raw message',
       description: 'Byte for byte. Supports `Range` and `If-None-Match`.',
       params: IdParams,
@@ -115,8 +111,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
   app.get(
     '/messages/:id/attachments/:n',
-    withAccess('key or link', {
-      tags,
+    withAccess('key or link', tags, {
       summary: 'Download an attachment, decoded',
       params: AttachmentParams,
       querystring: LinkQuery,

@@ -7,8 +7,7 @@ import type { App } from '../fastify.ts';
 export function metricsRoutes(app: App, { metrics }: { metrics: Metrics }): void {
   app.get(
     '/metrics',
-    withAccess('metrics', {
-      tags: ['Operation'],
+    withAccess('metrics', ['Operation'], {
       summary: 'Get the metrics in the text format of Prometheus',
       response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
     }),

@@ -10,18 +10,13 @@ import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { type PostParts, respondOnce } from '../idempotency.ts';
 
+const selection =
+  'Which events: `missing` were never sent to this webhook, `failed` were sent without success. Default: `missing_or_failed`.';
 const NewReplay = body(
   {
     since: describe(Timestamp, 'Events from this time on.'),
     until: Type.Optional(describe(Timestamp, 'Events before this time. Left out: until now.')),
-    status: Type.Optional(
-      Type.Unsafe<(typeof replaySelections)[number]>({
-        ...oneOf(replaySelections),
-        default: 'missing_or_failed',
-        description:
-          'Which events: `missing` were never sent to this webhook, `failed` were sent without success.',
-      }),
-    ),
+    status: Type.Optional(describe(oneOf(replaySelections), selection)),
   },
   { example: { since: '2026-01-31T00:00:00Z' } },
 );
@@ -61,8 +56,7 @@ export function replayRoutes(app: App, parts: PostParts & { wakeDelivery(): void
 
   app.get(
     '/webhooks/:id/replays/:replayId',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get the progress of a replay',
       params: ReplayParams,
       response: { 200: Replay },

@@ -22,8 +22,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
 
   app.post(
     '/identities/:id/verify',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Check the DNS records of an identity now',
       description:
         'Limit for each identity: 10 checks in a row, then one every 5 seconds. Posthorn also checks the records regularly by itself.',
@@ -38,7 +37,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
         if (!domain) throw new Problem('domain_needed');
         const limited = await takeCheck(sql, ownerId, domain.id);
-        if (limited) throw tooManyChecks(limited.waitSeconds);
+        if (limited) throw rateLimited(limited.waitSeconds, 'This identity was checked too often.');
         await checkDomain(verification, domain, { asked: true, signal: abortOnClose(reply) });
       };
       await actAndRespondOnce(parts, request, reply, check, async (sql) => ({
@@ -50,8 +49,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
 
   app.get(
     '/identities/:id/dns',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List the DNS records of a domain',
       description: 'The records to publish, and what the last check found. Empty for an email address.',
       params: IdParams,
@@ -65,8 +63,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
 
   app.get(
     '/identities/:id/dns.zone',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get the DNS records as text for a zone file',
       params: IdParams,
       response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
@@ -80,8 +77,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
 
   app.post(
     '/identities/:id/dkim/rotate',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Create a new DKIM key',
       description:
         'The current key stays in use until a check finds the new key in DNS. Another rotation before that replaces the new key. Limit: one rotation a minute.',
@@ -121,15 +117,5 @@ function abortOnClose(reply: FastifyReply): AbortSignal {
 }
 
 function tooManyKeys(waitSeconds: number): Problem {
-  return rateLimited(
-    waitSeconds,
-    `The last DKIM key is less than a minute old. Publish that key, or retry in ${waitSeconds} s.`,
-  );
-}
-
-function tooManyChecks(waitSeconds: number): Problem {
-  return rateLimited(
-    waitSeconds,
-    `This identity was checked too often. Retry in ${waitSeconds} s, or wait for the next automatic check.`,
-  );
+  return rateLimited(waitSeconds, 'The last DKIM key is less than a minute old. Publish that key.');
 }

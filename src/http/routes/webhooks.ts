@@ -102,8 +102,7 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'List your webhooks',
       querystring: listQuery({}),
       response: { 200: Type.Array(Webhook) },
@@ -116,7 +115,7 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks/:id',
-    withAccess('key', { tags, summary: 'Get a webhook', params: IdParams, response: { 200: Webhook } }),
+    withAccess('key', tags, { summary: 'Get a webhook', params: IdParams, response: { 200: Webhook } }),
     async (request) => orNotFound(findWebhook(sql, request.ownerId, request.params.id)),
   );
 
@@ -143,8 +142,7 @@ export function webhookRoutes(
 
   app.delete(
     '/webhooks/:id',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Delete a webhook',
       description: 'Also deletes its deliveries. This cannot be undone.',
       params: IdParams,
@@ -159,8 +157,7 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks/:id/secret',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Get the secret that signs the deliveries of a webhook',
       params: IdParams,
       response: { 200: WebhookSecret },
@@ -175,8 +172,7 @@ export function webhookRoutes(
 
   app.post(
     '/webhooks/:id/secret/rotate',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Create a new secret for a webhook',
       description: `For 24 hours, deliveries are signed with the old and the new secret. Limit: ${maxRotationsPerDay} rotations a day.`,
       params: IdParams,
@@ -188,18 +184,15 @@ export function webhookRoutes(
         const secret = makeSecret();
         const sealed = sealer.seal(secret, secretContext(id));
         const { waitSeconds } = await orNotFound(rotateSecret(sql, request.ownerId, id, sealed));
-        if (waitSeconds !== null) {
-          const limit = `The limit is ${maxRotationsPerDay} rotations of a secret a day.`;
-          throw rateLimited(waitSeconds, `${limit} Retry in ${waitSeconds} s.`);
-        }
+        if (waitSeconds !== null)
+          throw rateLimited(waitSeconds, `The limit is ${maxRotationsPerDay} rotations of a secret a day.`);
         return { status: 200, body: { secret } };
       }),
   );
 
   app.post(
     '/webhooks/:id/test',
-    withAccess('key', {
-      tags,
+    withAccess('key', tags, {
       summary: 'Send a sample event to a webhook now',
       description: 'Also works while the webhook is disabled. The event is sent once and never retried.',
       params: IdParams,
