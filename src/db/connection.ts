@@ -14,7 +14,7 @@ export interface SessionOptions {
   lockTimeoutMs?: number;
 }
 
-const connectTimeoutMs = 5000;
+const connectTimeoutMs = 10_000;
 const closeTimeoutMs = 1000;
 const defaultStatementTimeoutMs = 30_000;
 
