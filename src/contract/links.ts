@@ -45,7 +45,7 @@ export function makeLinks(secretKeys: readonly Buffer[], baseUrl: () => string):
   };
 }
 
-/** A key for links only: whoever learns this key does not learn the key that encrypts secrets. */
+/** A key for links only: a leak of it does not reveal the key that encrypts secrets. */
 function deriveKey(secretKey: Buffer): KeyObject {
   return createSecretKey(Buffer.from(hkdfSync('sha256', secretKey, '', 'posthorn links', 32)));
 }

@@ -172,7 +172,7 @@ function renderResponse(same: NonNullable<Operation['responses']>, shown: Set<st
   return html`<details${open}><summary class="response">${title}</summary>${renderFields('', fields)}</details>`;
 }
 
-/** An empty title stands for a response: there the optional fields are marked, elsewhere the required ones. */
+/** An empty title means a response, which marks its optional fields; requests mark their required fields. */
 function renderFields(title: string, fields: Field[]): Markup | undefined {
   if (fields.length === 0) return undefined;
   const mark = title === '' ? 'optional' : 'required';

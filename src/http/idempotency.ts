@@ -43,7 +43,7 @@ export async function respondOnce<Body>(
 
 /**
  * The same for a POST that first does slow work outside the database, such as calling a webhook. No transaction is open
- * meanwhile; a committed row marks the key as in progress.
+ * during that work; a committed row marks the key as in progress.
  */
 export async function actAndRespondOnce<Result, Body>(
   parts: PostParts,
