@@ -145,7 +145,7 @@ function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
     ];
     return more.includes(true);
   };
-  return startLoop({ name: 'purging', pollMs: purgePollMs, rest: 4, log, isPassing: isUnavailable, work });
+  return startLoop({ name: 'purging', pollMs: purgePollMs, rest: 4, log, isTransient: isUnavailable, work });
 }
 
 /** Delivery, and replays, which make deliveries. Returns how to wake both. */
@@ -173,7 +173,7 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
     if (step?.queued) wakeDelivery();
     return step !== undefined;
   };
-  return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isPassing: isUnavailable, work });
+  return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isTransient: isUnavailable, work });
 }
 
 type ListenerParts = Parts & Wakes & { mail: AcceptParts };

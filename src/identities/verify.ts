@@ -223,7 +223,7 @@ export function startVerification(parts: VerifyParts): Loop {
     return due.length > 0;
   }
 
-  const loop = startLoop({ name: 'checking identities', pollMs, log, isPassing: isUnavailable, work });
+  const loop = startLoop({ name: 'checking identities', pollMs, log, isTransient: isUnavailable, work });
   return {
     wake: loop.wake,
     async stop() {

@@ -20,7 +20,7 @@ export function startLoop(options: {
   /** How many times as long as it worked it rests before the next piece: work that can wait must not slow what cannot. */
   rest?: number;
   /** Failures that pass by themselves, such as a database that is away: told in a line, without a stack. */
-  isPassing?: (error: unknown) => boolean;
+  isTransient?: (error: unknown) => boolean;
 }): Loop {
   let stopped = false;
   let woken = false;
@@ -47,7 +47,7 @@ export function startLoop(options: {
       return (await options.work()) ? 'more' : 'done';
     } catch (err) {
       const what = `${options.name} failed; trying again in ${options.pollMs} ms`;
-      if (options.isPassing?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
+      if (options.isTransient?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
       else options.log.error({ err }, what);
       return 'failed';
     }

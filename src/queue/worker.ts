@@ -90,9 +90,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   #isStopping = false;
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
-    const { name, log, isUnavailable: isPassing } = queue;
+    const { name, log, isUnavailable: isTransient } = queue;
     const start = (what: string, pollMs: number, work: () => Promise<boolean>) =>
-      startLoop({ name: `${what} ${name}`, pollMs, log, isPassing, work });
+      startLoop({ name: `${what} ${name}`, pollMs, log, isTransient, work });
     this.#queue = queue;
     this.#lanes = new Lanes<Job>(queue.limits, queue.laneOf);
     this.#leases = new Leases(queue);
