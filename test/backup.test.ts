@@ -53,7 +53,7 @@ async function serve(dataDir: string, more: Record<string, string> = {}): Promis
   });
   programs.push(program);
   const url = await readyUrl(program);
-  const [, port] = await program.line(/mail is taken on port (\d+)/);
+  const [, port] = await program.line(/accepts mail on port (\d+)/);
   return { program, url, smtpPort: Number(port) };
 }
 
@@ -182,10 +182,10 @@ test('what cannot be backed up is refused, and nothing is made', async () => {
     /is not empty/,
     /outside/,
     /outside/,
-    /There is no folder .*copies\/of\. Make it/,
-    /There is no database in .*dta/,
+    /The folder .*copies\/of does not exist\. Create the folder/,
+    /dta.* contains no database/,
     /pg_dump or pg_basebackup/,
-    /^The backup to .* was given up: ENAMETOOLONG.*\nMake room or choose another place/m,
+    /^The backup to .* failed: ENAMETOOLONG.*\nFree some space or choose another folder/m,
   ];
   for (const [index, { code, output }] of refusals.entries()) {
     assert.equal(code, 1);

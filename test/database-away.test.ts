@@ -82,7 +82,7 @@ describe('a database that goes away', { concurrency: false }, () => {
       assert.equal((await call('GET', '/health/live')).status, 200);
       assertAway(await call('GET', '/health/ready'));
       assert.ok(
-        lines.some((line) => line.includes('The database is away')),
+        lines.some((line) => line.includes('The database is unavailable')),
         'the operator is told as well',
       );
       assert.ok(!lines.some((line) => JSON.parse(line).level >= 50), 'and not as of a failure of ours');
@@ -177,7 +177,7 @@ describe('a start', { concurrency: false }, () => {
       for (const line of lines) {
         const { level, msg } = JSON.parse(line);
         assert.equal(level, 40);
-        assert.match(msg, /^the database does not answer \(.*ECONNREFUSED.*\); trying again in [\d.]+ s$/);
+        assert.match(msg, /^the database does not answer \(.*ECONNREFUSED.*\); retrying in [\d.]+ s$/);
       }
       assert.ok(!lines.join().includes(cluster.password));
       await start();

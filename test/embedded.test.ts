@@ -262,7 +262,7 @@ describe('what a person has to mend', { concurrency: 2 }, () => {
     const scene = await Scene.make(t);
     await mkdir(scene.pgdata, { recursive: true });
     await writeFile(join(scene.pgdata, 'notes.txt'), 'mine');
-    await assert.rejects(scene.open('serve'), /not empty and holds no PostgreSQL cluster/);
+    await assert.rejects(scene.open('serve'), /has files that are no PostgreSQL cluster/);
     assert.deepEqual(await readdir(scene.pgdata), ['notes.txt']);
   });
 
@@ -278,7 +278,7 @@ describe('what a person has to mend', { concurrency: 2 }, () => {
   test('a data folder that is a file', async (t) => {
     const scene = await Scene.make(t);
     await writeFile(scene.dataDir, '');
-    await assert.rejects(scene.open('serve'), /cannot use its data folder .* POSTHORN_DATA_DIR/s);
+    await assert.rejects(scene.open('serve'), /cannot use the data folder .* POSTHORN_DATA_DIR/s);
   });
 
   async function listFolder(folder: string): Promise<string[]> {

@@ -182,7 +182,7 @@ test('a tool makes the schema of an empty database, and upgrades none', async (t
   const lacking = await takeLastBack(sql);
   const tool = { autoMigrate: true, onlyEmpty: true };
   const { message } = await refusal(prepareSchema(sql, log, tool));
-  assert.equal(message, `The schema lacks ${lacking}. Run: posthorn migrate`);
+  assert.equal(message, `The database schema is out of date: ${lacking} not applied. Run: posthorn migrate`);
   assert.deepEqual((await readSchemaState(sql)).pending, [lacking]);
 
   const empty = (await makeEmpty(t)).open();

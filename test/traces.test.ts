@@ -289,7 +289,7 @@ describe('a collector', () => {
         DATABASE_URL: untraced.databaseUrl,
       });
       const { path, address } = await makeScene(untraced);
-      const [, port] = await program.line(/mail is taken on port (\d+)/);
+      const [, port] = await program.line(/accepts mail on port (\d+)/);
       assert.equal((await sendMail(Number(port), address)).status, 250);
       const [request] = await atPath(path);
       assert.ok(request?.headers.traceparent);

@@ -54,7 +54,7 @@ async function serve(cwd: string) {
   const program = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings, { cwd });
   programs.push(program);
   const url = await readyUrl(program);
-  const [, port] = await program.line(/mail is taken on port (\d+)/);
+  const [, port] = await program.line(/accepts mail on port (\d+)/);
   return { program, url, smtpPort: Number(port) };
 }
 
@@ -94,7 +94,7 @@ test('the older works on under a schema that a newer one brought up to date, and
 
   makeNewer();
   const next = await serve(newer.path);
-  assert.match(next.program.output(), /schema brought up to date[\s\S]*9001_later/);
+  assert.match(next.program.output(), /schema updated[\s\S]*9001_later/);
   for (const subject of ['four', 'five']) await assertWorks(older, as, subject);
   await assertWorks(next, as, 'six');
   assert.doesNotMatch(older.program.output(), /ERROR|WARN/);
@@ -105,7 +105,7 @@ test('the older works on under a schema that a newer one brought up to date, and
 
   const again = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings);
   assert.equal(await again.ended, 1);
-  assert.match(again.output(), /schema version 9001, which is newer than this Posthorn knows/);
+  assert.match(again.output(), /schema version 9001, which is newer than this Posthorn supports/);
   const tools = await Promise.all([posthorn(['users', 'list'], settings), posthorn(['migrate'], settings)]);
   for (const { code, output } of tools) {
     assert.equal(code, 1);

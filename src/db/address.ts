@@ -1,10 +1,9 @@
-/** What a DATABASE_URL says, read as libpq reads it: hosts, TLS, and settings for the session. */
+/** Parses DATABASE_URL as libpq does: hosts, TLS, and settings for the session. */
 import { readFileSync } from 'node:fs';
 import type { ConnectionOptions } from 'node:tls';
 import { OperatorError } from '../lib/operator-error.ts';
 
-/** One way to reach the database. */
-export interface Route {
+export interface Endpoint {
   host: string;
   port: number;
   ssl: ConnectionOptions | false;
@@ -15,10 +14,9 @@ export interface DatabaseAddress {
   password: string | undefined;
   database: string | undefined;
   /** In the order in which they are tried. */
-  routes: readonly [Route, ...Route[]];
-  /** A standby will not do. */
+  endpoints: readonly [Endpoint, ...Endpoint[]];
   isPrimaryWanted: boolean;
-  /** Session settings that PostgreSQL is given at the start, such as `statement_timeout`. */
+  /** PostgreSQL settings for every session, such as `statement_timeout`. */
   settings: ReadonlyMap<string, string>;
 }
 
@@ -34,21 +32,21 @@ export function readDatabaseUrl(url: string): DatabaseAddress {
     return value;
   };
   const hosts = readHosts(take('host') ?? authority.slice(at + 1), take('port'));
-  const wish = take('target_session_attrs');
-  refuseStandbyWish(wish);
-  const tls = readTls({
-    mode: take('sslmode'),
-    ca: take('sslrootcert'),
-    cert: take('sslcert'),
-    key: take('sslkey'),
-  });
+  const wantedRole = take('target_session_attrs') ?? 'any';
+  if (!['any', 'primary', 'read-write'].includes(wantedRole)) {
+    throw new OperatorError(
+      `DATABASE_URL has target_session_attrs=${wantedRole}, but Posthorn needs a server that accepts writes. ` +
+        'Remove the parameter, or set it to primary.',
+    );
+  }
+  const files = { ca: take('sslrootcert'), cert: take('sslcert'), key: take('sslkey') };
+  const tls = readTls(take('sslmode'), files);
   return {
     user: decode(user),
     password: decode(password),
     database: decode(path),
-    routes: hosts.flatMap((host) => tls.map((ssl) => ({ ...host, ssl }))) as [Route],
-    // Of several hosts the service wants the one that takes writes.
-    isPrimaryWanted: hosts.length > 1 || wish === 'primary' || wish === 'read-write',
+    endpoints: hosts.flatMap((host) => tls.map((ssl) => ({ ...host, ssl }))) as [Endpoint],
+    isPrimaryWanted: hosts.length > 1 || wantedRole !== 'any',
     settings,
   };
 }
@@ -57,34 +55,27 @@ function decode(text: string | undefined): string | undefined {
   return text ? decodeURIComponent(text) : undefined;
 }
 
-function readHosts(list: string, port = '5432'): Omit<Route, 'ssl'>[] {
+function readHosts(list: string, port = '5432'): Omit<Endpoint, 'ssl'>[] {
   return list.split(',').map((text) => {
     const [, host = '', ownPort = port] = /^(.*?)(?::(\d+))?$/.exec(text) ?? [];
     return { host: decode(host.replaceAll(/[[\]]/g, '')) ?? 'localhost', port: Number(ownPort) };
   });
 }
 
-function refuseStandbyWish(wish: string | undefined): void {
-  if (wish === undefined || ['any', 'primary', 'read-write'].includes(wish)) return;
-  throw new OperatorError(
-    `DATABASE_URL has target_session_attrs=${wish}, but Posthorn needs a server that accepts writes. ` +
-      'Remove the parameter, or set it to primary.',
-  );
-}
-
-type TlsFiles = { ca: string | undefined; cert: string | undefined; key: string | undefined };
-
 /** The ways to encrypt, in the order in which they are tried. */
-function readTls({ mode, ...files }: TlsFiles & { mode: string | undefined }): (ConnectionOptions | false)[] {
+function readTls(
+  mode: string | undefined,
+  files: Record<'ca' | 'cert' | 'key', string | undefined>,
+): (ConnectionOptions | false)[] {
   const named = Object.entries(files).filter(
     (entry): entry is [string, string] => entry[1] !== undefined && entry[1] !== 'system',
   );
   if (mode === 'disable' || (mode === undefined && named.length === 0)) return [false];
-  const isChecked = files.ca !== undefined || mode?.startsWith('verify') === true;
+  const isVerified = files.ca !== undefined || mode?.startsWith('verify') === true;
   const encrypted: ConnectionOptions = {
     ...Object.fromEntries(named.map(([option, file]) => [option, readPem(file)])),
-    // As libpq does: a root certificate makes `require` check the chain; only verify-full checks the name.
-    rejectUnauthorized: isChecked,
+    // As in libpq: with a root certificate `require` verifies the chain; only verify-full verifies the host name.
+    rejectUnauthorized: isVerified,
     ...(mode === 'verify-full' ? {} : { checkServerIdentity: () => undefined }),
   };
   if (mode === 'prefer') return [encrypted, false];
@@ -95,6 +86,6 @@ function readPem(file: string): string {
   try {
     return readFileSync(file, 'utf8');
   } catch (cause) {
-    throw new OperatorError(`DATABASE_URL names the file ${file}, which cannot be read.`, { cause });
+    throw new OperatorError(`Posthorn cannot read the file ${file} that DATABASE_URL names.`, { cause });
   }
 }

@@ -1,99 +1,90 @@
 /**
- * The connections to PostgreSQL. `Sql` is what every store function takes: a pool or a transaction, the caller decides.
- * Guarantees: all statements of a transaction run on one connection, and none runs elsewhere when that connection is lost; a
- * database that is away fails a query within seconds, and the pool connects again by itself.
+ * The connections to PostgreSQL. Every store function takes a `Sql`: a pool or a transaction, the caller decides.
+ * Guarantees: all statements of a transaction run on one connection, and none runs elsewhere when that connection is lost;
+ * while the database is unavailable a query fails within seconds; the pool reconnects by itself.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type DatabaseAddress, readDatabaseUrl } from './address.ts';
-import { Connection, configure, describeError, type SessionOptions } from './connection.ts';
-import { makeSql, type Runner, type Sql } from './query.ts';
+import { addErrorCode, Connection, type ConnectionOptions } from './connection.ts';
+import { makeSql, type Sql, type UseConnection } from './query.ts';
 
 export type { Sql };
 
 export interface Pool extends Sql {
   begin<T>(work: (sql: Sql) => Promise<T>): Promise<T>;
-  /** Calls `heard` after each NOTIFY, and when a lost connection is back, since some may have been missed. */
-  listen(channel: string, heard: () => void): Promise<{ stop(): Promise<void> }>;
-  /** Waits for what is under way, `timeoutMs` at most, then cuts it. From the call on, new queries are refused. */
+  /** Calls `onNotify` after each NOTIFY, and after a reconnect, because notifications may have been lost. */
+  listen(channel: string, onNotify: () => void): Promise<{ stop(): Promise<void> }>;
+  /** Refuses new queries, waits at most `timeoutMs` for the running ones, then aborts them. */
   end(options?: { timeoutMs?: number }): Promise<void>;
 }
 
-export function connect(url: string, options: SessionOptions & { max: number }): Pool {
+export function connect(url: string, options: ConnectionOptions & { max: number }): Pool {
   const address = readDatabaseUrl(url);
-  const connections = openPool(address, options);
-  const { use } = connections;
-  const runner: Runner = {
-    ask: (statement) => use((connection) => connection.ask(statement)),
-    askRows: (statement, take) => use((connection) => connection.askRows(statement, take)),
-    runScript: (text) => use((connection) => connection.runScript(text)),
-  };
-  return Object.assign(makeSql(runner), {
+  const { use, end } = openPool(address, options);
+  return Object.assign(makeSql(use), {
     begin: <T>(work: (sql: Sql) => Promise<T>) => use((connection) => runTransaction(connection, work)),
-    listen: (channel: string, heard: () => void) => listen(address, options, channel, heard),
-    end: connections.end,
+    listen: (channel: string, onNotify: () => void) => listen(address, options, channel, onNotify),
+    end,
   });
 }
 
-/** One transaction: a new one on a pool, or the caller's own when it already is in one. */
+/** Runs `work` in a new transaction of a pool, or in the transaction that `sql` already is. */
 export function transaction<T>(sql: Sql, work: (sql: Sql) => Promise<T>): Promise<T> {
   return 'begin' in sql ? (sql as Pool).begin(work) : work(sql);
 }
 
-/** A single connection for as long as it lasts, for whoever holds locks of the session. */
-export interface Session {
+/** One connection outside of any pool, for locks that belong to a session of PostgreSQL. */
+export interface DedicatedConnection {
   readonly sql: Sql;
-  /** Resolves when the connection is gone, whoever closed it. */
-  readonly gone: Promise<void>;
+  /** Resolves when the connection is closed or lost. */
+  readonly closed: Promise<void>;
   end(): Promise<void>;
 }
 
-export async function openSession(url: string, options: SessionOptions): Promise<Session> {
+export async function openDedicated(url: string, options: ConnectionOptions): Promise<DedicatedConnection> {
   const connection = await connectFirst(readDatabaseUrl(url), options);
-  const { promise: gone, resolve } = Promise.withResolvers<void>();
-  connection.once('end', resolve);
-  return { sql: makeSql(connection), gone, end: () => connection.close() };
+  return {
+    sql: makeSql((work) => work(connection)),
+    closed: new Promise((resolve) => connection.once('end', resolve)),
+    end: () => connection.close(),
+  };
 }
 
-/** By the first route that leads to a server that will do. */
-async function connectFirst(address: DatabaseAddress, options: SessionOptions): Promise<Connection> {
+/** Connects to the first endpoint that accepts. */
+async function connectFirst(address: DatabaseAddress, options: ConnectionOptions): Promise<Connection> {
   let failure: unknown;
-  for (const route of address.routes) {
-    const connection = new Connection(configure(address, route, options));
+  for (const endpoint of address.endpoints) {
+    const connection = new Connection(address, endpoint, options);
     try {
       await connection.connect();
-      if (address.isPrimaryWanted) await connection.requirePrimary();
+      await connection.checkRole();
       return connection;
     } catch (error) {
       failure = error;
       await connection.close();
     }
   }
-  throw describeError(failure as Error);
+  throw addErrorCode(failure as Error);
 }
 
-const waitTimeoutMs = 35_000;
+/** How long a query waits for a free connection: longer than the slowest statement before it may run. */
+const checkOutTimeoutMs = 35_000;
 
-interface Connections {
-  /** Lends a connection for the time of `work`. */
-  use<T>(work: (connection: Connection) => Promise<T>): Promise<T>;
-  end(options?: { timeoutMs?: number }): Promise<void>;
-}
-
-function openPool(address: DatabaseAddress, options: SessionOptions & { max: number }): Connections {
-  const { routes, isPrimaryWanted } = address;
+function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: number }) {
+  const { endpoints } = address;
   const connections = new Set<Connection>();
-  let [route] = routes;
+  const drained = Promise.withResolvers<void>();
+  let [endpoint] = endpoints;
   let inUse = 0;
   let isEnding = false;
-  let isCut = false;
-  let drained = () => {};
+  let isAborted = false;
 
   class PooledConnection extends Connection {
     constructor() {
-      super(configure(address, route, options));
+      super(address, endpoint, options);
       connections.add(this);
       this.once('end', () => connections.delete(this));
     }
@@ -102,100 +93,90 @@ function openPool(address: DatabaseAddress, options: SessionOptions & { max: num
     Client: PooledConnection,
     max: options.max,
     idleTimeoutMillis: 0,
-    // How long a query waits for its turn: as long as the slowest statement before it may take.
-    connectionTimeoutMillis: waitTimeoutMs,
-    ...(isPrimaryWanted
-      ? {
-          verify: (client, done) =>
-            void (client as unknown as Connection).requirePrimary().then(() => done(), done),
-        }
-      : {}),
+    connectionTimeoutMillis: checkOutTimeoutMs,
+    verify: (client, done) => void (client as unknown as Connection).checkRole().then(() => done(), done),
   });
-  // A connection at rest was lost: the pool has removed it.
+  // An idle connection was lost: the pool has removed it.
   pool.on('error', () => {});
 
-  /** Tries each route once, beginning with the one that worked last. */
+  /** Tries each endpoint once, beginning with the one that worked last. */
   async function checkOut(): Promise<Connection & pg.PoolClient> {
-    for (let tries = 1; ; tries += 1) {
-      const tried = route;
+    for (let attempts = 1; ; attempts += 1) {
+      const tried = endpoint;
       try {
         return (await pool.connect()) as unknown as Connection & pg.PoolClient;
       } catch (error) {
-        // Unless another caller has moved on already.
-        if (route === tried) route = routes[(routes.indexOf(tried) + 1) % routes.length] ?? tried;
-        if (tries >= routes.length || isCut) throw describeError(error as Error);
+        // Another caller may have moved on to the next endpoint already.
+        if (endpoint === tried)
+          endpoint = endpoints[(endpoints.indexOf(tried) + 1) % endpoints.length] ?? tried;
+        if (attempts >= endpoints.length || isAborted) throw addErrorCode(error as Error);
       }
     }
   }
 
   async function use<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
-    if (isEnding) throw closed();
+    if (isEnding) throw poolClosed();
     inUse += 1;
     try {
       const connection = await checkOut();
       try {
-        if (isCut) throw closed();
+        if (isAborted) throw poolClosed();
         return await work(connection);
       } finally {
         connection.release(!connection.isReusable());
       }
     } finally {
       inUse -= 1;
-      if (inUse === 0) drained();
+      if (isEnding && inUse === 0) drained.resolve();
     }
   }
 
-  async function end({ timeoutMs = Number.POSITIVE_INFINITY } = {}): Promise<void> {
+  // `pool.end` alone never answers callers that wait for a connection.
+  async function end({ timeoutMs }: { timeoutMs?: number } = {}): Promise<void> {
     isEnding = true;
-    const cut = () => {
-      isCut = true;
-      for (const connection of connections) connection.cut('The pool was closed');
-    };
     if (inUse > 0) {
-      const timer = Number.isFinite(timeoutMs) ? setTimeout(cut, timeoutMs) : undefined;
-      await new Promise<void>((resolve) => {
-        drained = resolve;
-      });
+      const timer = timeoutMs === undefined ? undefined : setTimeout(abortAll, timeoutMs);
+      await drained.promise;
       clearTimeout(timer);
     }
     await pool.end();
   }
 
+  function abortAll(): void {
+    isAborted = true;
+    for (const connection of connections) connection.abort('The pool was closed');
+  }
+
   return { use, end };
 }
 
-function closed(): Error {
+function poolClosed(): Error {
   return Object.assign(new Error('The connections to the database are closed'), { code: 'CONNECTION_LOST' });
 }
 
 async function runTransaction<T>(connection: Connection, work: (sql: Sql) => Promise<T>): Promise<T> {
   let isOpen = true;
-  /** Statements run one after another, also when the work starts several at once. */
   let last: Promise<unknown> = Promise.resolve();
-  function inTurn<A>(ask: () => Promise<A>): Promise<A> {
+  /** Runs statements one after another, also when the work starts several at once. */
+  const useInTurn: UseConnection = (run) => {
     if (!isOpen) return Promise.reject(new Error('This transaction has ended'));
-    const answer = last.then(ask, ask);
-    last = answer;
-    return answer;
-  }
+    const runNow = () => run(connection);
+    const result = last.then(runNow, runNow);
+    last = result;
+    return result;
+  };
 
-  await connection.ask('begin');
+  await connection.run('begin');
   try {
-    const result = await work(
-      makeSql({
-        ask: (statement) => inTurn(() => connection.ask(statement)),
-        askRows: (statement, take) => inTurn(() => connection.askRows(statement, take)),
-        runScript: (text) => inTurn(() => connection.runScript(text)),
-      }),
-    );
-    const { command } = await inTurn(() => connection.ask('commit'));
-    // After an error that the work swallowed, PostgreSQL answers a commit by rolling back.
+    const result = await work(makeSql(useInTurn));
+    const { command } = await useInTurn(() => connection.run('commit'));
+    // When the work ignored the error of a statement, PostgreSQL answers COMMIT with ROLLBACK.
     if (command !== 'COMMIT')
       throw new Error('The transaction was rolled back: one of its statements failed');
     return result;
   } catch (error) {
-    // On a connection that is lost, PostgreSQL has rolled back already.
-    await inTurn(() => connection.ask('rollback')).catch(() => {});
+    // When the connection is lost, PostgreSQL has rolled back already.
+    await useInTurn(() => connection.run('rollback')).catch(() => {});
     throw error;
   } finally {
     isOpen = false;
@@ -206,18 +187,18 @@ const relistenMs = 250;
 
 async function listen(
   address: DatabaseAddress,
-  options: SessionOptions,
+  options: ConnectionOptions,
   channel: string,
-  heard: () => void,
+  onNotify: () => void,
 ): Promise<{ stop(): Promise<void> }> {
   const stopping = new AbortController();
   let connection = await open();
 
   async function open(): Promise<Connection> {
     const opened = await connectFirst(address, options);
-    opened.on('notification', heard);
+    opened.on('notification', onNotify);
     try {
-      await opened.ask(`listen ${pg.escapeIdentifier(channel)}`);
+      await opened.run(`listen ${pg.escapeIdentifier(channel)}`);
     } catch (error) {
       await opened.close();
       throw error;
@@ -231,9 +212,9 @@ async function listen(
     if (stopping.signal.aborted) return;
     try {
       connection = await open();
-      heard();
+      onNotify();
     } catch {
-      // Away: whoever listens also polls, and logs that.
+      // Every listener also polls, and logs that the database is unavailable.
       await reopen();
     }
   }
@@ -246,10 +227,10 @@ async function listen(
   };
 }
 
-/** The only row of an answer that always has one. */
+/** The row of a query that always returns one. */
 export function only<T>(rows: readonly T[]): T {
   const [row] = rows;
-  if (row === undefined) throw new Error('The query was to give a row and gave none');
+  if (row === undefined) throw new Error('The query returned no row');
   return row;
 }
 
@@ -262,9 +243,9 @@ const unavailable = new Set([
   'ETIMEDOUT',
   'EHOSTUNREACH',
   'ENETUNREACH',
-  'CONNECTION_LOST', // ours, for errors that the driver gives no code
-  'STANDBY', // ours: none of the hosts is the primary
-  '0A000', // feature_not_supported: a prepared statement from before an upgrade of the schema
+  'CONNECTION_LOST', // ours, for errors of the driver without a code
+  'STANDBY', // ours: no host is the primary
+  '0A000', // feature_not_supported: the schema has changed since the statement was prepared
   '53100', // disk_full
   '53300', // too_many_connections
   '57P01', // admin_shutdown
@@ -273,29 +254,29 @@ const unavailable = new Set([
   '40001', // serialization_failure
   '40P01', // deadlock_detected
   '57014', // query_canceled: our own statement_timeout
-  '25006', // read_only_sql_transaction: a standby not promoted yet
+  '25006', // read_only_sql_transaction: a standby that is not promoted yet
 ]);
 
-/** Whether the database was away or too busy, so that the same request may well work in a moment. */
+/** Whether the database was unreachable or too busy, so that a retry may succeed. */
 export function isUnavailable(error: unknown): boolean {
   const code = errorCode(error);
   return code !== undefined && (unavailable.has(code) || code.startsWith('08'));
 }
 
-/** The SQLSTATE or the driver's or system's code. */
+/** The code of PostgreSQL (SQLSTATE), of the driver or of the operating system. */
 export function errorCode(error: unknown): string | undefined {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   return typeof code === 'string' ? code : undefined;
 }
 
-/** Waits, with a message and growing pauses, until the database answers; a version too old or a wrong password ends it. */
+/** Retries with growing pauses until the database answers. Throws when a retry cannot help, as with a wrong password. */
 export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal): Promise<void> {
   for (let pauseMs = 250; ; pauseMs = Math.min(pauseMs * 2, 10_000)) {
     try {
       const { version } = only(await sql`select current_setting('server_version_num')::int as version`);
       if (version >= 150_000) return;
       throw new OperatorError(
-        `PostgreSQL 15 or newer is needed; the database says ${Math.floor(version / 10_000)}.`,
+        `Posthorn needs PostgreSQL 15 or newer. The database is PostgreSQL ${Math.floor(version / 10_000)}.`,
       );
     } catch (error) {
       if (error instanceof OperatorError) throw error;
@@ -305,14 +286,10 @@ export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal)
           cause: error,
         });
       }
-      log.warn(`the database does not answer (${reason}); trying again in ${pauseMs / 1000} s`);
-      await pause(pauseMs, signal);
+      log.warn(`the database does not answer (${reason}); retrying in ${pauseMs / 1000} s`);
+      await delay(pauseMs, undefined, signal ? { signal } : {}).catch(() => {
+        throw new OperatorError('Stopped while waiting for the database.');
+      });
     }
   }
-}
-
-function pause(ms: number, signal?: AbortSignal): Promise<void> {
-  return delay(ms, undefined, signal ? { signal } : {}).catch(() => {
-    throw new OperatorError('Stopped while waiting for the database.');
-  });
 }

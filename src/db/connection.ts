@@ -1,15 +1,15 @@
 /**
- * One connection to PostgreSQL, by node-postgres. Guarantees: every question ends, with its own answer or an error, also when
- * the network falls silent; an error that comes while nobody asks ends the connection and not the process.
+ * One connection to PostgreSQL, by node-postgres. Guarantees: every statement ends with its own result or an error, also when
+ * the network is silent; an error between two statements ends the connection and not the process.
  */
 import { Socket } from 'node:net';
 import pg from 'pg';
-import type { DatabaseAddress, Route } from './address.ts';
+import type { DatabaseAddress, Endpoint } from './address.ts';
 import type { Statement } from './sql.ts';
 
-export interface SessionOptions {
+export interface ConnectionOptions {
   applicationName: string;
-  /** 0: statements may take as long as they like. */
+  /** 0: no limit. */
   statementTimeoutMs?: number;
   lockTimeoutMs?: number;
 }
@@ -18,130 +18,124 @@ const connectTimeoutMs = 10_000;
 const closeTimeoutMs = 1000;
 const defaultStatementTimeoutMs = 30_000;
 
-export class Connection extends pg.Client {
-  #isAsked = false;
-  #isSpent = false;
-  readonly #socket: Socket;
+/** After these SQLSTATEs the session is over, the server is a standby, or a prepared statement is older than the schema. */
+const unusableAfter = /^(08|57P|25006|0A000)/;
 
-  constructor(config: pg.ClientConfig & { silenceMs?: number }) {
+export class Connection extends pg.Client {
+  readonly #address: DatabaseAddress;
+  readonly #socket: Socket;
+  #awaitsResult = false;
+  #isUnusable = false;
+
+  constructor(address: DatabaseAddress, endpoint: Endpoint, options: ConnectionOptions) {
+    const { user, password, database, settings } = address;
     const socket = new Socket();
-    const { silenceMs = 0, ...rest } = config;
-    super({ ...rest, connectionTimeoutMillis: connectTimeoutMs, keepAlive: true, stream: () => socket });
+    const timeoutMs = options.statementTimeoutMs ?? defaultStatementTimeoutMs;
+    super({
+      // To the driver 0 and an empty string mean: not set.
+      ...{ ...endpoint, user, password, database, options: writeServerOptions(settings) },
+      application_name: options.applicationName,
+      statement_timeout: settings.has('statement_timeout') ? 0 : timeoutMs,
+      lock_timeout: options.lockTimeoutMs ?? 0,
+      connectionTimeoutMillis: connectTimeoutMs,
+      keepAlive: true,
+      stream: () => socket,
+    });
+    this.#address = address;
     this.#socket = socket;
-    // Whoever waits for an answer gets the error; a connection at rest leaves its pool by itself.
+    // The failed statement reports the error; an idle connection leaves its pool by itself.
     this.on('error', () => {});
-    if (silenceMs === 0) return;
+    const silenceMs = (Number(settings.get('statement_timeout') ?? timeoutMs) * 7) / 6;
+    if (!(silenceMs > 0)) return;
+    // Without this timeout the kernel waits for a quarter of an hour.
     socket.setTimeout(silenceMs);
-    // Counted from the last byte either way. The kernel would wait for a quarter of an hour.
     socket.on('timeout', () => {
-      if (this.#isAsked) this.cut('PostgreSQL has not answered for too long');
+      if (this.#awaitsResult) this.abort('PostgreSQL did not reply in time');
     });
   }
 
-  /** Whether another may use it: no transaction is open, and the server takes writes and knows its statements. */
+  /** Whether the pool may lend the connection again. */
   isReusable(): boolean {
-    return !this.#isSpent && this.getTransactionStatus() === 'I';
+    return !this.#isUnusable && this.getTransactionStatus() === 'I';
   }
 
-  async requirePrimary(): Promise<void> {
-    const { rows } = await this.ask('select pg_is_in_recovery() as standby');
+  /** Throws when only the primary will do and the server is a standby. */
+  async checkRole(): Promise<void> {
+    if (!this.#address.isPrimaryWanted) return;
+    const { rows } = await this.run('select pg_is_in_recovery() as standby');
     if (rows[0]?.standby) throw Object.assign(new Error('The server is a standby'), { code: 'STANDBY' });
   }
 
-  /** Says goodbye; a server that does not hear it is left after a second. */
+  /** Closes the connection in order; when the server does not react, after a second without it. */
   async close(): Promise<void> {
-    const timer = setTimeout(() => this.cut('PostgreSQL did not end the connection'), closeTimeoutMs);
+    const timer = setTimeout(() => this.abort('PostgreSQL did not close the connection'), closeTimeoutMs);
     await this.end();
     clearTimeout(timer);
   }
 
-  /** Ends it at once, whatever is under way. */
-  cut(reason: string): void {
+  /** Closes the connection at once; running statements fail. */
+  abort(reason: string): void {
     this.#socket.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }));
   }
 
-  ask(statement: Statement | string): Promise<pg.QueryResult> {
-    this.#isAsked = true;
-    return new Promise((resolve, reject) => {
-      this.query(statement as Statement, (error: Error | undefined, result: pg.QueryResult) => {
-        this.#isAsked = false;
-        if (error) reject(this.#note(error));
-        else resolve(result);
-      });
-    });
+  run(statement: Statement | string): Promise<pg.QueryResult> {
+    return this.#watch(this.query(statement as Statement));
   }
 
-  /** Hands over each row as it is read, and keeps none. */
-  askRows(statement: Statement, take: (row: never) => void): Promise<void> {
-    this.#isAsked = true;
-    return new Promise<void>((resolve, reject) => {
-      const query = new pg.Query(statement);
-      let failure: { error: unknown } | undefined;
-      query.on('row', (row) => {
-        // Called while the driver reads: an exception here would break the connection.
-        try {
-          take(row as never);
-        } catch (error) {
-          failure ??= { error };
-        }
-      });
-      query.on('error', (error) => reject(this.#note(error)));
-      query.on('end', () => (failure ? reject(failure.error) : resolve()));
-      this.query(query);
-    }).finally(() => {
-      this.#isAsked = false;
+  /** Passes on each row when it arrives, and keeps none. */
+  async runForEach(statement: Statement, take: (row: never) => void): Promise<void> {
+    const query = new pg.Query(statement);
+    let failure: { error: unknown } | undefined;
+    query.on('row', (row) => {
+      // An exception in the driver's event handler would break the connection.
+      try {
+        take(row as never);
+      } catch (error) {
+        failure ??= { error };
+      }
     });
+    const ended = new Promise<unknown>((resolve, reject) => query.on('end', resolve).on('error', reject));
+    this.query(query);
+    await this.#watch(ended);
+    if (failure) throw failure.error;
   }
 
-  /** One or more statements without parameters, which may take as long as they like. */
+  /** One or more statements without parameters and without a time limit. */
   async runScript(text: string): Promise<void> {
-    await this.query(text).catch((error) => Promise.reject(this.#note(error)));
+    await this.query(text).catch((error) => Promise.reject(this.#inspect(error)));
   }
 
-  #note(error: Error): Error {
-    this.#isSpent ||= !(error instanceof pg.DatabaseError) || spent.test(error.code ?? '');
-    return describeError(error);
+  async #watch<Result>(result: Promise<Result>): Promise<Result> {
+    this.#awaitsResult = true;
+    try {
+      return await result;
+    } catch (error) {
+      throw this.#inspect(error as Error);
+    } finally {
+      this.#awaitsResult = false;
+    }
+  }
+
+  #inspect(error: Error): Error {
+    this.#isUnusable ||= !(error instanceof pg.DatabaseError) || unusableAfter.test(error.code ?? '');
+    return addErrorCode(error);
   }
 }
 
-/**
- * After these a connection is of no more use: the session ends, the server has become a standby, or a prepared statement is
- * older than the schema.
- */
-const spent = /^(08|57P|25006|0A000)/;
-
-/** The driver's configuration for a connection by that route. */
-export function configure(
-  address: DatabaseAddress,
-  route: Route,
-  options: SessionOptions,
-): pg.ClientConfig & { silenceMs?: number } {
-  const { user, password, database, settings } = address;
-  const timeoutMs = options.statementTimeoutMs ?? defaultStatementTimeoutMs;
-  const own = Number(settings.get('statement_timeout') ?? timeoutMs);
-  const given = [...settings].filter(([name]) => name !== 'options');
-  const flags = given.map(([name, value]) => `-c ${name}=${value.replaceAll(/[\\ ]/g, '\\$&')}`);
-  return {
-    ...route,
-    ...(user === undefined ? {} : { user }),
-    ...(password === undefined ? {} : { password }),
-    ...(database === undefined ? {} : { database }),
-    application_name: options.applicationName,
-    ...(settings.has('statement_timeout') || timeoutMs === 0 ? {} : { statement_timeout: timeoutMs }),
-    ...(options.lockTimeoutMs ? { lock_timeout: options.lockTimeoutMs } : {}),
-    ...(flags.length > 0 || settings.has('options')
-      ? { options: [settings.get('options'), ...flags].filter(Boolean).join(' ') }
-      : {}),
-    // Longer than any statement may take.
-    ...(own > 0 ? { silenceMs: (own * 7) / 6 } : {}),
-  };
+/** Session settings from DATABASE_URL in the form of the `options` start parameter. */
+function writeServerOptions(settings: ReadonlyMap<string, string>): string {
+  const { options, ...others } = Object.fromEntries(settings);
+  const flags = Object.entries(others).map(
+    ([name, value]) => `-c ${name}=${value.replaceAll(/[\\ ]/g, '\\$&')}`,
+  );
+  return [options, ...flags].filter(Boolean).join(' ');
 }
 
-/** Of these the driver has no code. */
+/** Errors of the driver that have no code. */
 const lost =
   /^(Connection terminated|timeout expired|Client (was closed|has encountered a connection error))/;
 
-export function describeError(error: Error): Error {
+export function addErrorCode(error: Error): Error {
   if ('code' in error && error.code !== undefined) return error;
   return lost.test(error.message) ? Object.assign(error, { code: 'CONNECTION_LOST' }) : error;
 }

@@ -1,7 +1,6 @@
 /**
- * Brings the schema up to date: migrations/NNNN_name.sql in order, forward only, each in a transaction of its own
- * with its row in schema_migrations. Any number of processes may do so at once: one works, the others wait and
- * find it done.
+ * Updates the schema: migrations/NNNN_name.sql in order, forward only, each in one transaction with its row in
+ * schema_migrations. Any number of processes may migrate at once: one applies a migration, the others wait and skip it.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -21,14 +20,14 @@ function listMigrations(): Migration[] {
   return files.sort().map((name) => ({ version: Number(name.slice(0, 4)), name }));
 }
 
-/** Applies what is missing and returns the names of what this process applied. */
+/** Returns the names of the migrations that this process applied. */
 export async function migrate(sql: Pool, log: Log): Promise<string[]> {
   const applied: string[] = [];
   for (const migration of listMigrations()) {
     await sql.begin(async (sql) => {
-      // An index on a large table takes its time, and so does waiting for another process that makes one.
+      // An index on a large table takes long, and so does waiting for another process that creates one.
       await sql`set local statement_timeout = 0`;
-      // Not `create table if not exists` alone: two at once can both find it missing and one fails.
+      // Without the lock, of two `create table if not exists` at once one can fail.
       await sql.script(`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`);
       await sql`
         create table if not exists schema_migrations (
@@ -44,7 +43,7 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
       applied.push(migration.name);
     });
   }
-  if (applied.length > 0) log.info({ applied }, 'schema brought up to date');
+  if (applied.length > 0) log.info({ applied }, 'schema updated');
   return applied;
 }
 
@@ -52,7 +51,7 @@ export interface SchemaState {
   /** Highest version in the database; 0 when it is empty. */
   version: number;
   pending: string[];
-  /** The database was migrated by a newer Posthorn than this one. */
+  /** A newer Posthorn has migrated the database. */
   newer: boolean;
 }
 
@@ -69,19 +68,18 @@ export async function readSchemaState(sql: Sql): Promise<SchemaState> {
   };
 }
 
-/** What stands in it may not be what this version would read. */
 export async function refuseNewerSchema(sql: Sql): Promise<SchemaState> {
   const state = await readSchemaState(sql);
   if (!state.newer) return state;
   throw new OperatorError(
-    `The database has schema version ${state.version}, which is newer than this Posthorn knows. ` +
+    `The database has schema version ${state.version}, which is newer than this Posthorn supports. ` +
       'Run the newer Posthorn, or restore a backup from before the upgrade.',
   );
 }
 
 /**
- * Migrates (when allowed) and refuses a schema that this version does not fit. `onlyEmpty` is for tools: there is no way back,
- * so whoever only looks around with a new version must not have upgraded by it.
+ * Migrates if allowed, and refuses a schema that does not match this version. `onlyEmpty` is for tools: a migration cannot be
+ * undone, so a tool of a newer version must not upgrade the database of a running service.
  */
 export async function prepareSchema(
   sql: Pool,
@@ -91,7 +89,9 @@ export async function prepareSchema(
   const { version, pending } = await refuseNewerSchema(sql);
   if (pending.length === 0) return;
   if (!options.autoMigrate || (options.onlyEmpty && version > 0)) {
-    throw new OperatorError(`The schema lacks ${pending.join(', ')}. Run: posthorn migrate`);
+    throw new OperatorError(
+      `The database schema is out of date: ${pending.join(', ')} not applied. Run: posthorn migrate`,
+    );
   }
   await migrate(sql, log);
 }

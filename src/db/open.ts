@@ -1,4 +1,4 @@
-/** The database of this service: the operator's, or the embedded one. Ready for use when it is handed out. */
+/** Opens the database: the operator's (DATABASE_URL) or the embedded one. */
 import type { Config } from '../config.ts';
 import type { Log } from '../lib/log.ts';
 import { connect, type Pool, waitForDatabase } from './client.ts';
@@ -6,11 +6,11 @@ import { openEmbedded } from './embedded/open.ts';
 
 export interface Database {
   sql: Pool;
-  /** Another pool, for the delivery loop: so that neither it nor the API waits for the other's queries. */
+  /** Another pool, so that delivery and API do not wait for each other's queries. */
   openAnother(max: number): Pool;
-  /** Tells whoever wants to start after us that waiting is worth it. */
+  /** Lets the next service on the same data folder wait for this one to stop. */
   announceStop(): Promise<void>;
-  /** Closes the pool and then, being the last one out, the embedded server. */
+  /** Closes the pools, then stops the embedded server if nobody else uses it. */
   close(): Promise<void>;
 }
 
@@ -24,15 +24,10 @@ export async function openDatabase(
   const embedded =
     databaseUrl === null ? await openEmbedded({ dataDir: config.dataDir, log, purpose }) : null;
   const url = embedded?.url ?? databaseUrl ?? '';
-  const pools = [connect(url, { max, applicationName })];
-  const [sql] = pools as [Pool];
-  const close = async () => {
-    await Promise.all(pools.map((pool) => pool.end({ timeoutMs: 5000 })));
-    await embedded?.stop();
-  };
-
+  const sql = connect(url, { max, applicationName });
+  const pools = [sql];
   try {
-    // The embedded one is handed out ready.
+    // The embedded server is ready already.
     if (!embedded) await waitForDatabase(sql, log, options.signal);
   } catch (error) {
     await sql.end({ timeoutMs: 0 });
@@ -46,6 +41,9 @@ export async function openDatabase(
       return pool;
     },
     announceStop: async () => embedded?.announceStop(),
-    close,
+    async close() {
+      await Promise.all(pools.map((pool) => pool.end({ timeoutMs: 5000 })));
+      await embedded?.stop();
+    },
   };
 }

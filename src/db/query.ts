@@ -1,7 +1,8 @@
-/** The `sql` tag that store functions are given: sql`…` is a query that runs when it is awaited, or a part of another one. */
-import { Fragment, type Statement, type Value, writeStatement } from './sql.ts';
+/** The `sql` tag that store functions take: sql`…` is a query that runs when it is awaited, or a part of another query. */
+import type { Connection } from './connection.ts';
+import { Fragment, type Value, writeStatement } from './sql.ts';
 
-// biome-ignore lint/suspicious/noExplicitAny: of rows that nobody described, and of errors.
+// biome-ignore lint/suspicious/noExplicitAny: rows without a declared type, and errors.
 type Unknown = any;
 
 /** `count`: how many rows were returned or changed. */
@@ -12,47 +13,43 @@ export interface Sql {
     strings: TemplateStringsArray,
     ...values: (Value | Fragment)[]
   ): Query<List[number]>;
-  /** One or more statements without parameters, which may take as long as they like. */
+  /** One or more statements without parameters and without a time limit. */
   script(text: string): Promise<void>;
 }
 
-/** Where queries run: a connection, a transaction or a pool. */
-export interface Runner {
-  ask(statement: Statement): Promise<{ rows: unknown[]; rowCount: number | null }>;
-  askRows(statement: Statement, take: (row: never) => void): Promise<void>;
-  runScript(text: string): Promise<void>;
-}
+/** Runs `work` with a connection that nobody else uses meanwhile. */
+export type UseConnection = <T>(work: (connection: Connection) => Promise<T>) => Promise<T>;
 
-export function makeSql(runner: Runner): Sql {
+export function makeSql(use: UseConnection): Sql {
   const tag = (strings: TemplateStringsArray, ...values: (Value | Fragment)[]) =>
-    new Query<Unknown>(runner, strings, values);
+    new Query<Unknown>(use, strings, values);
   return Object.assign(tag as Pick<Sql, never> as Sql, {
-    script: (text: string) => runner.runScript(text),
+    script: (text: string) => use((connection) => connection.runScript(text)),
   });
 }
 
 class Query<Row> extends Fragment implements Promise<Rows<Row>> {
   readonly [Symbol.toStringTag] = 'Query';
-  readonly #runner: Runner;
-  #answer: Promise<Rows<Row>> | undefined;
+  readonly #use: UseConnection;
+  #result: Promise<Rows<Row>> | undefined;
 
-  constructor(runner: Runner, strings: readonly string[], values: readonly (Value | Fragment)[]) {
+  constructor(use: UseConnection, strings: readonly string[], values: readonly (Value | Fragment)[]) {
     super(strings, values);
-    this.#runner = runner;
+    this.#use = use;
   }
 
-  /** Hands over each row as it is read, so that many large ones are never in memory together. */
-  async forEach(take: (row: Row) => void): Promise<void> {
-    return this.#runner.askRows(writeStatement(this), take);
+  /** Passes on each row when it arrives, so that many large rows are never in memory together. */
+  forEach(take: (row: Row) => void): Promise<void> {
+    return this.#use((connection) => connection.runForEach(writeStatement(this), take));
   }
 
-  // biome-ignore lint/suspicious/noThenProperty: to be awaited is what it is for.
+  // biome-ignore lint/suspicious/noThenProperty: a query is a promise that starts when it is awaited.
   then<A = Rows<Row>, B = never>(
-    onAnswer?: ((rows: Rows<Row>) => A | PromiseLike<A>) | null,
+    onResult?: ((rows: Rows<Row>) => A | PromiseLike<A>) | null,
     onError?: ((error: Unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
-    this.#answer ??= this.#run();
-    return this.#answer.then(onAnswer, onError);
+    this.#result ??= this.#run();
+    return this.#result.then(onResult, onError);
   }
 
   catch<B = never>(onError?: ((error: Unknown) => B | PromiseLike<B>) | null): Promise<Rows<Row> | B> {
@@ -64,7 +61,7 @@ class Query<Row> extends Fragment implements Promise<Rows<Row>> {
   }
 
   async #run(): Promise<Rows<Row>> {
-    const { rows, rowCount } = await this.#runner.ask(writeStatement(this));
+    const { rows, rowCount } = await this.#use((connection) => connection.run(writeStatement(this)));
     return Object.assign(rows as Row[], { count: rowCount ?? 0 });
   }
 }

@@ -1,7 +1,7 @@
 /**
- * Wakes the delivery loops of all processes on this database. At once in this process; elsewhere by a NOTIFY that stands
- * outside the transactions it tells of, at most 20 times a second, because one in every commit makes commits queue up.
- * A lost one costs no more than the loops' own polling.
+ * Wakes the delivery loops of all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
+ * outside of the transactions and at most 20 times a second, because a NOTIFY in every commit makes commits wait for each
+ * other. A lost notification costs one poll interval.
  */
 import type { Log } from '../lib/log.ts';
 import type { Pool } from './client.ts';
@@ -10,26 +10,26 @@ const channel = 'posthorn_ready';
 const throttleMs = 50;
 
 export interface Waker {
-  /** Call it after the commit. */
+  /** To be called after the commit. */
   wake(): void;
   stop(): Promise<void>;
 }
 
-/** `here` is this process's own loop, where it has one: it then also hears the others. */
-export async function startWaker(sql: Pool, log: Log, here: (() => void) | null): Promise<Waker> {
-  const listening = here ? await sql.listen(channel, here) : null;
+/** `wakeOwnLoop` is null in a process without a delivery loop. */
+export async function startWaker(sql: Pool, log: Log, wakeOwnLoop: (() => void) | null): Promise<Waker> {
+  const listening = wakeOwnLoop ? await sql.listen(channel, wakeOwnLoop) : null;
   let timer: NodeJS.Timeout | undefined;
 
   function notify(): void {
     timer = undefined;
     sql`select pg_notify(${channel}, '')`.catch((err: unknown) =>
-      log.debug({ err }, 'could not wake other processes; they poll'),
+      log.debug({ err }, 'could not wake the other processes; they poll'),
     );
   }
 
   return {
     wake() {
-      here?.();
+      wakeOwnLoop?.();
       timer ??= setTimeout(notify, throttleMs);
     },
     async stop() {

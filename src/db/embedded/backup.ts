@@ -1,8 +1,7 @@
 /**
- * A backup of the embedded PostgreSQL while it works, by PostgreSQL's own rules for one (`pg_backup_start`, copy the files,
- * `pg_backup_stop`, add the WAL in between), because `pg_basebackup` is not among the programs that come along.
- * Guarantee: whatever was committed before the copying ended is in it. The folder appears when it is whole and on disk, and
- * is a data folder like any other: a start on it recovers, as after a crash.
+ * Online backup of the embedded PostgreSQL: `pg_backup_start`, copy the files, `pg_backup_stop`, add the WAL in between.
+ * `pg_basebackup` is not among the bundled programs. Guarantees: the backup has all that was committed before the copying
+ * ended; the folder appears when it is complete and on disk; a start on the folder recovers as after a crash.
  */
 import { randomBytes } from 'node:crypto';
 import { constants, createWriteStream, type Dirent } from 'node:fs';
@@ -11,57 +10,56 @@ import { dirname, join, relative } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
-import { only, openSession, type Session, type Sql } from '../client.ts';
-import { codeOf, syncFolder } from './cluster.ts';
+import { type DedicatedConnection, errorCode, only, openDedicated, type Sql } from '../client.ts';
+import { syncFolder } from './cluster.ts';
 import { openEmbedded } from './open.ts';
 
 export interface Backup {
   folder: string;
   files: number;
   bytes: number;
-  /** Whether the key that opens its secrets lies in it. */
+  /** Whether the backup contains `secret.key`. */
   hasKey: boolean;
 }
 
 interface Copying {
   files: number;
   bytes: number;
-  /** Whose the copies are to be; set when we are root and PostgreSQL is not. */
+  /** Owner of the copies; null unless this process is root. */
   owner: { uid: number; gid: number } | null;
 }
 
-/** Kept as empty folders: PostgreSQL makes their contents anew, and the WAL that is needed is added afterwards. */
+/** Copied as empty folders: PostgreSQL creates their contents again. The WAL that is needed is added afterwards. */
 const emptied = new Set(
   'pg_dynshmem pg_notify pg_replslot pg_serial pg_snapshots pg_stat_tmp pg_subtrans pg_wal'.split(' '),
 );
-/** Of this server or this moment alone. */
-const leftOut = /^(postmaster\.(pid|opts).*|server\.log|pgsql_tmp.*|pg_internal\.init.*|backup_label.*)$/;
-const atOnce = 8;
+/** Files of the running server. */
+const skipped = /^(postmaster\.(pid|opts).*|server\.log|pgsql_tmp.*|pg_internal\.init.*|backup_label.*)$/;
+const parallelCopies = 8;
 
 export async function backUpEmbedded(options: {
   dataDir: string;
   to: string;
-  /** Whether the service goes by the key that it made for itself, in the data folder. */
+  /** Whether the service uses `secret.key` in the data folder. */
   usesKeyFile: boolean;
   log: Log;
 }): Promise<Backup> {
   const { dataDir, to, usesKeyFile, log } = options;
   const pgdata = join(dataDir, 'postgres');
   await requireCluster(pgdata);
-  await requireFreePlace(to, dataDir);
+  await requireFreeTarget(to, dataDir);
   const unfinished = `${to}.unfinished-${randomBytes(4).toString('hex')}`;
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
-  let session: Session | undefined;
+  let connection: DedicatedConnection | undefined;
   try {
-    // One connection for the whole: a backup belongs to its session. Its checkpoint may take minutes.
-    const patient = { applicationName: 'posthorn backup', statementTimeoutMs: 0 };
-    session = await openSession(embedded.url, patient);
-    // Nobody else may enter until it is whole: as root we hand its files to PostgreSQL's user one by one, who could put links
-    // in their place.
+    // A backup belongs to its session. The checkpoint may take minutes, so there is no statement timeout.
+    const options = { applicationName: 'posthorn backup', statementTimeoutMs: 0 };
+    connection = await openDedicated(embedded.url, options);
+    // 0700 until it is complete: root gives the files to PostgreSQL's user one by one, and that user could replace them by links.
     await mkdir(unfinished, { mode: 0o700 });
     try {
       const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
-      await copyCluster(session.sql, pgdata, join(unfinished, 'postgres'), copying);
+      await copyCluster(connection.sql, pgdata, join(unfinished, 'postgres'), copying);
       const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
       await chmod(unfinished, 0o755);
       await syncFolder(unfinished);
@@ -73,32 +71,33 @@ export async function backUpEmbedded(options: {
       throw error;
     }
   } catch (error) {
-    if (!isOfThePlace(error)) throw error;
+    if (!isTargetError(error)) throw error;
     throw new OperatorError(
-      `The backup to ${to} was given up: ${error.message}.\nMake room or choose another place; nothing was left there.`,
+      `The backup to ${to} failed: ${error.message}.\n` +
+        'Free some space or choose another folder. The incomplete backup was removed.',
       { cause: error },
     );
   } finally {
-    await session?.end();
+    await connection?.end();
     await embedded.stop();
   }
 }
 
-const placeFaults = new Set(['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG']);
+const targetErrors = ['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG'];
 
-/** Not a defect of ours: the operator chose where the backup goes, and as whom. */
-function isOfThePlace(error: unknown): error is Error {
-  return placeFaults.has(codeOf(error) ?? '');
+/** Whether the operator can fix the error with another folder, user or disk. */
+function isTargetError(error: unknown): error is Error {
+  return targetErrors.includes(errorCode(error) ?? '');
 }
 
 async function copyCluster(sql: Sql, pgdata: string, target: string, copying: Copying): Promise<void> {
-  // Of this session and gone with it: until then PostgreSQL keeps the WAL that is written from here on.
+  // A temporary slot: until the session ends, PostgreSQL keeps all WAL that is written from now on.
   const slot = `posthorn_backup_${randomBytes(6).toString('hex')}`;
   await sql`select pg_create_physical_replication_slot(${slot}, true, true)`;
   const { first } = only(
     await sql<{ first: string }[]>`select pg_walfile_name(pg_backup_start('posthorn backup', true)) as first`,
   );
-  await copyFolder(pgdata, target, copying, (name) => !leftOut.test(name));
+  await copyFolder(pgdata, target, copying, (name) => !skipped.test(name));
   const { label, last } = only(
     await sql<{ label: string; last: string }[]>`
       select labelfile as label, pg_walfile_name(lsn - 1) as last from pg_backup_stop(false)`,
@@ -129,7 +128,7 @@ async function copyFolder(
   }
 }
 
-/** The files of one folder, a few at once. Returns the names of those that were still there. */
+/** Returns the names of the files that still existed. */
 async function copyFiles(
   from: string,
   to: string,
@@ -144,20 +143,20 @@ async function copyFiles(
       if (await copyFile(join(from, name), join(to, name), copying)) copied.push(name);
     }
   };
-  const copiers = await Promise.allSettled(Array.from({ length: atOnce }, copyInTurn));
+  const copiers = await Promise.allSettled(Array.from({ length: parallelCopies }, copyInTurn));
   for (const copier of copiers) if (copier.status === 'rejected') throw copier.reason;
   await syncFolder(to);
   return copied;
 }
 
 /**
- * As far as it goes at this moment; the WAL mends what changes meanwhile. False when the file is gone: a table was dropped.
- * By streams: `fs.copyFile` (libuv) never ends on a file that is cut short under it. Not through a link: the folder
- * belongs to an unprivileged user, and we may be root.
+ * The WAL repairs what changes during the copy. False when the file no longer exists because its table was dropped.
+ * Streams, because `fs.copyFile` (libuv) never ends when the file is truncated meanwhile. O_NOFOLLOW, because the folder
+ * belongs to an unprivileged user, and this process may be root.
  */
 async function copyFile(from: string, to: string, copying: Copying): Promise<boolean> {
   const source = await open(from, constants.O_RDONLY | constants.O_NOFOLLOW).catch((error) => {
-    if (codeOf(error) === 'ENOENT') return undefined;
+    if (errorCode(error) === 'ENOENT') return undefined;
     throw error;
   });
   if (!source) return false;
@@ -174,7 +173,8 @@ async function listFolder(folder: string): Promise<Dirent[]> {
   const link = entries.find((entry) => entry.isSymbolicLink());
   if (!link) return entries;
   throw new OperatorError(
-    `${join(folder, link.name)} is a link, which a backup does not follow. Stop Posthorn and copy the folder with your own tools.`,
+    `${join(folder, link.name)} is a symbolic link, and a backup does not follow links. ` +
+      'Stop Posthorn and copy the folder with your own tools.',
   );
 }
 
@@ -192,29 +192,31 @@ async function findOwner(pgdata: string): Promise<Copying['owner']> {
   return { uid, gid };
 }
 
-/** Else an empty database would be made, and a mistyped folder would be backed up with success. */
+/** Without this check a mistyped folder would become a backup of a new, empty database. */
 async function requireCluster(pgdata: string): Promise<void> {
   if (await lstat(join(pgdata, 'PG_VERSION')).catch(() => undefined)) return;
   throw new OperatorError(
-    `There is no database in ${pgdata}. Set POSTHORN_DATA_DIR to the folder of the service.`,
+    `${pgdata} contains no database. Set POSTHORN_DATA_DIR to the data folder of the service.`,
   );
 }
 
-async function requireFreePlace(to: string, dataDir: string): Promise<void> {
+async function requireFreeTarget(to: string, dataDir: string): Promise<void> {
   if (!relative(dataDir, to).startsWith('..'))
     throw new OperatorError(
-      `A backup cannot lie in the folder that it is made of. Choose one outside ${dataDir}.`,
+      `The backup folder is inside the data folder. Choose a folder outside ${dataDir}.`,
     );
-  // Not made here: a disk that is not mounted would be told as a backup on it.
+  // Not created: the backup of a disk that is not mounted would go to the wrong disk.
   const parent = dirname(to);
   await stat(parent).catch((cause) => {
-    const next = 'Make it, or mount what belongs there, and try again.';
-    const told = cause.code === 'ENOENT' ? `There is no folder ${parent}. ${next}` : `${cause.message}.`;
-    throw new OperatorError(told, { cause });
+    const isMissing = errorCode(cause) === 'ENOENT';
+    const advice = 'Create the folder or mount its disk, then run the backup again.';
+    const message = isMissing ? `The folder ${parent} does not exist. ${advice}` : `${cause.message}.`;
+    throw new OperatorError(message, { cause });
   });
   const found = await readdir(to).catch((error) => {
-    if (codeOf(error) === 'ENOENT') return [];
-    throw new OperatorError(`${to} cannot be written: ${error.message}.`, { cause: error });
+    if (errorCode(error) === 'ENOENT') return [];
+    throw new OperatorError(`Posthorn cannot write to ${to}: ${error.message}.`, { cause: error });
   });
-  if (found.length > 0) throw new OperatorError(`${to} is not empty. Name a folder that is not there yet.`);
+  if (found.length > 0)
+    throw new OperatorError(`${to} is not empty. Choose a folder that does not exist yet.`);
 }

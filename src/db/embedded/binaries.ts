@@ -1,6 +1,6 @@
 /**
- * The PostgreSQL programs that come with Posthorn, and the user who runs them. PostgreSQL refuses to run as
- * root, so root lends it to an unprivileged user; what is found here can be run by that user.
+ * The bundled PostgreSQL programs, and the user who runs them. PostgreSQL refuses to run as root, so root runs it as an
+ * unprivileged user. Guarantee: that user can execute the programs.
  */
 import { execFile, spawnSync } from 'node:child_process';
 import { chmod, cp, lstat, mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
@@ -9,13 +9,13 @@ import { promisify } from 'node:util';
 import { OperatorError } from '../../lib/operator-error.ts';
 
 export interface Binaries {
-  /** the folder that holds bin, lib and share; it works wherever it is copied to */
+  /** The folder with bin, lib and share. It may be copied elsewhere. */
   readonly native: string;
   readonly version: string;
   readonly major: string;
 }
 
-/** `undefined` stands for the user this process already is. */
+/** Undefined: the user of this process. */
 export type ServerUser = { readonly uid: number; readonly gid: number } | undefined;
 
 const ownDatabase = 'set DATABASE_URL to a PostgreSQL server of your own (15 or newer)';
@@ -24,7 +24,7 @@ const run = promisify(execFile);
 export async function findBinaries(): Promise<Binaries> {
   const platform = `${process.platform}-${process.arch}`;
   if (!/^(linux|darwin)-(x64|arm64)$/.test(platform)) {
-    throw new OperatorError(`Posthorn brings no PostgreSQL for ${platform}: ${ownDatabase}.`);
+    throw new OperatorError(`Posthorn has no embedded PostgreSQL for ${platform}: ${ownDatabase}.`);
   }
   const paths = await importBinaries(platform);
   const native = resolve(dirname(paths.postgres), '..');
@@ -37,12 +37,12 @@ async function importBinaries(platform: string): Promise<{ postgres: string }> {
   try {
     return await import(name);
   } catch (cause) {
-    const advice = `install again without leaving out optional dependencies, or ${ownDatabase}`;
+    const advice = `install Posthorn again with optional dependencies, or ${ownDatabase}`;
     throw new OperatorError(`The package ${name} is not installed: ${advice}.`, { cause });
   }
 }
 
-/** As root: the owner of an existing cluster, else the first of our candidates that this machine knows. */
+/** For root: the owner of an existing cluster, otherwise the first user of a list that exists on this machine. */
 export async function chooseUser(pgdata: string): Promise<ServerUser> {
   if (process.getuid?.() !== 0) return undefined;
   const owner = await lstat(pgdata).catch(() => undefined);
@@ -52,24 +52,24 @@ export async function chooseUser(pgdata: string): Promise<ServerUser> {
     if (uid && gid) return { uid, gid };
   }
   throw new OperatorError(
-    'PostgreSQL does not run as root, and there is no user posthorn, postgres or nobody to run it. ' +
-      `Create one (useradd --system posthorn), start Posthorn as an ordinary user, or ${ownDatabase}.`,
+    'PostgreSQL does not run as root, and none of the users posthorn, postgres and nobody exists. ' +
+      `Create a user (useradd --system posthorn), start Posthorn as an ordinary user, or ${ownDatabase}.`,
   );
 }
 
-/** `id` rather than /etc/passwd: it also knows directory services, which is where macOS keeps its users. */
+/** By the program `id`, which also knows directory services: macOS has its users there and not in /etc/passwd. */
 function idOf(option: '-u' | '-g', name: string): number | undefined {
   const { status, stdout } = spawnSync('id', [option, name], { encoding: 'utf8' });
   return status === 0 ? Number(stdout) : undefined;
 }
 
-/** Asks the kernel rather than computing it from modes: access lists and mounts count too. */
+/** Asks the kernel, because file modes do not show access lists and mount options. */
 export function passesTest(user: ServerUser, flag: '-x' | '-w', path: string): boolean {
   const asUser = { ...user, cwd: '/', stdio: 'ignore' } as const;
   return spawnSync('/bin/sh', ['-c', `test ${flag} "$1"`, 'sh', path], asUser).status === 0;
 }
 
-/** Where the user is shut out (an installation in root's home, say), the programs are copied once to a cache. */
+/** When the user cannot execute the programs (for example in root's home), they are copied once to a cache folder. */
 export async function makeReachable(
   binaries: Binaries,
   user: ServerUser,
@@ -87,17 +87,17 @@ export async function makeReachable(
     throw unreachable(binaries, cause instanceof Error ? cause.message : String(cause), cause);
   }
   if (!passesTest(user, '-x', join(copy, 'bin', 'postgres'))) {
-    throw unreachable(binaries, `neither can it run the copy in ${copy}`);
+    throw unreachable(binaries, `the user cannot execute the copy in ${copy} either`);
   }
   return { ...binaries, native: copy };
 }
 
-/** Renamed into place when complete, so that a folder of that name is a whole one; a racing twin is as good. */
+/** Renamed when complete, so that the folder is never incomplete. A copy that another process made meanwhile is as good. */
 async function copyBinaries(native: string, copy: string): Promise<void> {
   const unfinished = await mkdtemp(`${copy}.`);
   try {
     await cp(native, unfinished, { recursive: true, verbatimSymlinks: true });
-    // An installation under umask 077 has modes that would shut the user out of the copy as well.
+    // An installation under umask 077 has modes that would lock the user out of the copy as well.
     await run('chmod', ['-R', 'a+rX,go-w', unfinished]);
     await rename(unfinished, copy);
   } catch (error) {
@@ -109,13 +109,13 @@ async function copyBinaries(native: string, copy: string): Promise<void> {
 
 async function requireRootOwned(folder: string): Promise<void> {
   const { uid, mode } = await lstat(folder);
-  if (uid !== 0 || (mode & 0o022) !== 0) throw new Error(`${folder} is not root's alone to write`);
+  if (uid !== 0 || (mode & 0o022) !== 0) throw new Error(`other users than root can write to ${folder}`);
 }
 
 function unreachable(binaries: Binaries, reason: string, cause?: unknown): OperatorError {
   return new OperatorError(
-    `The unprivileged user that runs PostgreSQL cannot reach ${binaries.native} (${reason}). ` +
-      `Install Posthorn where every user may read it (/opt/posthorn, say), or ${ownDatabase}.`,
+    `The unprivileged user that runs PostgreSQL cannot execute the programs in ${binaries.native} (${reason}). ` +
+      `Install Posthorn in a folder that every user can read, such as /opt/posthorn, or ${ownDatabase}.`,
     { cause },
   );
 }

@@ -1,6 +1,6 @@
 /**
- * The cluster on disk: made once, in a folder beside its final place, and renamed there when it is complete
- * with its password. So `postgres/` is either absent or whole, whatever crashes or races meanwhile.
+ * The PostgreSQL cluster on disk. It is created in a temporary folder and renamed when it is complete.
+ * Guarantee: `postgres/` is absent or complete, also after a crash or a race.
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -21,6 +21,7 @@ import {
 import { dirname, join } from 'node:path';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
+import { errorCode } from '../client.ts';
 import {
   type Binaries,
   chooseUser,
@@ -37,10 +38,9 @@ export interface Cluster {
   readonly user: ServerUser;
 }
 
-/** Only what PostgreSQL needs: our own environment holds secrets, and PG… variables would steer it. */
+/** Not our own environment: it has secrets, and its PG… variables would change PostgreSQL's behaviour. */
 export const serverEnvironment = { PATH: '/usr/bin:/bin', LC_ALL: 'C' };
 
-/** Whether a database has ever been made in this data folder. */
 export function hasCluster(dataDir: string): boolean {
   return existsSync(join(dataDir, 'postgres', 'PG_VERSION'));
 }
@@ -57,24 +57,24 @@ export async function openCluster(dataDir: string, log: Log): Promise<Cluster> {
     await requireOrdinaryOwner(pgdata);
     return { pgdata, password: await readPassword(pgdata), binaries, user };
   } catch (error) {
-    throw explainAccess(error, dataDir);
+    throw describeAccessError(error, dataDir);
   }
 }
 
 /**
- * How the server's user names a folder of its own. Where a parent shuts it out (a data folder in root's home),
- * Linux lets it in by the working directory, which was entered before root's rights were dropped.
+ * The path by which the server's user can open the folder. When the user cannot enter a parent folder (root's home),
+ * Linux still opens the working directory, which the process entered before it gave up root's rights.
  */
 export function pathForUser(folder: string, user: ServerUser): string {
   if (!user || passesTest(user, '-w', folder)) return folder;
   if (process.platform === 'linux') return '/proc/self/cwd';
   throw new OperatorError(
-    `The unprivileged user that runs PostgreSQL (uid ${user.uid}) cannot reach ${folder}. ${elsewhere}`,
+    `The unprivileged user that runs PostgreSQL (uid ${user.uid}) cannot open ${folder}. ${elsewhere}`,
   );
 }
 
-const elsewhere = 'Set POSTHORN_DATA_DIR to a folder that it can use, such as /var/lib/posthorn.';
-const namedUser = 'Start Posthorn as a user that has a name (an entry in /etc/passwd), or set DATABASE_URL.';
+const elsewhere = 'Set POSTHORN_DATA_DIR to a folder that this user can open, such as /var/lib/posthorn.';
+const namedUser = 'Start Posthorn as a user with an entry in /etc/passwd, or set DATABASE_URL.';
 
 async function makeDataDir(dataDir: string): Promise<void> {
   const made = await mkdir(dataDir, { recursive: true });
@@ -85,7 +85,7 @@ async function isMissingOrEmpty(folder: string): Promise<boolean> {
   try {
     return (await readdir(folder)).length === 0;
   } catch (error) {
-    if (codeOf(error) === 'ENOENT') return true;
+    if (errorCode(error) === 'ENOENT') return true;
     throw error;
   }
 }
@@ -94,23 +94,23 @@ async function requireMajor(pgdata: string, major: string): Promise<void> {
   const found = await readFile(join(pgdata, 'PG_VERSION'), 'utf8').catch(() => undefined);
   if (found === undefined) {
     throw new OperatorError(
-      `${pgdata} is not empty and holds no PostgreSQL cluster. Move it away, or set POSTHORN_DATA_DIR to another folder.`,
+      `${pgdata} has files that are no PostgreSQL cluster. Move the folder away, or set POSTHORN_DATA_DIR to another folder.`,
     );
   }
   if (found.trim() === major) return;
   throw new OperatorError(
-    `${pgdata} was written by PostgreSQL ${found.trim()}, and this Posthorn brings PostgreSQL ${major}. ` +
-      'Nothing was touched. To keep the data, dump it with the Posthorn that wrote it and restore the dump here, ' +
-      `or set DATABASE_URL to a PostgreSQL ${found.trim()} that serves it; to begin anew, move the folder away.`,
+    `${pgdata} was written by PostgreSQL ${found.trim()}, and this Posthorn has PostgreSQL ${major}. ` +
+      'Nothing was changed. To keep the data, dump the database with the Posthorn that wrote it and restore the dump here, ' +
+      `or set DATABASE_URL to a PostgreSQL ${found.trim()} that runs on the folder. To start empty, move the folder away.`,
   );
 }
 
-/** A folder that root restored from a backup. */
+/** Root owns a folder that root restored from a backup. */
 async function requireOrdinaryOwner(pgdata: string): Promise<void> {
   if ((await stat(pgdata)).uid !== 0) return;
   throw new OperatorError(
     `${pgdata} belongs to root, and PostgreSQL does not run as root. ` +
-      `Give it to an ordinary user: chown -R nobody '${pgdata}'`,
+      `Give the folder to an ordinary user: chown -R nobody '${pgdata}'`,
   );
 }
 
@@ -119,8 +119,10 @@ async function readPassword(pgdata: string): Promise<string> {
   try {
     return await readFile(path, 'utf8');
   } catch (cause) {
-    if (codeOf(cause) !== 'ENOENT') throw cause;
-    throw new OperatorError(`${path} is missing. Put it back from where the folder came from.`, { cause });
+    if (errorCode(cause) !== 'ENOENT') throw cause;
+    throw new OperatorError(`The file ${path} is missing. Restore it from a backup of the folder.`, {
+      cause,
+    });
   }
 }
 
@@ -131,7 +133,7 @@ async function createCluster(
   user: ServerUser,
   log: Log,
 ): Promise<void> {
-  log.info({ folder: pgdata }, 'making the database folder');
+  log.info({ folder: pgdata }, 'creating the database folder');
   await removeLeftovers(dataDir);
   const unfinished = `${pgdata}.init-${process.pid}-${randomBytes(4).toString('hex')}`;
   const passwordFile = `${unfinished}.password`;
@@ -158,7 +160,7 @@ async function runInitdb(
   user: ServerUser,
 ): Promise<void> {
   const path = pathForUser(folder, user);
-  // The password comes in as an open file, since the user may be shut out of the folder that it lies in.
+  // The password is passed as an open file, because the user may not be able to open its folder.
   const password = await open(passwordFile);
   const flags = ['-U', 'posthorn', '--auth=scram-sha-256', '--pwfile=/dev/stdin', '-E', 'UTF8'];
   const locale = ['--no-locale', '--locale-provider=builtin', '--builtin-locale=C.UTF-8'];
@@ -170,11 +172,11 @@ async function runInitdb(
   if (output === undefined) return;
   const advice = output.includes('could not look up effective user ID') ? namedUser : elsewhere;
   throw new OperatorError(
-    `PostgreSQL could not make its database in ${dirname(folder)}:\n${output}\n${advice}`,
+    `PostgreSQL could not create its database in ${dirname(folder)}:\n${output}\n${advice}`,
   );
 }
 
-/** What a program that failed had to say, or `undefined` when it succeeded. */
+/** Returns the error output of a program that failed, or undefined. */
 async function runProgram(
   program: string,
   args: string[],
@@ -191,31 +193,30 @@ async function runProgram(
     output += chunk;
   });
   return new Promise((resolve) => {
-    child.once('error', (error) => resolve(`${error.message} (it needs glibc, which Alpine Linux lacks)`));
+    child.once('error', (error) =>
+      resolve(`${error.message} (the program needs glibc, which Alpine Linux does not have)`),
+    );
     child.once('close', (code) => resolve(code === 0 ? undefined : output.trim()));
   });
 }
 
-/** A rename onto a folder with something in it fails: then another start was quicker, and its cluster is used. */
+/** A rename to a folder that is not empty fails: then another start was faster, and its cluster is used. */
 async function renameUnlessTaken(from: string, to: string): Promise<void> {
   try {
     await rename(from, to);
   } catch (error) {
-    if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error) ?? '')) throw error;
+    if (!['ENOTEMPTY', 'EEXIST'].includes(errorCode(error) ?? '')) throw error;
   }
 }
 
-/** Of starts that died half-way. Age decides as well: in a container the same few pids come back every time. */
+/** Left by starts that crashed. The age counts too, because a container reuses the same few pids at every start. */
 async function removeLeftovers(dataDir: string): Promise<void> {
   for (const name of await readdir(dataDir)) {
     const pid = Number(/^postgres\.init-(\d+)-/.exec(name)?.[1]);
     if (!pid) continue;
     const path = join(dataDir, name);
-    const madeAt = await stat(path).then(
-      (found) => found.mtimeMs,
-      () => Date.now(),
-    );
-    if (!processExists(pid) || Date.now() - madeAt > 600_000)
+    const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: Date.now() }));
+    if (!processExists(pid) || Date.now() - mtimeMs > 600_000)
       await rm(path, { recursive: true, force: true });
   }
 }
@@ -225,7 +226,7 @@ export function processExists(pid: number): boolean {
     process.kill(pid, 0);
     return true;
   } catch (error) {
-    return codeOf(error) === 'EPERM';
+    return errorCode(error) === 'EPERM';
   }
 }
 
@@ -234,18 +235,14 @@ export async function syncFolder(folder: string): Promise<void> {
   await handle.sync().finally(() => handle.close());
 }
 
-export function codeOf(error: unknown): string | undefined {
-  return error instanceof Error && 'code' in error ? String(error.code) : undefined;
-}
-
-function explainAccess(error: unknown, dataDir: string): unknown {
+function describeAccessError(error: unknown, dataDir: string): unknown {
   if (error instanceof OperatorError || !(error instanceof Error)) return error;
-  if (!['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOSPC', 'EBUSY'].includes(codeOf(error) ?? ''))
+  if (!['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOSPC', 'EBUSY'].includes(errorCode(error) ?? ''))
     return error;
   const who = process.getuid ? ` (uid ${process.getuid()})` : '';
   return new OperatorError(
-    `Posthorn${who} cannot use its data folder ${dataDir}: ${error.message}. ` +
-      'Start it as the user who owns that folder, or set POSTHORN_DATA_DIR to a folder that it may write.',
+    `Posthorn${who} cannot use the data folder ${dataDir}: ${error.message}. ` +
+      'Start Posthorn as the owner of the folder, or set POSTHORN_DATA_DIR to a folder that Posthorn can write.',
     { cause: error },
   );
 }

@@ -1,23 +1,22 @@
 /**
- * The guard: one connection per process that holds advisory locks, so that PostgreSQL itself knows who uses the
- * server and forgets the dead. `users` is shared by all; who can have it alone is the last one. `serve` is held
- * by the one service of a data folder.
+ * The guard: one connection per process that has advisory locks, so that PostgreSQL itself knows which processes use the
+ * server and forgets dead ones. Every process has a share of the lock `users`; a process that gets `users` exclusively is the
+ * last user. The one service of a data folder has the lock `serve`.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { OperatorError } from '../../lib/operator-error.ts';
-import { openSession, type Session } from '../client.ts';
-import { codeOf } from './cluster.ts';
+import { type DedicatedConnection, errorCode, openDedicated } from '../client.ts';
 
 const lockSpace = 0x706f7374;
 const users = 1;
 const serve = 2;
 
-/** Waits behind one who is just stopping the server; that cuts this connection, which is an error to retry. */
-export async function joinServer(url: string, name: string): Promise<Session> {
-  const guard = await openSession(url, { applicationName: name, lockTimeoutMs: 10_000 });
+/** Waits while another process stops the server. The stop closes this connection, and the caller retries. */
+export async function joinServer(url: string, name: string): Promise<DedicatedConnection> {
+  const guard = await openDedicated(url, { applicationName: name, lockTimeoutMs: 10_000 });
   try {
     await guard.sql`select pg_advisory_lock_shared(${lockSpace}::int, ${users}::int)`;
-    await makeDatabase(guard);
+    await createDatabase(guard);
     return guard;
   } catch (error) {
     await guard.end();
@@ -25,27 +24,26 @@ export async function joinServer(url: string, name: string): Promise<Session> {
   }
 }
 
-async function makeDatabase({ sql }: Session): Promise<void> {
+async function createDatabase({ sql }: DedicatedConnection): Promise<void> {
   const found = await sql`select 1 from pg_database where datname = 'posthorn'`;
   if (found.length > 0) return;
   try {
     await sql`create database posthorn`;
   } catch (error) {
-    const madeByAnother = ['42P04', '23505'].includes(codeOf(error) ?? '');
-    if (!madeByAnother) throw error;
+    const isCreatedMeanwhile = ['42P04', '23505'].includes(errorCode(error) ?? '');
+    if (!isCreatedMeanwhile) throw error;
   }
 }
 
-/** A killed holder's lock goes within moments, one who is stopping may take a while; any other stays. */
-export async function takeServeLock(guard: Session, dataDir: string): Promise<void> {
-  const began = performance.now();
+/** Waits for the lock of a killed process (released within moments) or of a stopping one (up to 30 s). */
+export async function takeServeLock(guard: DedicatedConnection, dataDir: string): Promise<void> {
+  const startedAt = performance.now();
   while (!(await tryLock(guard, serve))) {
-    const holder = await findServeHolder(guard);
-    // Nobody: the holder left between the two questions.
-    const leaving = holder === '' || holder.endsWith(' stopping');
-    const patienceMs = leaving ? 30_000 : 2_000;
-    if (performance.now() - began > patienceMs) {
-      const pid = /pid=(\d+)/.exec(holder)?.[1] ?? 'unknown';
+    const owner = await findServeLockOwner(guard);
+    // Empty: the owner released the lock between the two queries.
+    const isStopping = owner === '' || owner.endsWith(' stopping');
+    if (performance.now() - startedAt > (isStopping ? 30_000 : 2_000)) {
+      const pid = /pid=(\d+)/.exec(owner)?.[1] ?? 'unknown';
       throw new OperatorError(
         `Another Posthorn (pid ${pid}) already runs on ${dataDir}. ` +
           'Stop it, or set POSTHORN_DATA_DIR to another folder.',
@@ -55,12 +53,12 @@ export async function takeServeLock(guard: Session, dataDir: string): Promise<vo
   }
 }
 
-async function tryLock({ sql }: Session, lock: number): Promise<boolean> {
+async function tryLock({ sql }: DedicatedConnection, lock: number): Promise<boolean> {
   const [row] = await sql`select pg_try_advisory_lock(${lockSpace}::int, ${lock}::int) as taken`;
   return row?.taken === true;
 }
 
-async function findServeHolder({ sql }: Session): Promise<string> {
+async function findServeLockOwner({ sql }: DedicatedConnection): Promise<string> {
   const [row] = await sql`
     select a.application_name as name
     from pg_locks l join pg_stat_activity a on a.pid = l.pid
@@ -68,12 +66,12 @@ async function findServeHolder({ sql }: Session): Promise<string> {
   return row?.name ?? '';
 }
 
-export async function renameSession({ sql }: Session, name: string): Promise<void> {
+export async function renameSession({ sql }: DedicatedConnection, name: string): Promise<void> {
   await sql`select set_config('application_name', ${name}, false)`;
 }
 
-/** Gives up our share of the server. True when nobody else has one; newcomers then wait for what we do next. */
-export async function isLastOut(guard: Session): Promise<boolean> {
+/** Releases our share of `users`. True when this was the last user: new processes wait until the guard closes. */
+export async function releaseServer(guard: DedicatedConnection): Promise<boolean> {
   await guard.sql`select pg_advisory_unlock_shared(${lockSpace}::int, ${users}::int)`;
   return tryLock(guard, users);
 }

@@ -1,16 +1,17 @@
 /**
- * The PostgreSQL that Posthorn brings along, for whoever sets no DATABASE_URL. Guarantees: commits are durable;
- * a server left behind by a killed parent is adopted, one that was killed comes back by itself; one service per
- * data folder; the last one out stops the server, and nobody else does.
+ * The embedded PostgreSQL, used when DATABASE_URL is not set. Guarantees: commits are durable; a server whose Posthorn was
+ * killed is adopted; a server that was killed is started again; one service per data folder; only the last user of the
+ * server stops it.
  */
 import { randomInt } from 'node:crypto';
-import { join } from 'node:path';
+import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Log } from '../../lib/log.ts';
+import { once } from '../../lib/once.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
-import type { Session } from '../client.ts';
-import { type Cluster, codeOf, openCluster } from './cluster.ts';
-import { isLastOut, joinServer, renameSession, takeServeLock } from './guard.ts';
+import { type DedicatedConnection, errorCode } from '../client.ts';
+import { type Cluster, openCluster } from './cluster.ts';
+import { joinServer, releaseServer, renameSession, takeServeLock } from './guard.ts';
 import {
   findLastPort,
   findPostmaster,
@@ -21,37 +22,37 @@ import {
 } from './server.ts';
 
 export interface EmbeddedPostgres {
-  /** postgres://posthorn:<password>@127.0.0.1:<port>/posthorn; read it anew, the port can change after a crash. */
+  /** postgres://posthorn:<password>@127.0.0.1:<port>/posthorn. The port can change after a crash. */
   readonly url: string;
-  /** True when a live server was found rather than started. */
+  /** Whether the server was already running. */
   readonly adopted: boolean;
-  /** Tells a successor on the same data folder that waiting is worth it. The server stays usable. */
+  /** Lets the next service on the data folder wait for this one to stop. The server stays usable. */
   announceStop(): Promise<void>;
-  /** Leaves; the last one out stops the server. The caller has closed its own connections. Idempotent. */
+  /** Stops the server when no other process uses it. The caller has closed its connections. Idempotent. */
   stop(): Promise<void>;
 }
 
 interface EmbeddedOptions {
-  /** absolute; holds `postgres/` */
+  /** Absolute; the cluster is in `postgres/`. */
   dataDir: string;
   log: Log;
-  /** `serve`: only one per data folder at a time. `tool`: any number, beside a serve. */
+  /** `serve`: one process per data folder. `tool`: any number, also while a service runs. */
   purpose: 'serve' | 'tool';
-  /** more settings (`-c name=value`) for a server that is started here */
+  /** More settings (`-c name=value`) for a server that this process starts. */
   settings?: Record<string, string>;
 }
 
-interface Entered {
-  readonly guard: Session;
+interface Joined {
+  readonly guard: DedicatedConnection;
   readonly port: number;
   readonly adopted: boolean;
 }
 
 const pollMs = 25;
 const slowMs = 2_000;
-/** Backends of a killed server let go of its memory once they notice. */
+/** The backends of a killed server need this time to release its shared memory. */
 const drainMs = 10_000;
-const patienceMs = 60_000;
+const timeoutMs = 60_000;
 
 export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPostgres> {
   const { log } = options;
@@ -59,31 +60,30 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
   const stopping = new AbortController();
   let name = `posthorn ${options.purpose} pid=${process.pid}`;
   let port: number | undefined;
-  let session: Entered | undefined;
+  let joined: Joined | undefined;
   let recovery: Promise<void> | undefined;
-  let stopped: Promise<void> | undefined;
 
-  async function enter(): Promise<Entered> {
-    const entered = await reach({ cluster, options, name, port, signal: stopping.signal });
-    session = entered;
-    port = entered.port;
-    entered.guard.gone.then(() => {
-      session = undefined;
-      if (!stopping.signal.aborted) recovery = recover(entered.guard);
+  async function join(): Promise<Joined> {
+    const found = await joinOrStart({ cluster, options, name, port, signal: stopping.signal });
+    joined = found;
+    port = found.port;
+    found.guard.closed.then(() => {
+      joined = undefined;
+      if (!stopping.signal.aborted) recovery = recover(found.guard);
     });
-    return entered;
+    return found;
   }
 
-  async function recover(lost: Session): Promise<void> {
-    log.warn('lost the embedded PostgreSQL; bringing it back');
+  async function recover(lost: DedicatedConnection): Promise<void> {
+    log.warn('lost the connection to the embedded PostgreSQL; reconnecting, or restarting the server');
     await lost.end();
     for (let waitMs = 100; !stopping.signal.aborted; waitMs = Math.min(2 * waitMs, 5_000)) {
       try {
-        const back = await enter();
-        return log.info({ port: back.port }, 'the embedded PostgreSQL is back');
+        await join();
+        return log.info({ port }, 'connected to the embedded PostgreSQL again');
       } catch (err) {
         if (stopping.signal.aborted) return;
-        log.error({ err }, 'the embedded PostgreSQL is not back yet; trying again');
+        log.error({ err }, 'could not reach or restart the embedded PostgreSQL; retrying');
         await delay(waitMs, undefined, { signal: stopping.signal }).catch(() => {});
       }
     }
@@ -91,34 +91,29 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
 
   async function announceStop(): Promise<void> {
     if (!name.endsWith(' stopping')) name += ' stopping';
-    if (!session) return;
-    await renameSession(session.guard, name).catch((err) => {
+    if (!joined) return;
+    await renameSession(joined.guard, name).catch((err) => {
       log.debug({ err }, 'could not announce the stop');
     });
   }
 
-  async function leaveForGood(): Promise<void> {
-    await announceStop();
-    stopping.abort();
-    await recovery;
-    if (session) await leave(session.guard, cluster, log);
-  }
-
-  const { adopted } = await enter();
+  const { adopted } = await join();
   return {
     adopted,
     get url() {
       return urlOf(cluster, port, 'posthorn');
     },
     announceStop,
-    stop() {
-      stopped ??= leaveForGood();
-      return stopped;
-    },
+    stop: once(async () => {
+      await announceStop();
+      stopping.abort();
+      await recovery;
+      if (joined) await leave(joined.guard, cluster, log);
+    }),
   };
 }
 
-interface Reaching {
+interface JoinOptions {
   cluster: Cluster;
   options: EmbeddedOptions;
   name: string;
@@ -126,57 +121,57 @@ interface Reaching {
   signal: AbortSignal;
 }
 
-/** Adopts or starts, again and again until it holds, whoever else starts, stops or kills the server meanwhile. */
-async function reach(reaching: Reaching): Promise<Entered> {
-  const { cluster, options, signal } = reaching;
+/** Joins the running server or starts one. Retries, because other processes may start, stop or kill the server meanwhile. */
+async function joinOrStart(joinOptions: JoinOptions): Promise<Joined> {
+  const { cluster, options, signal } = joinOptions;
   const { pgdata } = cluster;
-  const requirePatience = beginWaiting(pgdata, options.log);
-  let port = reaching.port ?? (await findLastPort(pgdata)) ?? randomPort();
+  const checkWait = startWaiting(pgdata, options.log);
+  let port = joinOptions.port ?? (await findLastPort(pgdata)) ?? randomPort();
   let launch: Launch | undefined;
   for (;;) {
-    // What we launched is seen through, or a server would be left behind that nobody uses.
+    // After a launch there is no abort: it would leave a server behind that nobody uses.
     if (!launch) signal.throwIfAborted();
     const postmaster = await findPostmaster(pgdata);
     let state = postmaster ? `is ${postmaster.status || 'starting'}` : 'did not start';
     if (postmaster?.status === 'ready') {
-      const joined = await tryToJoin(reaching, postmaster.port);
+      const guard = await tryToJoin(joinOptions, postmaster.port);
       const adopted = postmaster.pid !== launch?.pid;
-      if ('sql' in joined) return { guard: joined, port: postmaster.port, adopted };
-      state = `does not let us in: ${joined.message}`;
+      if ('sql' in guard) return { guard, port: postmaster.port, adopted };
+      state = `refuses the connection: ${guard.message}`;
     } else if (!postmaster) {
       launch ??= await launchServer(cluster, port, options.settings ?? {});
     }
     const end = await launch?.end();
     if (end) launch = undefined;
     if (end?.why === 'port-taken') port = randomPort();
-    requirePatience(state, end);
+    checkWait(state, end);
     await delay(pollMs);
   }
 }
 
-/** Says when it is slow, and gives up where waiting is no use or took too long. */
-function beginWaiting(pgdata: string, log: Log): (state: string, end: LaunchEnd | undefined) => void {
-  const began = performance.now();
-  let said = false;
+/** Logs when the start is slow. Throws when the start failed or took too long. */
+function startWaiting(pgdata: string, log: Log): (state: string, end: LaunchEnd | undefined) => void {
+  const startedAt = performance.now();
+  let isLogged = false;
   return (state, end) => {
-    const waitedMs = performance.now() - began;
-    const hopeless = end?.why === 'failed' || (end?.why === 'draining' && waitedMs > drainMs);
-    if (hopeless || waitedMs > patienceMs) {
+    const waitedMs = performance.now() - startedAt;
+    const isFailed = end?.why === 'failed' || (end?.why === 'draining' && waitedMs > drainMs);
+    if (isFailed || waitedMs > timeoutMs) {
       const lines = end ? `\n${end.lines}` : '';
-      const advice = `See ${join(pgdata, 'server.log')} for more`;
-      throw new OperatorError(`The PostgreSQL in ${pgdata} ${state}.${lines}\n${advice}, then start again.`);
+      const advice = `Read ${path.join(pgdata, 'server.log')}, fix the cause, then start Posthorn again.`;
+      throw new OperatorError(`The PostgreSQL in ${pgdata} ${state}.${lines}\n${advice}`);
     }
-    if (waitedMs > slowMs && !said) {
-      said = true;
+    if (waitedMs > slowMs && !isLogged) {
+      isLogged = true;
       log.info({ state }, 'waiting for the embedded PostgreSQL; recovery after a crash can take a while');
     }
   };
 }
 
-/** An error means that the server went away or was not ready after all: then the caller looks again. */
-async function tryToJoin(reaching: Reaching, port: number): Promise<Session | Error> {
-  const { cluster, options, name } = reaching;
-  let guard: Session | undefined;
+/** Returns an error when the server stopped or is not ready: then the caller retries. */
+async function tryToJoin(joinOptions: JoinOptions, port: number): Promise<DedicatedConnection | Error> {
+  const { cluster, options, name } = joinOptions;
+  let guard: DedicatedConnection | undefined;
   try {
     guard = await joinServer(urlOf(cluster, port, 'postgres'), name);
     if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
@@ -184,19 +179,19 @@ async function tryToJoin(reaching: Reaching, port: number): Promise<Session | Er
   } catch (error) {
     if (guard) await leave(guard, cluster, options.log);
     if (error instanceof OperatorError || !(error instanceof Error)) throw error;
-    if (codeOf(error) === '28P01') throw wrongPassword(cluster, error);
+    if (errorCode(error) === '28P01') throw wrongPassword(cluster, error);
     return error;
   }
 }
 
-async function leave(guard: Session, cluster: Cluster, log: Log): Promise<void> {
+async function leave(guard: DedicatedConnection, cluster: Cluster, log: Log): Promise<void> {
   try {
-    const last = await isLastOut(guard);
-    if (last && !(await stopServer(cluster.pgdata, patienceMs))) {
-      log.warn('the embedded PostgreSQL is still shutting down; it ends by itself');
+    const isLast = await releaseServer(guard);
+    if (isLast && !(await stopServer(cluster.pgdata, timeoutMs))) {
+      log.warn('the embedded PostgreSQL is still shutting down; it stops by itself');
     }
   } catch (err) {
-    log.debug({ err }, 'the embedded PostgreSQL was gone before we left');
+    log.debug({ err }, 'the embedded PostgreSQL had already stopped');
   } finally {
     await guard.end();
   }
@@ -207,17 +202,17 @@ function urlOf(cluster: Cluster, port: number | undefined, database: string): st
 }
 
 /**
- * Below the range that outgoing connections are given: there, a client that keeps trying a server that is down
- * can end up connected to itself and hold the port.
+ * Below the range of outgoing connections: in that range a client that retries while the server is down can connect to
+ * itself and block the port.
  */
 function randomPort(): number {
   return randomInt(20_000, 32_768);
 }
 
 function wrongPassword(cluster: Cluster, cause: unknown): OperatorError {
-  const file = join(cluster.pgdata, 'posthorn.password');
+  const file = path.join(cluster.pgdata, 'posthorn.password');
   return new OperatorError(
-    `The PostgreSQL in ${cluster.pgdata} refuses the password in ${file}. Put back the file that belongs to it.`,
+    `The PostgreSQL in ${cluster.pgdata} refuses the password in ${file}. Restore the file that belongs to this folder.`,
     { cause },
   );
 }

@@ -1,13 +1,14 @@
 /**
- * The server process: found through `postmaster.pid`, launched so that it outlives us, stopped in order.
- * A process counts as the server only when it runs PostgreSQL on this very folder: pids are used again.
+ * The server process: found through `postmaster.pid`, launched so that it outlives this process, shut down in order.
+ * Because pids are reused, a process counts as the server only when it is a PostgreSQL that works in this folder.
  */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { constants } from 'node:fs';
 import { type FileHandle, link, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Cluster, codeOf, pathForUser, processExists, serverEnvironment } from './cluster.ts';
+import { errorCode } from '../client.ts';
+import { type Cluster, pathForUser, processExists, serverEnvironment } from './cluster.ts';
 
 interface Postmaster {
   readonly pid: number;
@@ -20,20 +21,19 @@ interface LockFile extends Postmaster {
   readonly changedAt: number;
 }
 
-/** The server that runs on this folder, in whatever state. */
 export async function findPostmaster(pgdata: string): Promise<Postmaster | undefined> {
   const lock = await readLockFile(pgdata);
   return lock && (await isPostmaster(lock.pid, pgdata)) ? lock : undefined;
 }
 
-/** The port of the last server, where it left its lock file behind: pools that knew it find it again there. */
+/** From the lock file that a killed server left behind: on the same port, existing pools find the new server. */
 export async function findLastPort(pgdata: string): Promise<number | undefined> {
   return (await readLockFile(pgdata))?.port || undefined;
 }
 
 /**
  * Lines of postmaster.pid: pid, folder, start time, port, socket folder, address, shared memory, status.
- * Read while it is being written, it may lack some of them: then pid or port is NaN or the status empty.
+ * While PostgreSQL writes the file some lines may be missing: then pid or port is NaN, or the status is empty.
  */
 async function readLockFile(pgdata: string): Promise<LockFile | undefined> {
   const path = join(pgdata, 'postmaster.pid');
@@ -43,7 +43,7 @@ async function readLockFile(pgdata: string): Promise<LockFile | undefined> {
     const [pid, port] = [Number.parseInt(lines[0] ?? '', 10), Number.parseInt(lines[3] ?? '', 10)];
     return { pid, port, status: (lines[7] ?? '').trim(), content, changedAt: mtimeMs };
   } catch (error) {
-    if (codeOf(error) === 'ENOENT') return undefined;
+    if (errorCode(error) === 'ENOENT') return undefined;
     throw error;
   }
 }
@@ -54,7 +54,7 @@ async function isPostmaster(pid: number, pgdata: string): Promise<boolean> {
   return name === 'postgres' && !zombie && (await worksIn(pid, pgdata));
 }
 
-/** A zombie is a server that has ended: as pid 1 of a container we may be the one who never reaps it. */
+/** A zombie is a server that has ended: this process may be pid 1 of a container, which does not reap it. */
 async function describeProcess(pid: number): Promise<{ name?: string; zombie?: boolean }> {
   try {
     if (process.platform === 'linux') {
@@ -68,31 +68,31 @@ async function describeProcess(pid: number): Promise<{ name?: string; zombie?: b
   }
 }
 
-/** PostgreSQL works in its data folder, which tells it from a server on another one. */
+/** The working directory of PostgreSQL is its data folder, which distinguishes servers on different folders. */
 async function worksIn(pid: number, pgdata: string): Promise<boolean> {
   if (process.platform !== 'linux') return true;
   try {
     const [theirs, ours] = await Promise.all([stat(`/proc/${pid}/cwd`), stat(pgdata)]);
     return theirs.dev === ours.dev && theirs.ino === ours.ino;
   } catch (error) {
-    if (codeOf(error) !== 'EACCES') return false;
-    // A process with capabilities that we lack, as a service has that systemd lets bind port 25, does not show us its folder. To
-    // take it for another's would mean to remove the lock of a server that lives: whether it is ours, connecting tells.
-    return process.getuid?.() !== 0 || ownerSaysItWorksIn(pid, pgdata);
+    if (errorCode(error) !== 'EACCES') return false;
+    // Linux hides the folder of a process that has more capabilities, such as a service that systemd allows to bind port 25.
+    // Assume that it is the server, or the lock of a running server would be removed; the connection shows whether it is.
+    return process.getuid?.() !== 0 || worksInForOwner(pid, pgdata);
   }
 }
 
-/** In a container root may not look at another user's process (no CAP_SYS_PTRACE); that user may. */
-async function ownerSaysItWorksIn(pid: number, pgdata: string): Promise<boolean> {
+/** In a container root cannot inspect another user's process (no CAP_SYS_PTRACE); that user can. */
+async function worksInForOwner(pid: number, pgdata: string): Promise<boolean> {
   const { uid, gid } = await stat(pgdata);
   const args = ['-c', 'test "/proc/$1/cwd" -ef .', 'sh', String(pid)];
   return spawnSync('/bin/sh', args, { uid, gid, cwd: pgdata }).status === 0;
 }
 
 /**
- * PostgreSQL replaces the lock file of a dead process by itself, and checks first that no backend of it still
- * writes; only a living process that took over the pid, or an empty file, misleads it. Moved aside and looked
- * at again before it goes, because a racing start may have written its own in between.
+ * PostgreSQL itself replaces the lock file of a dead process, after checking that no backend of it still writes. Only an empty
+ * file, or another process that got the pid, misleads it. The file is renamed and read again before it is removed, because
+ * another start may have written a new lock file meanwhile.
  */
 async function removeMisleadingLock(pgdata: string): Promise<void> {
   const lock = await readLockFile(pgdata);
@@ -103,8 +103,8 @@ async function removeMisleadingLock(pgdata: string): Promise<void> {
     await rename(path, aside);
     if ((await readFile(aside, 'utf8')) !== lock.content) await link(aside, path);
   } catch (error) {
-    const overtaken = ['ENOENT', 'EEXIST'].includes(codeOf(error) ?? '');
-    if (!overtaken) throw error;
+    // Another start was faster.
+    if (!['ENOENT', 'EEXIST'].includes(errorCode(error) ?? '')) throw error;
   } finally {
     await rm(aside, { force: true });
   }
@@ -115,12 +115,12 @@ async function isMisleading(lock: LockFile, pgdata: string): Promise<boolean> {
   return processExists(lock.pid) && !(await isPostmaster(lock.pid, pgdata));
 }
 
-/** What became of a launch: `port-taken`, `locked` and `draining` are worth another try. */
+/** Why a launch ended. Only `failed` cannot be retried. */
 export type LaunchEnd = { why: 'ended' | 'port-taken' | 'locked' | 'draining' | 'failed'; lines: string };
 
 export interface Launch {
   readonly pid: number | undefined;
-  /** `undefined` while it runs */
+  /** Undefined while the server runs. */
   end(): Promise<LaunchEnd | undefined>;
 }
 
@@ -141,7 +141,7 @@ export async function launchServer(
       ...user,
       cwd: pgdata,
       env: serverEnvironment,
-      // Its own session: Ctrl-C at the terminal must not stop it under our hands.
+      // A process session of its own: Ctrl-C in the terminal must not stop the server before Posthorn.
       detached: true,
       stdio: ['ignore', output.fd, output.fd],
     });
@@ -159,14 +159,14 @@ const serverSettings = {
   fsync: 'on',
   synchronous_commit: 'on',
   full_page_writes: 'on',
-  // Above ERROR: a failed statement is the caller's to report, and its details may be someone's mail.
+  // Above ERROR: the caller logs failed statements, and their details may contain mail.
   log_min_messages: 'log',
   log_checkpoints: 'off',
 };
 
 const maxLogBytes = 10 * 1024 * 1024;
 
-/** Not through a link: the folder belongs to an unprivileged user, and we may be root. */
+/** O_NOFOLLOW: the folder belongs to an unprivileged user, and this process may be root. */
 async function openServerLog(cluster: Cluster): Promise<{ output: FileHandle; from: number }> {
   const { O_APPEND, O_CREAT, O_NOFOLLOW, O_WRONLY } = constants;
   const path = join(cluster.pgdata, 'server.log');
@@ -187,20 +187,20 @@ function watchEnd(child: ChildProcess, pgdata: string, from: number): () => Prom
   return async () => {
     if (!ended) return undefined;
     const lines = ended.lines ?? (await readLastLines(pgdata, from, child.pid));
-    // Code 0 or a signal: someone stopped or killed it, which says nothing against trying again.
+    // Code 0 or a signal: the server was stopped or killed, and can be launched again.
     return { why: ended.code ? classify(lines) : 'ended', lines };
   };
 }
 
 function classify(lines: string): LaunchEnd['why'] {
   if (/Address already in use/.test(lines)) return 'port-taken';
-  // Also while two starters clear away the same stale file and one finds it gone.
+  // `No such file`: two processes removed the same stale file.
   if (/lock file ".*"(: No such file| already exists| is empty)/.test(lines)) return 'locked';
   if (/pre-existing shared memory block/.test(lines)) return 'draining';
   return 'failed';
 }
 
-/** Without the lines of another server, which won the race to start and writes to the same file. */
+/** Without the lines of another server, which started first and writes to the same file. */
 async function readLastLines(pgdata: string, from: number, pid: number | undefined): Promise<string> {
   const log = await readFile(join(pgdata, 'server.log'));
   const lines = log.subarray(from).toString('utf8').trim().split('\n');
@@ -208,12 +208,12 @@ async function readLastLines(pgdata: string, from: number, pid: number | undefin
   return ours.slice(-12).join('\n');
 }
 
-/** Fast shutdown: sessions are cut, what is committed stays. False when it takes longer than the patience. */
-export async function stopServer(pgdata: string, patienceMs: number): Promise<boolean> {
+/** Fast shutdown: PostgreSQL closes all sessions and keeps what is committed. False after the timeout. */
+export async function stopServer(pgdata: string, timeoutMs: number): Promise<boolean> {
   const postmaster = await findPostmaster(pgdata);
   if (!postmaster) return true;
   process.kill(postmaster.pid, 'SIGINT');
-  const deadline = performance.now() + patienceMs;
+  const deadline = performance.now() + timeoutMs;
   while (await isPostmaster(postmaster.pid, pgdata)) {
     if (performance.now() > deadline) return false;
     await delay(20);
