@@ -1,6 +1,6 @@
 /**
- * The only reader of the environment. Every setting is declared once, in `settings` below or in what it takes in: how it is read, its
- * default, and the sentence that docs/config.md shows. A mistake stops the start, and all mistakes are told at once.
+ * The only reader of the environment. Every setting is declared once, in `settings`: parser, default, and the text in
+ * docs/config.md. A wrong value stops the start, and the error lists all wrong values at once.
  */
 import path from 'node:path';
 import { type LogLevel, logLevels } from './lib/log.ts';
@@ -10,7 +10,6 @@ import {
   basePath,
   bool,
   dnsServer,
-  Fault,
   hostName,
   list,
   nodeEnv,
@@ -19,6 +18,7 @@ import {
   port,
   postgresUrl,
   publicUrl,
+  SettingError,
   secretKey,
   setting,
   text,
@@ -33,210 +33,181 @@ type Role = (typeof roles)[number];
 
 export type Config = ReturnType<typeof readConfig>;
 
-// `null` as a default means: depends on the others, worked out in `readConfig`.
+// A `null` default depends on other settings; `readConfig` computes the value.
 export const settings = {
-  PORT: setting(port, 3000, '3000', 'Port of the API. `0` takes a free one.'),
-  HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the API listens on.'),
-  NODE_ENV: setting<string>(
-    nodeEnv,
-    'development',
-    'development',
-    '`production` turns on the strict defaults below.',
-  ),
+  PORT: setting(port, 3000, 'Port of the API. `0`: any free port.'),
+  HOST: setting(text, '127.0.0.1', 'Address on which the API listens.'),
+  NODE_ENV: setting<string>(nodeEnv, 'development', '`production` turns on the strict defaults below.'),
   DATABASE_URL: setting<string | null>(
     postgresUrl,
     null,
-    'the embedded PostgreSQL',
-    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. `sslmode`, `sslrootcert`, `sslcert` and `sslkey` are honoured. Of several hosts (`@one:5432,two:5432/database`) the primary is used, also after a failover.',
-    { secret: true },
+    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. Posthorn supports `sslmode`, `sslrootcert`, `sslcert` and `sslkey`. With several hosts (`@one:5432,two:5432/database`) Posthorn uses the primary, also after a failover.',
+    { shown: 'the embedded PostgreSQL', secret: true },
   ),
   POSTHORN_DATA_DIR: setting<string>(
     text,
-    './data',
     './data',
     'Folder of the embedded PostgreSQL (`postgres/`) and of `secret.key`.',
   ),
   POSTHORN_AUTO_MIGRATE: setting(
     bool,
     true,
-    'true',
-    'Bring the schema up to date at start. `false`: run `posthorn migrate` yourself.',
+    'Update the database schema at start. `false`: run `posthorn migrate` yourself.',
   ),
-  POSTHORN_BASE_PATH: setting(basePath, '', 'none', 'Prefix of every route, for example `/api/v2`.'),
+  POSTHORN_BASE_PATH: setting(basePath, '', 'Prefix of every route, for example `/api/v2`.'),
   POSTHORN_PUBLIC_URL: setting<string | null>(
     publicUrl,
     null,
-    'none; required in production',
-    'Where the world reaches this service, without the base path. `Link` and `Location` are absolute under it.',
+    'Public URL of this service, without the base path. `Link` and `Location` headers begin with this URL.',
+    { shown: 'none; required in production' },
   ),
   POSTHORN_ROLES: setting<readonly Role[]>(
     list(oneOf(roles)),
     roles,
-    roles.join(','),
-    'What this process does. Run more processes with fewer roles each to scale out.',
+    'What this process does. To scale out, run more processes with fewer roles each.',
   ),
   POSTHORN_SECRET_KEY: setting<readonly Buffer[] | null>(
     list(secretKey),
     null,
-    'made and kept in the data folder when embedded; else required',
-    'Encrypts secrets at rest: 32 bytes in base64 or hex (`openssl rand -base64 32`). Several with commas: the first encrypts, the others only decrypt.',
-    { secret: true },
+    'Encrypts the stored secrets: 32 bytes in base64 or hex (`openssl rand -base64 32`). Separate several keys with commas: the first encrypts, the others only decrypt.',
+    {
+      shown: 'created in the data folder with the embedded PostgreSQL; otherwise required',
+      secret: true,
+    },
   ),
   POSTHORN_ADMIN_TOKEN: setting<string | null>(
     token,
     null,
-    'none: the routes do not exist',
     'Bearer token of the `/admin` routes, at least 32 characters.',
-    { secret: true },
+    { shown: 'none: the routes do not exist', secret: true },
   ),
   POSTHORN_RATE_LIMIT: setting(
     wholeNumber(0, 1e9),
     6000,
-    '6000',
-    'Requests a minute for each API key and process. `0`: no limit.',
+    'Requests per minute for each API key and process. `0`: no limit.',
   ),
   POSTHORN_CORS_ORIGINS: setting<readonly string[]>(
     list(origin),
     [],
-    'none: CORS is off',
-    'Origins whose pages may call the API, with commas, or `*`.',
+    'Origins whose pages may call the API, separated by commas, or `*`.',
+    { shown: 'none: CORS is off' },
   ),
   POSTHORN_METRICS_TOKEN: setting<string | null>(
     token,
     null,
-    'none',
-    'Bearer token for `/metrics`, at least 32 characters. In production `/metrics` exists only with this or the port below.',
+    'Bearer token for `/metrics`, at least 32 characters. In production `/metrics` exists only with this token or with `POSTHORN_METRICS_PORT`.',
     { secret: true },
   ),
   POSTHORN_METRICS_PORT: setting<number | null>(
     port,
     null,
-    'none',
-    'Serves `/metrics`, without a token, on this port of `HOST` and no longer on `PORT`; and `/health/live` and `/health/ready`, in every role.',
+    'Serves `/metrics` without a token on this port of `HOST`, and no longer on `PORT`. Also serves `/health/live` and `/health/ready`, in every role.',
   ),
   POSTHORN_LOG_LEVEL: setting<LogLevel>(
     oneOf(logLevels),
     'info',
-    'info',
     `One of ${logLevels.map((level) => `\`${level}\``).join(', ')}.`,
   ),
-  POSTHORN_ALLOW_HTTP: setting<boolean | null>(
-    bool,
-    null,
-    'false in production, else true',
-    'Whether webhooks may have `http` URLs.',
-  ),
-  POSTHORN_INSECURE_DEV: setting(bool, false, 'false', 'Allows development mode to listen beyond loopback.'),
-  POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', '127.0.0.1', 'Address the mail door listens on.'),
-  POSTHORN_SMTP_PORT: setting(port, 2525, '2525', 'Port of the mail door.'),
+  POSTHORN_ALLOW_HTTP: setting<boolean | null>(bool, null, 'Whether webhooks may have `http` URLs.', {
+    shown: 'false in production, else true',
+  }),
+  POSTHORN_INSECURE_DEV: setting(bool, false, 'Allows development mode to listen beyond loopback.'),
+  POSTHORN_SMTP_HOST: setting(text, '127.0.0.1', 'Address on which the SMTP listener accepts mail.'),
+  POSTHORN_SMTP_PORT: setting(port, 2525, 'Port of the SMTP listener.'),
   POSTHORN_MAIL_HOST: setting<string | null>(
     hostName,
     null,
-    'localhost; required in production',
-    'What the mail door calls itself, and the MX name that users are told.',
+    'Host name of the SMTP listener, and the name in the MX record that users publish.',
+    { shown: 'localhost; required in production' },
   ),
-  POSTHORN_TLS_CERT: setting<string | null>(
-    text,
-    null,
-    'a self-signed one',
-    'Certificate file (PEM) of the mail door.',
-  ),
-  POSTHORN_TLS_KEY: setting<string | null>(text, null, 'a self-signed one', 'Its private key.'),
+  POSTHORN_TLS_CERT: setting<string | null>(text, null, 'Certificate file (PEM) of the SMTP listener.', {
+    shown: 'a self-signed certificate',
+  }),
+  POSTHORN_TLS_KEY: setting<string | null>(text, null, 'Private key file (PEM) of `POSTHORN_TLS_CERT`.', {
+    shown: 'the key of the self-signed certificate',
+  }),
   POSTHORN_MAX_MESSAGE_BYTES: setting(
     wholeNumber(1024, 1 << 30),
     26_214_400,
-    '26214400',
-    'Largest message that is taken.',
+    'Size of the largest message that Posthorn accepts.',
   ),
   POSTHORN_SMTP_MAX_RECIPIENTS: setting(
     wholeNumber(1, 10_000),
     100,
-    '100',
-    'Most recipients of one message; the rest are told to come in another.',
+    'Most recipients of one message. Further recipients are deferred: the sender retries them in another message.',
   ),
   POSTHORN_SMTP_MAX_LINE_BYTES: setting(
     wholeNumber(512, 65_536),
     2048,
-    '2048',
-    'Longest command line. Lines of a message have no bound.',
+    'Longest SMTP command line. The lines of a message have no limit.',
   ),
   POSTHORN_SMTP_MAX_ERRORS: setting(
     wholeNumber(1, 10_000),
     20,
-    '20',
-    'Refusals since the last message that was taken, after which a connection is closed.',
+    'Refused commands after which a connection is closed. An accepted message sets the count back to 0.',
   ),
   POSTHORN_SMTP_COMMAND_TIMEOUT: setting(
     wholeNumber(1, 3600),
     300,
-    '300',
-    'Seconds for a command to come whole.',
+    'Seconds within which a complete command must arrive.',
   ),
   POSTHORN_SMTP_DATA_TIMEOUT: setting(
     wholeNumber(1, 3600),
     180,
-    '180',
-    'Seconds between two pieces of a message.',
+    'Most seconds between two pieces of a message.',
   ),
   POSTHORN_SMTP_MESSAGE_TIMEOUT: setting(
     wholeNumber(1, 86_400),
     1800,
-    '1800',
-    'Seconds for a message to come whole.',
+    'Seconds within which a complete message must arrive.',
   ),
   POSTHORN_SMTP_MAX_CONNECTIONS: setting(
     wholeNumber(1, 100_000),
     1000,
-    '1000',
-    'SMTP connections at once, in each process.',
+    'Most SMTP connections of one process at the same time.',
   ),
   POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: setting(
     wholeNumber(1, 100_000),
     50,
-    '50',
-    'The same for one IPv4 address or IPv6 /64.',
+    'Most SMTP connections of one process from one IPv4 address or IPv6 /64 network.',
   ),
   POSTHORN_SMTP_MAX_BYTES_UNDER_WAY: setting(
     wholeNumber(1024, 2 ** 40),
     134_217_728,
-    '134217728',
-    'Memory for messages that are being read; beyond it senders are told to try again later.',
+    'Memory for messages that are being received. Beyond this limit messages are deferred: the sender retries later.',
   ),
   POSTHORN_INLINE_RAW_BYTES: setting(
     wholeNumber(0, 1 << 20),
     1_048_576,
-    '1048576',
-    'Messages up to this size are in the event itself; larger ones are linked.',
+    'An event contains the raw message up to this size, and a link to a larger message.',
   ),
   POSTHORN_ACCEPT_UNVERIFIED: setting<boolean | null>(
     bool,
     null,
-    'false in production, else true',
     'Whether unverified identities receive mail.',
+    { shown: 'false in production, else true' },
   ),
   POSTHORN_DNS_SERVERS: setting<readonly string[] | null>(
     list(dnsServer),
     null,
-    "the machine's",
-    'Resolvers, `ip:port` with commas; they then answer everything the service asks of DNS.',
+    'DNS resolvers for all queries of the service: `ip:port`, separated by commas.',
+    { shown: 'the resolvers of the machine' },
   ),
   POSTHORN_RETRY_SCHEDULE: setting<readonly number[]>(
     list(wholeNumber(0, 31_536_000)),
     [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400],
-    '5,300,1800,7200,18000,36000,50400,72000,86400',
-    'Seconds to wait after each failed try.',
+    'Seconds to wait after each failed attempt.',
   ),
   POSTHORN_ALLOW_TARGETS: setting<readonly string[] | null>(
     list(addressRange),
     null,
-    'none in production, else loopback',
-    'Address ranges (CIDR) that webhooks may reach although they are not public.',
+    'Address ranges (CIDR) that webhooks may reach although the addresses are not public.',
+    { shown: 'none in production, else loopback' },
   ),
   POSTHORN_RETENTION_DAYS: setting(
     wholeNumber(1, 36_500),
     30,
-    '30',
-    'How long messages, events and deliveries are kept.',
+    'How many days messages, events and deliveries are kept.',
   ),
   ...traceSettings,
 };
@@ -244,34 +215,36 @@ export const settings = {
 type SettingName = keyof typeof settings;
 type Values = { [Name in SettingName]: (typeof settings)[Name]['fallback'] };
 const names = Object.keys(settings) as SettingName[];
+type Environment = Record<string, string | undefined>;
 
-export function readConfig(environment: Record<string, string | undefined>) {
-  const { values, faults } = readValues(environment);
+export function readConfig(environment: Environment) {
+  const { values, mistakes } = readValues(environment);
   const production = values.NODE_ENV === 'production';
   const embedded = values.DATABASE_URL === null;
 
   for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'] as const) {
-    // One that was given and is wrong has been told already.
+    // A value that was set and is wrong is in the list already.
     if (!production || values[name] !== null || environment[name]) continue;
-    faults.push(`${name} is required with NODE_ENV=production.`);
+    mistakes.push(`${name} is required with NODE_ENV=production.`);
   }
   if (!production && !embedded && values.POSTHORN_SECRET_KEY === null) {
-    faults.push('POSTHORN_SECRET_KEY is required with DATABASE_URL. Make one with: openssl rand -base64 32');
+    mistakes.push(
+      'POSTHORN_SECRET_KEY is required with DATABASE_URL. Create a key with: openssl rand -base64 32',
+    );
   }
   for (const name of ['HOST', 'POSTHORN_SMTP_HOST'] as const) {
     if (production || values.POSTHORN_INSECURE_DEV || isLoopback(values[name])) continue;
-    faults.push(
-      `${name}=${values[name]} would open a development server to others. Set NODE_ENV=production, ` +
-        'or POSTHORN_INSECURE_DEV=true if you mean it.',
+    mistakes.push(
+      `${name}=${values[name]} would make a development server reachable from other machines. ` +
+        'Set NODE_ENV=production, or POSTHORN_INSECURE_DEV=true to allow it.',
     );
   }
   if ((values.POSTHORN_TLS_CERT === null) !== (values.POSTHORN_TLS_KEY === null)) {
-    faults.push('POSTHORN_TLS_CERT and POSTHORN_TLS_KEY belong together: set both, or neither.');
+    mistakes.push('Set both POSTHORN_TLS_CERT and POSTHORN_TLS_KEY, or neither.');
   }
-  if (faults.length > 0) {
-    throw new OperatorError(
-      `The configuration has ${count(faults)}:\n${faults.map((fault) => `  - ${fault}`).join('\n')}`,
-    );
+  if (mistakes.length > 0) {
+    const count = mistakes.length === 1 ? 'a mistake' : `${mistakes.length} mistakes`;
+    throw new OperatorError(`The configuration has ${count}:\n  - ${mistakes.join('\n  - ')}`);
   }
 
   return {
@@ -320,14 +293,14 @@ export function readConfig(environment: Record<string, string | undefined>) {
     acceptUnverified: values.POSTHORN_ACCEPT_UNVERIFIED ?? !production,
     /** Null: tracing is off. */
     traces: readTraceConfig(values),
-    /** Not ours to refuse (Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service of that name), worth a line. */
-    unknown: Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings)),
+    /** Logged, not refused: Kubernetes sets `POSTHORN_SERVICE_HOST` beside a service named posthorn. */
+    unknown: listUnknown(environment),
   };
 }
 
-function readValues(environment: Record<string, string | undefined>) {
+function readValues(environment: Environment) {
   const values: Record<string, unknown> = {};
-  const faults: string[] = [];
+  const mistakes: string[] = [];
   for (const name of names) {
     const { read, fallback, secret } = settings[name];
     const given = environment[name];
@@ -338,19 +311,19 @@ function readValues(environment: Record<string, string | undefined>) {
     try {
       values[name] = read(given);
     } catch (error) {
-      if (!(error instanceof Fault)) throw error;
-      faults.push(`${name}${secret ? '' : `=${given}`}: ${error.message}`);
+      if (!(error instanceof SettingError)) throw error;
+      mistakes.push(`${name}${secret ? '' : `=${given}`}: ${error.message}`);
     }
   }
-  for (const name of Object.keys(environment)) {
-    const meant = name.startsWith('POSTHORN_') && !(name in settings) && suggest(name, names);
-    if (meant) faults.push(`${name} is not a setting. Did you mean ${meant}?`);
+  for (const name of listUnknown(environment)) {
+    const meant = suggest(name, names);
+    if (meant) mistakes.push(`${name} is not a setting. Did you mean ${meant}?`);
   }
-  return { values: values as Values, faults };
+  return { values: values as Values, mistakes };
 }
 
-function count(faults: string[]): string {
-  return faults.length === 1 ? 'a mistake' : `${faults.length} mistakes`;
+function listUnknown(environment: Environment): string[] {
+  return Object.keys(environment).filter((name) => name.startsWith('POSTHORN_') && !(name in settings));
 }
 
 function isLoopback(host: string): boolean {

@@ -1,7 +1,4 @@
-/**
- * The composition root: configuration → database → parts → loops → listeners. Stopping goes the opposite way, the database
- * last.
- */
+/** The composition root: configuration → database → parts → loops → listeners. The database stops last. */
 import { isIPv6 } from 'node:net';
 import type { Config } from './config.ts';
 import { makeLinks } from './contract/links.ts';
@@ -37,17 +34,17 @@ import { startDelivery } from './webhooks/deliver.ts';
 import { Poster } from './webhooks/post.ts';
 
 export interface Service {
-  /** Where the API listens; null without the role `api`. */
+  /** URL of the API; null without the role `api`. */
   url: string | null;
-  /** Where mail is taken; null without the role `smtp`. */
+  /** Port of the SMTP listener; null without the role `smtp`. */
   smtpPort: number | null;
-  /** Made by the first start on an empty database, and to be shown this once. */
+  /** Created by the first start on an empty database; the key cannot be shown again. */
   firstUser: (User & { apiKey: string }) | null;
-  /** Finishes what is under way and closes everything. Idempotent. */
+  /** Finishes the running work and closes everything. Idempotent. */
   stop(): Promise<void>;
 }
 
-/** How to stop what was started, in the order of starting. */
+/** Functions that stop a part, in the order in which the parts were started. */
 type Stops = (() => Promise<void>)[];
 type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 
@@ -55,8 +52,8 @@ const poolSize = 10;
 const deliveryPoolSize = 5;
 const purgePollMs = 10_000;
 const replayPollMs = 1000;
-/** How long requests under way may take once the service is told to stop. */
-const patienceMs = 5000;
+/** How long running requests may take after the stop began. */
+const requestGraceMs = 5000;
 
 export async function startService(config: Config, log: Log, signal?: AbortSignal): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
@@ -69,8 +66,8 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
     const wakes = await startLoops(parts, database, started.loops);
     const mail = { ...parts.mail, ...wakes };
     await openListeners({ ...parts, ...wakes, mail }, service, started.listeners);
-    // Last: its key is shown once, so nothing may fail between making and showing it.
-    service.firstUser = await makeFirstUser(database.sql);
+    // Last: the key is shown only once, so nothing may fail between creating and showing it.
+    service.firstUser = await createFirstUserAndKey(database.sql);
     return service;
   } catch (error) {
     await stop();
@@ -80,11 +77,11 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
 
 type Parts = Awaited<ReturnType<typeof makeParts>>;
 
-/** What loops and listeners share. */
+/** The parts that loops and listeners share. */
 async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => string | null, stops: Stops) {
   await refuseNewerSchema(sql);
   const secretKeys = loadSecretKeys(config);
-  // A start that is refused for its key has not changed the schema.
+  // Before the migration: a start with the wrong key must not change the schema.
   const sealer = await openSealer(sql, secretKeys);
   await prepareSchema(sql, log, config);
   const examiner = stopLater(stops, makeExaminer({ ...config, log }));
@@ -102,19 +99,12 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
     verification: { sql, sealer, log, mailHost, lookup: makeLookup(config) },
-    mail: {
-      sql,
-      examiner,
-      tracer,
-      metrics,
-      acceptUnverified,
-      inlineRawBytes,
-    },
+    mail: { sql, examiner, tracer, metrics, acceptUnverified, inlineRawBytes },
     userAgent: `Posthorn/${readVersion()}`,
   };
 }
 
-/** Its code is read only where traces are wanted. */
+/** OpenTelemetry is loaded only when tracing is on. */
 async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise<Tracer | null> {
   if (!config.traces) return null;
   const { startTracer } = await import('./lib/tracing.ts');
@@ -122,15 +112,15 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-/** How to wake the loops: delivery in this process and the others, the purge in this one. */
+/** Delivery is woken in every process, the purge in this one only. */
 type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge'>;
 
 async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<Wakes> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
-  const wakeHere = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
-  const waker = stopLater(stops, await startWaker(sql, log, wakeHere));
+  const wakeOwnLoop = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
+  const waker = stopLater(stops, await startWaker(sql, log, wakeOwnLoop));
   return { wakeDelivery: waker.wake, wakePurge: purging.wake };
 }
 
@@ -145,16 +135,23 @@ function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
     ];
     return more.includes(true);
   };
-  return startLoop({ name: 'purging', pollMs: purgePollMs, rest: 4, log, isTransient: isUnavailable, work });
+  return startLoop({
+    name: 'purging',
+    pollMs: purgePollMs,
+    restFactor: 4,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
 }
 
-/** Delivery, and replays, which make deliveries. Returns how to wake both. */
+/** Delivery, and replays, which create deliveries. Returns a function that wakes both. */
 function startDelivering(parts: Parts, database: Database, stops: Stops): () => void {
   const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
   const delivery = startDelivery({
     ...{ sealer, log, metrics, tracer, userAgent },
     sql: database.openAnother(deliveryPoolSize),
-    // Another than the API's: when delivery stops, it closes its poster.
+    // Not the API's poster: delivery closes its own when it stops.
     poster: new Poster({ egress: parts.egress }),
     completeData: (stored) => completeData(stored, links, Date.now()),
     scheduleSeconds: config.retrySchedule,
@@ -182,7 +179,7 @@ async function openListeners(parts: ListenerParts, service: Service, stops: Stop
   const { roles, metricsPort } = parts.config;
   if (roles.includes('api')) service.url = await openApi(parts, stops);
   if (roles.includes('smtp')) service.smtpPort = stopLater(stops, await startMxServer(parts)).port;
-  // Opened last and closed first: when it says ready, the others are open.
+  // Opened last and closed first: `/health/ready` must not succeed before the other listeners are open.
   if (metricsPort !== null) await openMetrics(parts, metricsPort, stops);
 }
 
@@ -190,9 +187,9 @@ async function openApi(parts: ListenerParts, stops: Stops): Promise<string> {
   const { host, port } = parts.config;
   const app = await buildApp(parts);
   stops.push(async () => {
-    const cut = setTimeout(() => app.server.closeAllConnections(), patienceMs);
+    const timer = setTimeout(() => app.server.closeAllConnections(), requestGraceMs);
     await app.close();
-    clearTimeout(cut);
+    clearTimeout(timer);
   });
   return listen(app, host, port, 'PORT');
 }
@@ -203,7 +200,7 @@ async function openMetrics(parts: ListenerParts, port: number, stops: Stops): Pr
   await listen(app, parts.config.host, port, 'POSTHORN_METRICS_PORT');
 }
 
-async function makeFirstUser(sql: Pool): Promise<Service['firstUser']> {
+async function createFirstUserAndKey(sql: Pool): Promise<Service['firstUser']> {
   return sql.begin(async (sql) => {
     const user = await createFirstUser(sql, 'admin@localhost');
     if (!user) return null;
@@ -214,15 +211,15 @@ async function makeFirstUser(sql: Pool): Promise<Service['firstUser']> {
 
 async function stopAll(database: Database, started: Started, log: Log): Promise<void> {
   await database.announceStop();
-  // Together: both have seconds to finish what is under way, and who stops us may not wait for their sum.
+  // Together: both may take seconds, and a supervisor may not wait for the sum.
   await Promise.all([stopEach(started.listeners, log), stopEach(started.loops, log)]);
   await stopEach(started.parts, log);
 }
 
-/** The last started first. */
+/** The part that was started last stops first. */
 async function stopEach(stops: Stops, log: Log): Promise<void> {
   for (const stop of stops.reverse())
-    await stop().catch((err) => log.error({ err }, 'a part of the service did not close in order'));
+    await stop().catch((err) => log.error({ err }, 'a part of the service failed to stop'));
 }
 
 function stopLater<Part extends { stop(): Promise<void> }>(stops: Stops, part: Part): Part {
@@ -230,10 +227,10 @@ function stopLater<Part extends { stop(): Promise<void> }>(stops: Stops, part: P
   return part;
 }
 
-/** What links in payloads begin with: the same in every process, except on a port that was left to chance. */
+/** The start of links in payloads: the same in every process, unless PORT is 0. */
 function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null): string {
-  const everywhere = ['0.0.0.0', '::'].includes(host) ? 'localhost' : host;
-  const name = isIPv6(everywhere) ? `[${everywhere}]` : everywhere;
+  const reachable = ['0.0.0.0', '::'].includes(host) ? 'localhost' : host;
+  const name = isIPv6(reachable) ? `[${reachable}]` : reachable;
   const own = port === 0 && url ? url : `http://${name}:${port}`;
   return `${publicUrl ?? own}${basePath}`;
 }

@@ -1,11 +1,11 @@
 /**
- * The catalogue of every error the service answers (RFC 9457), and the class that carries one. docs/errors.md is
- * generated from it. To add an error: one entry here, `npm run docs`.
+ * The catalogue of every error that the API returns (RFC 9457). docs/errors.md is generated from the catalogue: after adding
+ * an error, run `npm run docs`.
  */
 interface Entry {
   status: number;
   title: string;
-  /** What the caller can do about it; the page's text, and the answer's `detail` where the thrower has no better. */
+  /** What the caller can do: shown in docs/errors.md, and the `detail` of a problem that has no `detail` of its own. */
   remedy: string;
 }
 
@@ -13,89 +13,93 @@ export const problems = {
   invalid_json: {
     status: 400,
     title: 'The body is not valid JSON',
-    remedy: 'Send a JSON document in UTF-8.',
+    remedy: 'Send one JSON document, encoded in UTF-8.',
   },
   invalid_body: {
     status: 400,
-    title: 'The body has faults',
+    title: 'The body is not valid',
     remedy:
-      'Each fault is in `errors`, with a pointer to its place. Mend them all and send the request again.',
+      '`errors` lists every invalid field with a JSON Pointer to the field. Fix all of them and send the request again.',
   },
   invalid_query: {
     status: 400,
-    title: 'The query has faults',
-    remedy: 'Each fault is in `errors`, with the name of its parameter.',
+    title: 'The query is not valid',
+    remedy:
+      '`errors` lists every invalid query parameter by name. Fix all of them and send the request again.',
   },
   invalid_header: {
     status: 400,
-    title: 'A header has a fault',
-    remedy: 'The detail names the header and what it takes.',
+    title: 'A header is not valid',
+    remedy:
+      '`detail` names the header and the values that the header accepts. Fix the header and send the request again.',
   },
   bad_request: {
     status: 400,
-    title: 'The request could not be understood',
+    title: 'The HTTP request is malformed',
     remedy: 'Send a well-formed HTTP request.',
   },
   missing_api_key: {
     status: 401,
-    title: 'No API key was sent',
+    title: 'The request has no API key',
     remedy: 'Send the header `Authorization: Bearer <API key>`.',
   },
   invalid_api_key: {
     status: 401,
     title: 'The API key is not valid',
-    remedy: 'Check that the key is whole. If it is, it is unknown, expired or revoked: make a new one.',
+    remedy:
+      'Check that the key was copied completely. A complete key that is refused is unknown, expired or revoked: create a new API key.',
   },
   missing_token: {
     status: 401,
-    title: 'No operator token was sent',
-    remedy: "Send the header `Authorization: Bearer <token>` with the operator's token for this route.",
+    title: 'The request has no operator token',
+    remedy: 'Send the header `Authorization: Bearer <token>` with the operator token for this route.',
   },
   invalid_token: {
     status: 401,
     title: 'The operator token is not valid',
-    remedy: 'Send the token that the service was started with.',
+    remedy: 'Send the token from the configuration of the service.',
   },
   invalid_link: {
     status: 403,
     title: 'The link is not valid',
-    remedy: 'It has run out or is not whole. Take a fresh one from `GET /events/{id}`, or send an API key.',
+    remedy:
+      'The link has expired or is incomplete. Get a new link from `GET /events/{id}`, or send an API key.',
   },
   owner_mismatch: {
     status: 403,
-    title: 'The owner is not yours to act for',
-    remedy: 'Send the `userId` that `GET /me` answers for this key.',
+    title: 'The owner in the request is not the user of the API key',
+    remedy: 'Send the `userId` that `GET /me` returns for this API key.',
   },
   not_found: {
     status: 404,
-    title: 'There is no such resource',
-    remedy: 'Check the id; list the resources that your key can see.',
+    title: 'The resource does not exist',
+    remedy: 'Check the id. An API key finds only the resources of its own user.',
   },
   route_not_found: {
     status: 404,
-    title: 'There is no such route',
-    remedy: 'Check the path and the base path; `GET /openapi.json` lists every route.',
+    title: 'The route does not exist',
+    remedy: 'Check the path and the base path. `GET /openapi.json` lists every route.',
   },
   method_not_allowed: {
     status: 405,
-    title: 'The route does not take this method',
+    title: 'The route does not support this method',
     remedy: 'Use one of the methods in the `Allow` header.',
   },
   identity_exists: {
     status: 409,
-    title: 'You have this identity already',
-    remedy: 'Find it with `GET /identities?value=…`, and change it with PATCH.',
+    title: 'The identity already exists',
+    remedy: 'Find the identity with `GET /identities?value=…` and change the identity with PATCH.',
   },
   domain_needed: {
     status: 409,
     title: 'An address is verified through its domain',
     remedy:
-      'Connect its domain with `POST /identities`, and put the records in DNS that `dns_records` shows.',
+      'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain. Verification and DKIM keys belong to the domain.',
   },
   webhook_disabled: {
     status: 409,
     title: 'The webhook is disabled',
-    remedy: 'Enable it with PATCH, then send the request again.',
+    remedy: 'Enable the webhook with PATCH, then send the request again.',
   },
   idempotency_mismatch: {
     status: 409,
@@ -104,13 +108,13 @@ export const problems = {
   },
   idempotency_in_progress: {
     status: 409,
-    title: 'The first request with this idempotency key is still under way',
-    remedy: 'Wait for it to end and send the request again.',
+    title: 'The first request with this idempotency key is still running',
+    remedy: 'Wait until the first request has finished, then send the request again.',
   },
   body_too_large: {
     status: 413,
     title: 'The body is too large',
-    remedy: 'Send a smaller body; the detail tells the limit.',
+    remedy: 'Send a smaller body. `detail` names the limit.',
   },
   unsupported_media_type: {
     status: 415,
@@ -119,35 +123,35 @@ export const problems = {
   },
   range_not_satisfiable: {
     status: 416,
-    title: 'There are no such bytes',
-    remedy: 'The size is in the `Content-Range` header; ask for bytes below it.',
+    title: 'The requested range is beyond the end',
+    remedy: 'Request a range within the size that the `Content-Range` header gives.',
   },
   rate_limited: {
     status: 429,
     title: 'Too many requests',
-    remedy: 'Wait for the seconds in `Retry-After`.',
+    remedy: 'Wait for the number of seconds in `Retry-After`, then send the request again.',
   },
   internal_error: {
     status: 500,
-    title: 'Something went wrong on our side',
-    remedy: 'Try again. If it stays, tell the operator the `requestId`; the log has the cause under it.',
+    title: 'The service failed to process the request',
+    remedy:
+      'Send the request again. If the error persists, give the `requestId` to the operator: the log has the cause under this id.',
   },
   database_unavailable: {
     status: 503,
-    title: 'The database is away',
+    title: 'The database is unavailable',
     remedy:
-      'Try again after the seconds in `Retry-After`. With an `Idempotency-Key` a POST cannot happen twice.',
+      'Send the request again after the number of seconds in `Retry-After`. An `Idempotency-Key` makes it safe to repeat a POST.',
   },
   shutting_down: {
     status: 503,
-    title: 'The service is stopping',
-    remedy: 'Try again after the seconds in `Retry-After`.',
+    title: 'The service is shutting down',
+    remedy: 'Send the request again after the number of seconds in `Retry-After`.',
   },
 } satisfies Record<string, Entry>;
 
 export type ProblemCode = keyof typeof problems;
 
-/** One fault of a body or query. */
 export interface FieldError {
   /** JSON Pointer into the body (RFC 6901), or the name of the query parameter. */
   pointer: string;
@@ -155,7 +159,7 @@ export interface FieldError {
   message: string;
 }
 
-/** What a caller is told. What the operator needs besides goes into `cause`, which is logged and never sent. */
+/** What the caller reads. `cause` is for the operator: it is logged and never sent. */
 export class Problem extends Error {
   readonly code: ProblemCode;
   readonly detail: string;

@@ -65,7 +65,7 @@ test('add connects a domain, as POST /identities does, and shows what must stand
     output,
     /^\? mx {9}required {2}unknown {2}MX {3}shop\.example\n {4}value {4}10 mx\.posthorn\.example$/m,
   );
-  assert.match(output, /^ {4}found {4}not looked at yet$/m);
+  assert.match(output, /^ {4}found {4}not checked yet$/m);
   token = /value +(posthorn-verification=\S+)/.exec(output)?.[1] ?? assert.fail(output);
 
   const [identity] = await get('/identities?value=shop.example');
@@ -126,11 +126,17 @@ test('list shows every identity', async () => {
 });
 
 test('mistakes are told with what to do', async () => {
-  await fails(1, /has shop\.example already.*identities dns shop\.example/, 'add', '--value', 'shop.example');
+  await fails(
+    1,
+    /already has the identity shop\.example.*identities dns shop\.example/,
+    'add',
+    '--value',
+    'shop.example',
+  );
   await fails(2, /error: option '--value/, 'add', '--value', 'shop..example');
-  await fails(1, /--incoming is for a domain/, 'add', '--value', 'a@b.example', '--incoming');
-  await fails(1, /has no identity other\.example.*identities list/, 'verify', 'other.example');
-  await fails(1, /has no identity not a name/, 'dns', 'not a name');
+  await fails(1, /--incoming is for domains/, 'add', '--value', 'a@b.example', '--incoming');
+  await fails(1, /has no identity "other\.example".*identities list/, 'verify', 'other.example');
+  await fails(1, /has no identity "not a name"/, 'dns', 'not a name');
   await json('add', '--value', 'ada@elsewhere.example');
   for (const command of ['verify', 'dns'])
     await fails(
@@ -141,7 +147,7 @@ test('mistakes are told with what to do', async () => {
     );
   const stranger = await posthorn(['identities', 'list', '--user', 'eve@users.example'], settings);
   assert.equal(stranger.code, 1);
-  assert.match(stranger.output, /There is no user eve@users\.example/);
+  assert.match(stranger.output, /No user with the address or id "eve@users\.example"/);
 });
 
 test("another user's identity is not found", async () => {

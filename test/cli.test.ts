@@ -66,7 +66,7 @@ test('keys create, list and revoke', async () => {
   assert.deepEqual(await json('keys', 'revoke', made.id), { id: made.id, revoked: true });
   const again = await posthorn(['keys', 'revoke', made.id], settings);
   assert.equal(again.code, 1);
-  assert.match(again.output, /no active key/);
+  assert.match(again.output, /No active API key/);
 });
 
 test('keys create takes an expiry in the future only', async () => {
@@ -111,10 +111,10 @@ test('doctor and backup make no database where there is none', async () => {
   const settings = { POSTHORN_DATA_DIR: elsewhere.path, PORT: '0', POSTHORN_SMTP_PORT: '0' };
   const { code, output } = await posthorn(['doctor'], settings);
   assert.equal(code, 0, output);
-  assert.match(output, /! database +there is none in .* yet\n +→ The first start makes it/);
+  assert.match(output, /! database +no database in .* yet\n +→ The first start creates the database/);
   const backup = await posthorn(['backup', path.join(elsewhere.path, 'copy')], settings);
   assert.equal(backup.code, 1);
-  assert.match(backup.output, /There is no database in/);
+  assert.match(backup.output, /contains no database/);
   assert.deepEqual(readdirSync(elsewhere.path), []);
   elsewhere.remove();
 });
@@ -128,7 +128,7 @@ test('doctor does not take another web server for a Posthorn', async () => {
   const { code, output } = await posthorn(['doctor'], { ...settings, PORT: String(port) });
   other.close();
   assert.equal(code, 1);
-  assert.match(output, /✗ port +127\.0\.0\.1:\d+ is in use/);
+  assert.match(output, /✗ port +another program uses 127\.0\.0\.1:\d+/);
 });
 
 test('migrate says when there is nothing to do', async () => {

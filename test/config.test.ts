@@ -59,7 +59,7 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ PORT: '3e3' }, /PORT=3e3/],
   [{ POSTHORN_AUTO_MIGRATE: 'yes' }, /true, false, 1 or 0/],
   [{ POSTHORN_ROLES: 'api,deliverr' }, /Did you mean deliver\?/],
-  [{ POSTHORN_LOG_LEVEL: 'verbose' }, /none of fatal, error/],
+  [{ POSTHORN_LOG_LEVEL: 'verbose' }, /not one of fatal, error/],
   [{ POSTHORN_BASE_PATH: 'api/v2' }, /\/api\/v2/],
   [{ POSTHORN_PUBLIC_URL: 'mail.example.com' }, /absolute URL/],
   [{ POSTHORN_PUBLIC_URL: 'https://mail.example.com/?a=b' }, /absolute URL/],
@@ -74,7 +74,7 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ NODE_ENV: 'prod' }, /NODE_ENV=prod: write production/],
   [{ POSTHORN_ROLES: ',' }, /at least one/],
   [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /absolute URL such as http:\/\/localhost:4318/],
-  [{ ...traced, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /none of http\/protobuf, http\/json/],
+  [{ ...traced, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /not one of http\/protobuf, http\/json/],
   [
     { ...traced, OTEL_TRACES_SAMPLER: 'parentbased_traceidratios' },
     /Did you mean parentbased_traceidratio\?/,
@@ -83,8 +83,8 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team' }, /name=value/],
   [{ ...traced, OTEL_RESOURCE_ATTRIBUTES: 'team=%E0%A4%A' }, /name=value/],
   [{ ...traced, OTEL_EXPORTER_OTLP_HEADERS: 'x-key=' }, /name=value/],
-  [{ ...traced, OTEL_SDK_DISABLED: '1' }, /none of true, false/],
-  [{ ...traced, OTEL_TRACES_EXPORTER: 'console' }, /none of otlp, none/],
+  [{ ...traced, OTEL_SDK_DISABLED: '1' }, /not one of true, false/],
+  [{ ...traced, OTEL_TRACES_EXPORTER: 'console' }, /not one of otlp, none/],
   [{ ...traced, OTEL_BSP_MAX_QUEUE_SIZE: '0' }, /whole number from 1/],
   [{ POSTHORN_RETENTON_DAYS: '3' }, /Did you mean POSTHORN_RETENTION_DAYS\?/],
 ];

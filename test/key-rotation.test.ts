@@ -63,14 +63,14 @@ test('from one secret key to another, without a delivery that is not made or not
   const { body: read } = await reading.call('GET', `/webhooks/${id}/secret`);
   assert.equal(read.secret, secret);
   await reading.stop();
-  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*3 are under an older key/);
+  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*3 use an older key/);
 
   const resealed = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
   assert.deepEqual(JSON.parse(resealed.output), { resealed: 3 });
   await assertDelivers(both, webhook.secret);
   const again = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
   assert.deepEqual(JSON.parse(again.output), { resealed: 0 });
-  assert.match((await doctor(newer)).output, /✓ secret key .*opens the stored secrets\n/);
+  assert.match((await doctor(newer)).output, /✓ secret key .*decrypts all stored secrets\n/);
   await both.stop();
 
   const last = await start(newer);

@@ -14,7 +14,7 @@ function start(t: TestContext, pollMs: number, work: () => Promise<boolean>, res
     name: 'sweep',
     pollMs,
     work,
-    rest,
+    restFactor: rest,
     log: makeLog({ level: 'debug', json: true, stream }),
   });
   t.after(() => loop.stop());
@@ -97,7 +97,7 @@ test('work that fails is logged with its cause and tried again after the interva
   const logged = lines.map((line) => JSON.parse(line));
   assert.equal(logged.length, 2);
   assert.equal(logged[0].level, 50);
-  assert.equal(logged[0].msg, 'sweep failed; trying again in 5 ms');
+  assert.equal(logged[0].msg, 'sweep failed; retrying in 5 ms');
   assert.equal(logged[0].err.message, 'no luck');
 });
 

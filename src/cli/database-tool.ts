@@ -1,4 +1,4 @@
-/** What the commands share that work on the database, also beside a running service: opening it, finding a user, printing. */
+/** Shared by the commands that use the database, also while the service runs. */
 import { InvalidArgumentError } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import type { Pool } from '../db/client.ts';
@@ -12,7 +12,7 @@ import { findUser, findUserByEmail, type User } from '../store/users.ts';
 
 type Work = (sql: Pool, log: Log, config: Config) => Promise<void>;
 
-/** Runs the work with an open database, whatever its schema. */
+/** Opens the database without checking its schema. */
 export async function withDatabase(work: Work): Promise<void> {
   const config = readConfig(process.env);
   const log = makeToolLog();
@@ -24,7 +24,7 @@ export async function withDatabase(work: Work): Promise<void> {
   }
 }
 
-/** The same with the schema of this version: an empty database gets it, an older one is refused. */
+/** Also checks the schema: an empty database is migrated, an out-of-date schema is refused. */
 export function withSchema(work: Work): Promise<void> {
   return withDatabase(async (sql, log, config) => {
     await prepareSchema(sql, log, { ...config, onlyEmpty: true });
@@ -32,19 +32,17 @@ export function withSchema(work: Work): Promise<void> {
   });
 }
 
-/** Warnings only, on stderr: stdout is for what the command prints. */
+/** Warnings only, on stderr: stdout is for the output of the command. */
 export function makeToolLog(): Log {
   return makeLog({ level: 'warn', json: false, stream: process.stderr });
 }
 
-/** The user with this address or id. */
 export async function requireUser(sql: Pool, given: string): Promise<User> {
   const user = isUuid(given) ? await findUser(sql, given) : await findUserByEmail(sql, given);
   if (user) return user;
-  throw new OperatorError(`There is no user ${given}. List them: posthorn users list`);
+  throw new OperatorError(`No user with the address or id "${given}". List the users: posthorn users list`);
 }
 
-/** Reads an argument that is an address or a domain. */
 export function readValue(given: string): AddressOrDomain {
   const read = readAddressOrDomain(given);
   if ('fault' in read) throw new InvalidArgumentError(read.fault);

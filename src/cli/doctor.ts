@@ -1,4 +1,4 @@
-/** `posthorn doctor`: looks at everything a start needs, and says for each thing found wrong what to do about it. */
+/** `posthorn doctor`: checks everything that a start needs, and says how to fix each problem. */
 import { Resolver } from 'node:dns/promises';
 import { createServer } from 'node:net';
 import type { Command } from 'commander';
@@ -19,11 +19,11 @@ interface Finding {
   remedy?: string;
 }
 
-type Result = Omit<Finding, 'check'>;
+type CheckResult = Omit<Finding, 'check'>;
 
-const ok = (detail: string): Result => ({ level: 'ok', detail });
-const warn = (detail: string, remedy: string): Result => ({ level: 'warn', detail, remedy });
-const fail = (detail: string, remedy: string): Result => ({ level: 'fail', detail, remedy });
+const ok = (detail: string): CheckResult => ({ level: 'ok', detail });
+const warn = (detail: string, remedy: string): CheckResult => ({ level: 'warn', detail, remedy });
+const fail = (detail: string, remedy: string): CheckResult => ({ level: 'fail', detail, remedy });
 
 export function addDoctor(program: Command): void {
   program
@@ -56,14 +56,15 @@ async function diagnose(environment: Record<string, string | undefined>): Promis
 async function diagnoseDatabase(config: Config): Promise<Finding[]> {
   const { databaseUrl, dataDir } = config;
   if (databaseUrl === null && !hasCluster(dataDir)) {
-    const remedy = 'The first start makes it. If there should be one, POSTHORN_DATA_DIR leads elsewhere.';
-    return [{ check: 'database', ...warn(`there is none in ${dataDir} yet`, remedy) }];
+    const remedy =
+      'The first start creates the database. If the database should exist, check POSTHORN_DATA_DIR.';
+    return [{ check: 'database', ...warn(`no database in ${dataDir} yet`, remedy) }];
   }
   const log = makeLog({ level: 'silent', json: false });
-  // A server that is away is worth waiting for at a start, but not here.
-  const patience = AbortSignal.timeout(5000);
+  // A start waits for the server without a limit.
+  const timeout = AbortSignal.timeout(5000);
   try {
-    const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: patience });
+    const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: timeout });
     try {
       return [
         await run('database', checkVersion(database.sql, config)),
@@ -75,12 +76,14 @@ async function diagnoseDatabase(config: Config): Promise<Finding[]> {
       await database.close();
     }
   } catch (error) {
-    const remedy = databaseUrl ? 'Check DATABASE_URL and that the server runs.' : 'See the message.';
+    const remedy = databaseUrl
+      ? 'Check DATABASE_URL, and that the server runs.'
+      : 'Fix the cause that the message names.';
     return [{ check: 'database', ...fail(messageOf(error), remedy) }];
   }
 }
 
-async function run(check: string, result: Promise<Result>): Promise<Finding> {
+async function run(check: string, result: Promise<CheckResult>): Promise<Finding> {
   try {
     return { check, ...(await result) };
   } catch (error) {
@@ -88,61 +91,64 @@ async function run(check: string, result: Promise<Result>): Promise<Finding> {
   }
 }
 
-async function checkVersion(sql: Pool, config: Config): Promise<Result> {
+async function checkVersion(sql: Pool, config: Config): Promise<CheckResult> {
   const { version } = only(await sql`select current_setting('server_version') as version`);
-  return ok(`PostgreSQL ${version}, ${config.databaseUrl ? 'yours' : `embedded in ${config.dataDir}`}`);
+  return ok(
+    `PostgreSQL ${version}, ${config.databaseUrl ? 'from DATABASE_URL' : `embedded in ${config.dataDir}`}`,
+  );
 }
 
-async function checkSchema(sql: Pool): Promise<Result> {
+async function checkSchema(sql: Pool): Promise<CheckResult> {
   const { version, pending, newer } = await readSchemaState(sql);
-  if (newer) return fail(`version ${version} is newer than this Posthorn`, 'Run the newer Posthorn.');
+  if (newer)
+    return fail(`version ${version} is newer than this Posthorn supports`, 'Run the newer Posthorn.');
   if (pending.length > 0)
-    return warn(`lacks ${pending.join(', ')}`, 'The next start applies it, or: posthorn migrate');
+    return warn(`${pending.join(', ')} not applied`, 'Start the service, or run: posthorn migrate');
   return ok(`version ${version}, up to date`);
 }
 
-async function checkSecretKey(sql: Pool, config: Config): Promise<Result> {
+async function checkSecretKey(sql: Pool, config: Config): Promise<CheckResult> {
   const sealer = makeSealer(loadSecretKeys(config));
   const counts = await countSealedByKey(sql);
-  if (counts.length === 0) return ok('present; nothing is encrypted under it yet');
-  const fault = describeMissingKeys(sealer, counts);
-  if (fault !== null) {
-    const remedy =
-      'Put the key that was used before into POSTHORN_SECRET_KEY, after the new one with a comma.';
-    return fail(fault, remedy);
-  }
+  if (counts.length === 0) return ok('present; no secret is stored yet');
+  const missing = describeMissingKeys(sealer, counts);
+  if (missing !== null)
+    return fail(missing, 'Add the previous key to POSTHORN_SECRET_KEY, after the new key and a comma.');
   const older = counts
     .filter(({ keyId }) => keyId !== sealer.keyIds[0])
     .reduce((sum, { count }) => sum + count, 0);
-  if (older === 0) return ok('opens the stored secrets');
-  return ok(`opens the stored secrets; ${older} are under an older key (posthorn reseal)`);
+  if (older === 0) return ok('decrypts all stored secrets');
+  return ok(`decrypts all stored secrets; ${older} use an older key (to renew them: posthorn reseal)`);
 }
 
-async function checkClock(sql: Pool): Promise<Result> {
+async function checkClock(sql: Pool): Promise<CheckResult> {
   const { now } = only(
     await sql<{ now: number }[]>`select extract(epoch from clock_timestamp())::float8 as now`,
   );
-  const offSeconds = Math.round(Math.abs(Date.now() / 1000 - now));
-  if (offSeconds <= 5) return ok("agrees with the database's");
-  return warn(`is ${offSeconds} s away from the database's`, 'Run NTP on both machines.');
+  const differenceSeconds = Math.round(Math.abs(Date.now() / 1000 - now));
+  if (differenceSeconds <= 5) return ok('agrees with the clock of the database');
+  return warn(
+    `differs by ${differenceSeconds} s from the clock of the database`,
+    'Run NTP on both machines.',
+  );
 }
 
-async function checkPort({ host, port, basePath }: Config): Promise<Result> {
+async function checkPort({ host, port, basePath }: Config): Promise<CheckResult> {
   if (port === 0 || (await canListen(host, port))) return ok(`${host}:${port} is free`);
   const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
   const document = await fetch(`${origin}${basePath}/openapi.json`, { signal: AbortSignal.timeout(2000) })
-    .then((answer) => answer.json() as Promise<{ info?: { title?: string } }>)
+    .then((response) => response.json() as Promise<{ info?: { title?: string } }>)
     .catch(() => null);
-  if (document?.info?.title === 'Posthorn') return ok(`a Posthorn answers on ${host}:${port}`);
-  return fail(`${host}:${port} is in use`, 'Stop that program, or set PORT.');
+  if (document?.info?.title === 'Posthorn') return ok(`a running Posthorn uses ${host}:${port}`);
+  return fail(`another program uses ${host}:${port}`, 'Stop that program, or set PORT.');
 }
 
-async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<Result> {
-  const place = `${smtpHost}:${smtpPort}`;
-  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort))) return ok(`${place} is free`);
+async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<CheckResult> {
+  const address = `${smtpHost}:${smtpPort}`;
+  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort))) return ok(`${address} is free`);
   return warn(
-    `${place} is in use, which is right if it is by a Posthorn that runs`,
-    'Else stop that program, or set POSTHORN_SMTP_PORT.',
+    `a program uses ${address}; that is fine if the program is a running Posthorn`,
+    'Otherwise stop the program, or set POSTHORN_SMTP_PORT.',
   );
 }
 
@@ -154,17 +160,17 @@ function canListen(host: string, port: number): Promise<boolean> {
   });
 }
 
-async function checkDns({ dnsServers }: Config): Promise<Result> {
+async function checkDns({ dnsServers }: Config): Promise<CheckResult> {
   const resolver = new Resolver({ timeout: 2000, tries: 1 });
   if (dnsServers) resolver.setServers([...dnsServers]);
-  const asked = resolver.getServers().join(', ');
+  const servers = resolver.getServers().join(', ');
   try {
     await resolver.resolveNs('.');
-    return ok(`${asked} answers`);
+    return ok(`${servers} answers`);
   } catch (error) {
     return warn(
-      `${asked || 'no resolver'}: ${messageOf(error)}`,
-      'Webhook targets and domains cannot be looked up. Set POSTHORN_DNS_SERVERS to resolvers that answer.',
+      `${servers || 'no resolver'}: ${messageOf(error)}`,
+      'Posthorn cannot resolve webhook targets and domains. Set POSTHORN_DNS_SERVERS to resolvers that answer.',
     );
   }
 }

@@ -1,4 +1,4 @@
-/** `posthorn identities`: adds, lists and verifies identities, beside a running service: the same rows, the same checks. */
+/** `posthorn identities`: adds, lists and verifies identities, with the same rows and checks as the service. */
 import type { Command } from 'commander';
 import type { Config } from '../config.ts';
 import type { DnsRecord } from '../contract/identity.ts';
@@ -24,8 +24,8 @@ export function addIdentities(program: Command): void {
 
   identities
     .command('list')
-    .description('list the identities of a user, and how they stand')
-    .requiredOption('--user <address or id>', 'whose identities')
+    .description('list the identities of a user with their status')
+    .requiredOption('--user <address or id>', 'owner of the identities')
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
@@ -36,49 +36,53 @@ export function addIdentities(program: Command): void {
 
   identities
     .command('add')
-    .description('connect an address or a domain, and show what must stand in DNS')
-    .requiredOption('--user <address or id>', 'whose it is to be')
-    .requiredOption('--value <value>', 'such as sales@example.com or example.com', readValue)
-    .option('--incoming', 'take the mail of all addresses of the domain', false)
+    .description('connect an address or a domain, and show the required DNS records')
+    .requiredOption('--user <address or id>', 'owner of the new identity')
+    .requiredOption(
+      '--value <value>',
+      'an address or a domain, such as sales@example.com or example.com',
+      readValue,
+    )
+    .option('--incoming', 'receive the mail of all addresses of the domain', false)
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql, _log, config) => {
         const made = await addIdentity(sql, config, await requireUser(sql, options.user), options);
         const isDomain = made.kind === 'domain';
-        print(options, made, isDomain ? describeStanding(made, made) : `${made.value} is ${made.status}`);
+        print(options, made, isDomain ? describeIdentity(made, made) : `${made.value} is ${made.status}`);
       }),
     );
 
   identities
     .command('verify')
-    .description('look at its DNS records now')
-    .argument('<identity>', 'its value or its id')
-    .requiredOption('--user <address or id>', 'whose it is')
+    .description('check the DNS records now')
+    .argument('<identity>', 'value or id of the identity')
+    .requiredOption('--user <address or id>', 'owner of the identity')
     .option('--json', 'print JSON')
     .action((given, options) =>
       withSchema(async (sql, log, config) => {
         const found = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
         const { identity, domain } = await verifyIdentity(sql, log, config, found);
-        print(options, identity, describeStanding(identity, domain));
+        print(options, identity, describeIdentity(identity, domain));
       }),
     );
 
   identities
     .command('dns')
-    .description('show what must stand in DNS, what was found at the last look, and what to change')
-    .argument('<identity>', 'its value or its id')
-    .requiredOption('--user <address or id>', 'whose it is')
+    .description('show the required DNS records, the result of the last check, and what to change')
+    .argument('<identity>', 'value or id of the identity')
+    .requiredOption('--user <address or id>', 'owner of the identity')
     .option('--json', 'print JSON')
     .action((given, options) =>
       withSchema(async (sql) => {
         const identity = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
-        const domain = await findProof(sql, identity);
-        print(options, readRecordsOf(domain), describeStanding(identity, domain));
+        const domain = await findProvingIdentity(sql, identity);
+        print(options, readRecordsOf(domain), describeIdentity(identity, domain));
       }),
     );
 }
 
-/** The newest first. */
+/** Newest first. */
 async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[]> {
   const all: Identity[] = [];
   let page = await listIdentities(sql, userId, {}, { limit: pageSize, after: null });
@@ -97,7 +101,9 @@ async function addIdentity(
 ): Promise<Identity> {
   const { kind, value, key, domain } = given.value;
   if (kind === 'email' && given.incoming)
-    throw new OperatorError('--incoming is for a domain: an address takes its own mail anyway.');
+    throw new OperatorError(
+      '--incoming is for domains. An address always receives its own mail. Remove --incoming.',
+    );
   const id = newId();
   const proven = { id, ownerId: userId, domain, incomingDomain: given.incoming };
   const sealer = await openSealer(sql, loadSecretKeys(config));
@@ -108,17 +114,16 @@ async function addIdentity(
   });
   if (made) return made;
   throw new OperatorError(
-    `${email} has ${value} already. See how it stands: posthorn identities dns ${value} --user ${email}`,
+    `${email} already has the identity ${value}. Show its status: posthorn identities dns ${value} --user ${email}`,
   );
 }
 
-/** By its value or its id. */
 async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
   const id = isUuid(given) ? given : await findIdByValue(sql, userId, given);
   const found = id && (await findIdentity(sql, userId, id));
   if (found) return found;
   throw new OperatorError(
-    `${email} has no identity ${given}. List them: posthorn identities list --user ${email}`,
+    `${email} has no identity "${given}". List the identities: posthorn identities list --user ${email}`,
   );
 }
 
@@ -130,7 +135,7 @@ async function findIdByValue(sql: Pool, userId: string, given: string): Promise<
   return rows[0]?.id;
 }
 
-/** Looks at DNS now. Answers the identity as it stands after that, and the domain behind it, whose records they are. */
+/** Checks DNS now. Returns the identity after the check, and the domain whose DNS records prove it. */
 async function verifyIdentity(
   sql: Pool,
   log: Log,
@@ -147,12 +152,12 @@ async function verifyIdentity(
     findIdentity(sql, ownerId, id),
     findIdentity(sql, ownerId, toCheck.id),
   ]);
-  if (!checked || !domain) throw new OperatorError(`${value} was deleted meanwhile.`);
+  if (!checked || !domain) throw new OperatorError(`Another process deleted ${value} during the check.`);
   return { identity: checked, domain };
 }
 
-/** The identity whose records prove it: itself, or the domain of an address. */
-async function findProof(sql: Pool, identity: Identity): Promise<Identity> {
+/** The identity whose DNS records prove this one: itself, or the domain of an address. */
+async function findProvingIdentity(sql: Pool, identity: Identity): Promise<Identity> {
   if (identity.kind === 'domain') return identity;
   const { owner_id: ownerId, domain_identity_id: domainId, value } = identity;
   const domain = domainId === null ? undefined : await findIdentity(sql, ownerId, domainId);
@@ -162,7 +167,7 @@ async function findProof(sql: Pool, identity: Identity): Promise<Identity> {
 
 function describeDomainNeeded(address: string): string {
   const domain = address.slice(address.lastIndexOf('@') + 1);
-  return `An address is verified through its domain. Add it: posthorn identities add --value ${domain} --user …`;
+  return `An address is verified through its domain. Add the domain: posthorn identities add --value ${domain} --user …`;
 }
 
 function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
@@ -171,12 +176,11 @@ function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
 
 const marks = { valid: '✓', missing: '✗', mismatch: '✗', unknown: '?' } as const;
 
-/** A line for each record, and under it what to publish, what was found and what to change. */
-function describeStanding(identity: Identity, domain: Identity): string {
+function describeIdentity(identity: Identity, domain: Identity): string {
   const records = readRecordsOf(domain);
   const heads = records.map(({ status, purpose, required, type, name }) => [
     `${marks[status]} ${purpose}`,
-    required ? 'required' : 'advised',
+    required ? 'required' : 'optional',
     status,
     type,
     name,
@@ -184,7 +188,7 @@ function describeStanding(identity: Identity, domain: Identity): string {
   const lines = table(heads).split('\n');
   const blocks = records.map((record, index) => [lines[index], ...describeRecord(record)].join('\n'));
   const through = identity.id === domain.id ? '' : `, as ${domain.value} is`;
-  const none = 'Nobody has looked yet which records it needs. Look now: posthorn identities verify';
+  const none = 'The DNS records are not known yet. Check now: posthorn identities verify';
   return [
     `${identity.value} is ${identity.status}${through}`,
     ...(records.length > 0 ? blocks : [none]),
@@ -200,11 +204,11 @@ function describeRecord({
   note,
   graceUntil,
 }: DnsRecord): string[] {
-  const nothing = status === 'unknown' ? 'not known' : 'nothing';
+  const nothing = status === 'unknown' ? 'unknown' : 'nothing';
   const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
   return [
     row('value', priority === undefined ? value : `${priority} ${value}`),
-    ...(found.length > 0 ? found : [checkedAt ? nothing : 'not looked at yet']).map((text, index) =>
+    ...(found.length > 0 ? found : [checkedAt ? nothing : 'not checked yet']).map((text, index) =>
       row(index === 0 ? 'found' : '', text),
     ),
     ...(note === undefined ? [] : [row('change', note)]),

@@ -1,4 +1,4 @@
-/** `posthorn keys`: makes, lists and revokes API keys. */
+/** `posthorn keys`: creates, lists and revokes API keys. */
 import { type Command, InvalidArgumentError } from 'commander';
 import { isUuid } from '../lib/ids.ts';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -7,27 +7,27 @@ import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from '../sto
 import { print, requireUser, withSchema } from './database-tool.ts';
 
 export function addKeys(program: Command): void {
-  const keys = program.command('keys').description('make, list and revoke API keys');
+  const keys = program.command('keys').description('create, list and revoke API keys');
 
   keys
     .command('create')
-    .description('make an API key for a user')
-    .requiredOption('--user <address or id>', 'whose key it is')
-    .option('--name <name>', 'what it is for')
-    .option('--expires-at <time>', 'when it ends, such as 2027-01-31T00:00:00Z', readFuture)
+    .description('create an API key for a user')
+    .requiredOption('--user <address or id>', 'owner of the key')
+    .option('--name <name>', 'purpose of the key')
+    .option('--expires-at <time>', 'end of its validity, such as 2027-01-31T00:00:00Z', readFuture)
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
         const user = await requireUser(sql, options.user);
         const { id, apiKey } = await createApiKey(sql, user.userId, options);
-        print(options, { id, apiKey }, `Id      ${id}\nAPI key ${apiKey}   (shown this once)`);
+        print(options, { id, apiKey }, `Id      ${id}\nAPI key ${apiKey}   (shown only once)`);
       }),
     );
 
   keys
     .command('list')
-    .description('list the API keys of a user, revoked ones too')
-    .requiredOption('--user <address or id>', 'whose keys')
+    .description('list the API keys of a user, including revoked keys')
+    .requiredOption('--user <address or id>', 'owner of the keys')
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
@@ -46,18 +46,18 @@ export function addKeys(program: Command): void {
 
   keys
     .command('revoke')
-    .description('end an API key; it stops working within 5 seconds everywhere')
-    .argument('<id>', 'the id of the key (posthorn keys list)')
+    .description('revoke an API key; every process refuses the key within 5 seconds')
+    .argument('<id>', 'id of the key (see posthorn keys list)')
     .option('--json', 'print JSON')
     .action((id, options) =>
       withSchema(async (sql) => {
         const ownerId = isUuid(id) ? await findKeyOwner(sql, id) : undefined;
         if (!ownerId || !(await revokeApiKey(sql, ownerId, id))) {
           throw new OperatorError(
-            `There is no active key ${id}. List them: posthorn keys list --user <address>`,
+            `No active API key with the id "${id}". List the keys: posthorn keys list --user <address>`,
           );
         }
-        print(options, { id, revoked: true }, `Key ${id} is revoked.`);
+        print(options, { id, revoked: true }, `Revoked the API key ${id}.`);
       }),
     );
 }

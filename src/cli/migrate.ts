@@ -1,4 +1,4 @@
-/** `posthorn migrate`: brings the database schema up to date. */
+/** `posthorn migrate`: updates the database schema. */
 import type { Command } from 'commander';
 import { migrate, refuseNewerSchema } from '../db/migrate.ts';
 import { print, withDatabase } from './database-tool.ts';
@@ -6,7 +6,7 @@ import { print, withDatabase } from './database-tool.ts';
 export function addMigrate(program: Command): void {
   program
     .command('migrate')
-    .description('bring the database schema up to date')
+    .description('update the database schema')
     .option('--json', 'print JSON')
     .action((options) =>
       withDatabase(async (sql, log) => {

@@ -1,6 +1,6 @@
 /**
- * The command line: `posthorn serve | migrate | backup | reseal | users | keys | identities | doctor`, a file for each. What prints
- * data takes --json. Exit codes: 0 done, 1 it failed and the message says what to do, 2 the command was not understood.
+ * The command line, one file per command. Commands that print data accept --json.
+ * Exit codes: 0 success, 1 failure, 2 wrong usage.
  */
 import { Command, CommanderError } from 'commander';
 import { isUnavailable } from '../db/client.ts';
@@ -36,16 +36,18 @@ try {
   process.exitCode = report(error);
 }
 
-/** Prints what went wrong and returns the exit code for it. */
+/** Returns the exit code. */
 function report(error: unknown): number {
   // commander has printed its own message.
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
   if (error instanceof OperatorError) {
     process.stderr.write(`${error.message}\n`);
-    return error.exitCode;
+    return 1;
   }
   if (isUnavailable(error)) {
-    process.stderr.write(`The database went away: ${(error as Error).message}\nRun the command again.\n`);
+    process.stderr.write(
+      `The database is unavailable: ${(error as Error).message}\nRun the command again.\n`,
+    );
     return 1;
   }
   process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);

@@ -1,6 +1,6 @@
 /**
- * `posthorn reseal`: seals every stored secret anew under the first key, beside a running service, so that the keys after it
- * can go. Kept answers and links are not touched: they end by themselves, in a day and in eight.
+ * `posthorn reseal`: encrypts every stored secret again with the first key, also while the service runs, so that the other
+ * keys can be removed. Stored idempotent responses and links are not changed: they expire after one day and after eight days.
  */
 import type { Command } from 'commander';
 import type { Pool } from '../db/client.ts';
@@ -10,26 +10,30 @@ import { listSealedElsewhere, replaceSealed, type SealedSecret } from '../store/
 import { secretContext } from '../webhooks/secret.ts';
 import { print, withSchema } from './database-tool.ts';
 
-const batch = 500;
+const batchSize = 500;
 
 export function addReseal(program: Command): void {
   program
     .command('reseal')
-    .description('encrypt every stored secret anew, under the first key of POSTHORN_SECRET_KEY')
+    .description('encrypt every stored secret again, with the first key of POSTHORN_SECRET_KEY')
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql, _log, config) => {
         const resealed = await resealSecrets(sql, makeSealer(loadSecretKeys(config)));
-        print(options, { resealed }, `${resealed} secrets were under another key; none is now.`);
+        print(
+          options,
+          { resealed },
+          `${resealed} secrets were encrypted again. All secrets now use the first key.`,
+        );
       }),
     );
 }
 
-/** Returns how many there were. Cut short, it is simply run again. */
+/** Returns how many secrets used another key. Safe to repeat after an interruption. */
 async function resealSecrets(sql: Pool, sealer: Sealer): Promise<number> {
   const [keyId = ''] = sealer.keyIds;
   for (let resealed = 0; ; ) {
-    const found = await listSealedElsewhere(sql, keyId, batch);
+    const found = await listSealedElsewhere(sql, keyId, batchSize);
     if (found.length === 0) return resealed;
     for (const secret of found) {
       const context = contextOf(secret);

@@ -1,4 +1,4 @@
-/** `posthorn serve`: runs the service until a signal ends it, or until the launcher that started it is gone. */
+/** `posthorn serve`: runs the service until a signal arrives or the launcher ends. */
 import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import { type Log, makeLog } from '../lib/log.ts';
@@ -12,8 +12,8 @@ export function addServe(program: Command): void {
 async function serve(): Promise<void> {
   const config = readConfig(process.env);
   const log = makeLog({ level: config.logLevel, json: config.production });
-  for (const name of config.unknown) log.warn(`${name} is not a setting of Posthorn and has no effect`);
-  // Whoever read our log may go (`npm start | head`); the service stays.
+  for (const name of config.unknown) log.warn(`${name} is not a Posthorn setting and has no effect`);
+  // The reader of our log may close the pipe (`npm start | head`); the service keeps running.
   process.stdout.on('error', () => {});
   const stopping = new AbortController();
   const stopped = new Promise<void>((resolve) => {
@@ -22,7 +22,7 @@ async function serve(): Promise<void> {
       resolve();
     };
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, end);
-    // The launcher was killed: what it started ends too.
+    // The launcher was killed.
     process.on('disconnect', end);
     process.channel?.unref();
   });
@@ -33,7 +33,7 @@ async function serve(): Promise<void> {
   log.info('stopping');
   await service.stop();
   log.info('stopped');
-  // A collector that does not answer holds the last export for seconds more, and with it the process.
+  // The last export to a collector that does not answer would keep the process alive for seconds.
   if (config.traces) process.exit();
 }
 
@@ -42,8 +42,8 @@ function announce(service: Service, config: Config, log: Log): void {
   if (service.firstUser) process.stdout.write(firstStartBlock(service.firstUser, url));
   if (!config.production) {
     log.info(
-      'development mode: http and loopback targets are allowed, unverified identities receive mail; ' +
-        'NODE_ENV=production is strict',
+      'development mode: webhooks may use http and loopback, and unverified identities receive mail; ' +
+        'set NODE_ENV=production for strict defaults',
     );
   }
   log.info(
@@ -51,16 +51,17 @@ function announce(service: Service, config: Config, log: Log): void {
       ? `Posthorn ${readVersion()} is ready: ${config.roles.join(', ')}`
       : `Posthorn ${readVersion()} is ready: ${url} (docs: ${url}/docs)`,
   );
-  if (service.smtpPort !== null) log.info(`mail is taken on port ${service.smtpPort} of ${config.smtpHost}`);
+  if (service.smtpPort !== null)
+    log.info(`the SMTP listener accepts mail on port ${service.smtpPort} of ${config.smtpHost}`);
 }
 
 function firstStartBlock({ email, apiKey }: { email: string; apiKey: string }, url: string): string {
   const lines = [
-    `First start: made the user ${email} with this API key.`,
+    `First start: created the user ${email} with this API key:`,
     '',
     `    ${apiKey}`,
     '',
-    'It is shown this once. Try it:',
+    'The key is shown only once. Try the key:',
     `    curl ${url}/me -H "Authorization: Bearer ${apiKey}"`,
   ];
   const width = Math.max(...lines.map((line) => line.length));

@@ -1,4 +1,4 @@
-/** `posthorn users`: makes and lists users. */
+/** `posthorn users`: creates and lists users. */
 import { type Command, InvalidArgumentError } from 'commander';
 import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
@@ -7,12 +7,12 @@ import { ensureUser, listUsers } from '../store/users.ts';
 import { print, readValue, withSchema } from './database-tool.ts';
 
 export function addUsers(program: Command): void {
-  const users = program.command('users').description('make and list users');
+  const users = program.command('users').description('create and list users');
 
   users
     .command('create')
-    .description('make a user and an API key')
-    .requiredOption('--email <address>', 'the address that names the user', readAddress)
+    .description('create a user and an API key')
+    .requiredOption('--email <address>', 'address of the user', readAddress)
     .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
@@ -20,14 +20,14 @@ export function addUsers(program: Command): void {
           const { user, created } = await ensureUser(sql, options.email);
           if (!created) {
             throw new OperatorError(
-              `There is a user ${user.email} already. Make a key: posthorn keys create --user ${user.email}`,
+              `The user ${user.email} already exists. Create a key: posthorn keys create --user ${user.email}`,
             );
           }
           const { apiKey } = await createApiKey(sql, user.userId);
           return { userId: user.userId, email: user.email, apiKey };
         });
         const { userId, email, apiKey } = made;
-        print(options, made, `User    ${email}\nId      ${userId}\nAPI key ${apiKey}   (shown this once)`);
+        print(options, made, `User    ${email}\nId      ${userId}\nAPI key ${apiKey}   (shown only once)`);
       }),
     );
 

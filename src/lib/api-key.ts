@@ -1,22 +1,21 @@
 /**
- * The form of an API key: `ph_`, 32 random base62 characters (190 bits), then the CRC-32 of all that in six more.
- * Guarantee: a mistyped character or two swapped neighbours are noticed without asking the database, and secret
- * scanners can tell a key from other text.
+ * API keys: `ph_`, 32 random base62 characters (190 bits), then the CRC-32 of all these characters in six more.
+ * Guarantees: a mistyped key is detected without the database, and secret scanners can recognise a key.
  */
 import { createHash, randomBytes as secureRandomBytes } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 
 const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
-const mark = 'ph_';
+const start = 'ph_';
 const secretLength = 32;
 const checksumLength = 6;
-const form = new RegExp(`^${mark}[0-9A-Za-z]{${secretLength + checksumLength}}$`);
+const format = new RegExp(`^${start}[0-9A-Za-z]{${secretLength + checksumLength}}$`);
 
 export function makeApiKey(randomBytes: (size: number) => Uint8Array = secureRandomBytes): string {
-  let key = mark;
-  while (key.length < mark.length + secretLength) {
-    for (const byte of randomBytes(mark.length + secretLength - key.length)) {
-      // 248 is the last multiple of 62 in a byte: with the bytes above it, the first letters would come up more often.
+  let key = start;
+  while (key.length < start.length + secretLength) {
+    for (const byte of randomBytes(start.length + secretLength - key.length)) {
+      // 248 is the largest multiple of 62 in a byte: larger bytes would make the first characters more frequent.
       if (byte < 248) key += alphabet[byte % 62];
     }
   }
@@ -24,15 +23,15 @@ export function makeApiKey(randomBytes: (size: number) => Uint8Array = secureRan
 }
 
 export function isApiKey(text: string): boolean {
-  return form.test(text) && checksum(text.slice(0, -checksumLength)) === text.slice(-checksumLength);
+  return format.test(text) && checksum(text.slice(0, -checksumLength)) === text.slice(-checksumLength);
 }
 
-/** What is stored. A fast hash is enough for 190 random bits: there is no dictionary to try. */
+/** The stored form. A fast hash is enough for 190 random bits: no dictionary helps an attacker. */
 export function hashApiKey(key: string): Buffer {
   return createHash('sha256').update(key).digest();
 }
 
-/** What may be shown of a key so that its owner knows it again. */
+/** The parts by which the owner recognises a key. */
 export function describeApiKey(key: string): { prefix: string; suffix: string } {
   return { prefix: key.slice(0, 8), suffix: key.slice(-4) };
 }

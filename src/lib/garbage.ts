@@ -1,6 +1,6 @@
 /**
- * V8 collects garbage when its own heap has grown. Bytes lie outside of it, so large messages, which are read and written in
- * pieces of some hundred KB, left 80 MB of pieces behind before V8 looked. Whoever handles such pieces counts them here.
+ * V8 collects garbage when its own heap has grown, and buffers are outside of that heap: large messages, which are read and
+ * written in pieces of some hundred KB, left 80 MB of garbage before V8 collected it. Code that drops such pieces counts them.
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -12,7 +12,7 @@ setFlagsFromString('--expose-gc');
 const collect: (options: { type: 'minor' }) => void = runInNewContext('gc');
 setFlagsFromString('--no-expose-gc');
 
-/** A piece of this size is no longer needed. Now and then this collects what is young, which takes about a millisecond. */
+/** Every 4 MiB this starts a minor collection, which takes about a millisecond. */
 export function countDropped(bytes: number): void {
   dropped += bytes;
   if (dropped < collectAtBytes) return;

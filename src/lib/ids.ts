@@ -1,11 +1,11 @@
-/** Ids: UUIDv7 for rows (they sort by time, so indexes grow at one end) and short random text for people. */
+/** Ids: UUIDv7 for rows (sorted by time, so that indexes grow at one end) and short random text for people. */
 import { v7 } from 'uuid';
 import { takeRandom } from './randomness.ts';
 
 let lastMs = 0;
 let sequence = 0;
 
-/** Each is greater than the one before, within a millisecond too and should the clock go back. */
+/** Every id is greater than the one before, also within a millisecond and when the clock goes back. */
 export function newId(): string {
   const random = takeRandom(16);
   const now = Date.now();
@@ -25,8 +25,8 @@ export function newPublicId(length = 10): string {
     .slice(0, length);
 }
 
-const uuidForm = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+const uuidFormat = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
 export function isUuid(text: string): boolean {
-  return uuidForm.test(text);
+  return uuidFormat.test(text);
 }

@@ -1,15 +1,16 @@
-/** JSON without surprises: refuses what `JSON.parse` would change in silence, and what is nested too deep to keep. */
+/** Strict JSON: refuses what `JSON.parse` would silently change, and what is nested too deep to store. */
 
 /** PostgreSQL and `JSON.stringify` recurse; both run out of stack at some thousands of levels. */
 const maxDepth = 100;
 
-/** A half of a surrogate pair, or a number that might be too large. */
-const worthALook = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
+/** Perhaps half of a surrogate pair, or a number that is too large. */
+const suspicious = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
 
 /** Throws a SyntaxError that says what is wrong. */
 export function parseJson(text: string): unknown {
-  if (isDeeperThan(maxDepth, text)) throw new SyntaxError(`It is nested deeper than ${maxDepth} levels`);
-  return worthALook.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
+  if (isDeeperThan(maxDepth, text))
+    throw new SyntaxError(`The document is nested deeper than ${maxDepth} levels`);
+  return suspicious.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
 }
 
 function isDeeperThan(levels: number, text: string): boolean {
@@ -27,11 +28,11 @@ function isDeeperThan(levels: number, text: string): boolean {
 }
 
 function refuseChanged(key: string, value: unknown): unknown {
-  // It has no UTF-8 form, and would be stored as something else.
+  // Half of a pair has no UTF-8 form: another string would be stored.
   if (!key.isWellFormed() || (typeof value === 'string' && !value.isWellFormed())) {
-    throw new SyntaxError('A string holds half of a surrogate pair (\\ud800 to \\udfff)');
+    throw new SyntaxError('A string contains half of a surrogate pair (\\ud800 to \\udfff)');
   }
-  // It would be written as null.
+  // `JSON.stringify` would write null.
   if (value === Number.POSITIVE_INFINITY || value === Number.NEGATIVE_INFINITY) {
     throw new SyntaxError('A number is too large for a double');
   }

@@ -1,6 +1,6 @@
 /**
- * One logger for the whole service: JSON lines in production, short readable lines otherwise.
- * Secrets never get this far: nothing here is handed a request's headers, query or body.
+ * The logger of the service: JSON lines in production, short readable lines otherwise.
+ * Callers never log the headers, query or body of a request, so no secret reaches the log.
  */
 import { type DestinationStream, type Logger, pino } from 'pino';
 
@@ -24,7 +24,7 @@ const levelNames: Record<number, string> = {
   60: 'FATAL',
 };
 
-/** `12:04:31 warn  text  key=value …`: what a person at a terminal wants of the same lines. */
+/** `12:04:31 warn text key=value …` */
 function readableLines(stream: NodeJS.WritableStream): DestinationStream {
   return {
     write(line: string) {

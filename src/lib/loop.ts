@@ -1,13 +1,13 @@
 /**
- * The one loop behind every background job: does what is due, again at once while there is more, and else sleeps
- * until it is woken or the poll interval is over. Work that fails is logged and tried again after the interval.
+ * The loop of every background job: works while there is more to do, then sleeps until it is woken or the poll interval
+ * is over. A failure is logged, and the work is retried after the interval.
  */
 import type { Log } from './log.ts';
 
 export interface Loop {
-  /** Look now instead of at the next poll. It does not end a rest, after which the loop works anyway. */
+  /** Works now instead of at the next poll. Does not shorten a rest, after which the loop works anyway. */
   wake(): void;
-  /** Ends after the piece of work that is under way. */
+  /** Waits for the running piece of work. */
   stop(): Promise<void>;
 }
 
@@ -17,15 +17,15 @@ export function startLoop(options: {
   log: Log;
   /** One piece of work; true when there may be more of it. */
   work: () => Promise<boolean>;
-  /** How many times as long as it worked it rests before the next piece: work that can wait must not slow what cannot. */
-  rest?: number;
-  /** Failures that pass by themselves, such as a database that is away: told in a line, without a stack. */
+  /** Rest after a piece of work, as a multiple of its duration: less urgent work must not slow down the rest of the service. */
+  restFactor?: number;
+  /** Failures that pass by themselves, such as an unavailable database: logged without a stack. */
   isTransient?: (error: unknown) => boolean;
 }): Loop {
   let stopped = false;
   let woken = false;
   let isResting = false;
-  let rouse = () => {};
+  let endSleep = () => {};
 
   async function run(): Promise<void> {
     while (!stopped) {
@@ -34,7 +34,7 @@ export function startLoop(options: {
       const outcome = await workOnce();
       const more = outcome === 'more';
       const workedMs = performance.now() - startedAt;
-      const restMs = more ? Math.min(workedMs * (options.rest ?? 0), options.pollMs) : options.pollMs;
+      const restMs = more ? Math.min(workedMs * (options.restFactor ?? 0), options.pollMs) : options.pollMs;
       const rests = outcome === 'done' ? !woken : restMs > 0;
       isResting = more;
       if (!stopped && rests) await sleep(restMs);
@@ -46,7 +46,7 @@ export function startLoop(options: {
     try {
       return (await options.work()) ? 'more' : 'done';
     } catch (err) {
-      const what = `${options.name} failed; trying again in ${options.pollMs} ms`;
+      const what = `${options.name} failed; retrying in ${options.pollMs} ms`;
       if (options.isTransient?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
       else options.log.error({ err }, what);
       return 'failed';
@@ -56,7 +56,7 @@ export function startLoop(options: {
   function sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, ms);
-      rouse = () => {
+      endSleep = () => {
         clearTimeout(timer);
         resolve();
       };
@@ -67,11 +67,11 @@ export function startLoop(options: {
   return {
     wake() {
       woken = true;
-      if (!isResting) rouse();
+      if (!isResting) endSleep();
     },
     stop() {
       stopped = true;
-      rouse();
+      endSleep();
       return ended;
     },
   };

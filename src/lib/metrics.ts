@@ -1,112 +1,104 @@
-/** What the service counts about itself, for Prometheus. No label takes a value that callers choose. */
+/** The metrics of the service, for Prometheus. No label has a value that callers choose. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
 export type Metrics = ReturnType<typeof makeMetrics>;
 
-/** What is asked for whenever the metrics are read. */
+/** Read whenever Prometheus reads the metrics. */
 interface MetricSources {
   backlog(): Promise<number>;
   oldestPendingSeconds(): Promise<number>;
 }
 
-const nothingKnown: MetricSources = {
+const unknownSources: MetricSources = {
   backlog: async () => Number.NaN,
   oldestPendingSeconds: async () => Number.NaN,
 };
 
-export function makeMetrics(sources = nothingKnown) {
+export function makeMetrics(sources = unknownSources) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
+
+  function counter<Label extends string = never>(name: string, help: string, labelNames: Label[] = []) {
+    return new Counter({ name, help, labelNames, registers });
+  }
+
+  function histogram<Label extends string = never>(
+    name: string,
+    help: string,
+    buckets: number[],
+    labelNames: Label[] = [],
+  ) {
+    return new Histogram({ name, help, buckets, labelNames, registers });
+  }
+
+  /** With a source: NaN when reading the source fails, so that the other metrics stay readable. */
+  function gauge(name: string, help: string, read?: () => Promise<number>) {
+    if (!read) return new Gauge({ name, help, registers });
+    return new Gauge({
+      name,
+      help,
+      registers,
+      async collect() {
+        this.set(await read().catch(() => Number.NaN));
+      },
+    });
+  }
+
   return {
     registry,
-    requestSeconds: new Histogram({
-      name: 'posthorn_http_request_seconds',
-      help: 'Time from the head of a request to the end of its answer.',
-      labelNames: ['method', 'route', 'status'],
-      buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
-      registers,
-    }),
-    tries: new Counter({
-      name: 'posthorn_delivery_tries_total',
-      help: 'Tries by what they came to: delivered, or the error.',
-      labelNames: ['outcome'],
-      registers,
-    }),
-    trySeconds: new Histogram({
-      name: 'posthorn_delivery_try_seconds',
-      help: 'Time of one POST, from its start to the end of its answer.',
-      buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15],
-      registers,
-    }),
-    firstTrySeconds: new Histogram({
-      name: 'posthorn_delivery_first_try_delay_seconds',
-      help: 'Time from an event to its first try.',
-      buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 60, 300, 3600],
-      registers,
-    }),
-    underWay: new Gauge({
-      name: 'posthorn_delivery_tries_under_way',
-      help: 'POSTs of this process that wait for their answer.',
-      registers,
-    }),
-    parkedWebhooks: new Gauge({
-      name: 'posthorn_delivery_parked_webhooks',
-      help: 'Webhooks whose breaker is open in this process.',
-      registers,
-    }),
-    receivedMessages: new Counter({
-      name: 'posthorn_received_messages_total',
-      help: 'Messages by the way they came and by outcome: recorded, repeat (came before) or gone (the identity was deleted meanwhile).',
-      labelNames: ['source', 'outcome'],
-      registers,
-    }),
-    smtpConnections: new Gauge({
-      name: 'posthorn_smtp_connections',
-      help: 'SMTP connections open in this process.',
-      registers,
-    }),
-    smtpRefused: new Counter({
-      name: 'posthorn_smtp_connections_refused_total',
-      help: 'SMTP connections refused for their number.',
-      registers,
-    }),
-    smtpRecipients: new Counter({
-      name: 'posthorn_smtp_recipients_total',
-      help: 'Recipients by the status they were answered.',
-      labelNames: ['status'],
-      registers,
-    }),
-    smtpMessages: new Counter({
-      name: 'posthorn_smtp_messages_total',
-      help: 'Messages by the status they were answered.',
-      labelNames: ['status'],
-      registers,
-    }),
-    spans: new Counter({
-      name: 'posthorn_trace_spans_total',
-      help: 'Spans of traces by what became of them: sent, or dropped because the collector was away, slow or refused them.',
-      labelNames: ['outcome'],
-      registers,
-    }),
-    backlog: new Gauge({
-      name: 'posthorn_delivery_backlog',
-      help: 'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',
-      registers,
-      collect: whenRead(sources.backlog),
-    }),
-    oldestPendingSeconds: new Gauge({
-      name: 'posthorn_delivery_oldest_pending_seconds',
-      help: 'How long the oldest delivery has been due that may be tried now. The same in every process.',
-      registers,
-      collect: whenRead(sources.oldestPendingSeconds),
-    }),
-  };
-}
-
-/** A source that fails, as when the database is away, must not cost the other figures: then it is not a number. */
-function whenRead(read: () => Promise<number>) {
-  return async function collect(this: Gauge): Promise<void> {
-    this.set(await read().catch(() => Number.NaN));
+    requestSeconds: histogram(
+      'posthorn_http_request_seconds',
+      'Time from the head of a request to the end of its response.',
+      [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
+      ['method', 'route', 'status'],
+    ),
+    tries: counter(
+      'posthorn_delivery_tries_total',
+      'Delivery attempts by outcome: delivered, or the error code.',
+      ['outcome'],
+    ),
+    trySeconds: histogram(
+      'posthorn_delivery_try_seconds',
+      'Duration of one POST, from its start to the end of the response.',
+      [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15],
+    ),
+    firstTrySeconds: histogram(
+      'posthorn_delivery_first_try_delay_seconds',
+      'Time from an event to the first attempt to deliver it.',
+      [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 60, 300, 3600],
+    ),
+    underWay: gauge('posthorn_delivery_tries_under_way', 'POSTs of this process that wait for a response.'),
+    parkedWebhooks: gauge(
+      'posthorn_delivery_parked_webhooks',
+      'Webhooks whose circuit breaker is open in this process.',
+    ),
+    receivedMessages: counter(
+      'posthorn_received_messages_total',
+      'Received messages by source and by outcome: recorded, repeat (received before) or gone (the identity was deleted meanwhile).',
+      ['source', 'outcome'],
+    ),
+    smtpConnections: gauge('posthorn_smtp_connections', 'Open SMTP connections of this process.'),
+    smtpRefused: counter(
+      'posthorn_smtp_connections_refused_total',
+      'SMTP connections refused because of the connection limits.',
+    ),
+    smtpRecipients: counter('posthorn_smtp_recipients_total', 'SMTP recipients by reply code.', ['status']),
+    smtpMessages: counter('posthorn_smtp_messages_total', 'SMTP messages by reply code.', ['status']),
+    spans: counter(
+      'posthorn_trace_spans_total',
+      'Trace spans by outcome: sent, or dropped because the collector was unreachable, slow or refused them.',
+      ['outcome'],
+    ),
+    backlog: gauge(
+      'posthorn_delivery_backlog',
+      'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',
+      sources.backlog,
+    ),
+    oldestPendingSeconds: gauge(
+      'posthorn_delivery_oldest_pending_seconds',
+      'How long the oldest delivery that can be attempted now has been due. The same in every process.',
+      sources.oldestPendingSeconds,
+    ),
   };
 }

@@ -1,4 +1,4 @@
-/** One timer for the life of a connection: to move it costs next to nothing, where a new one for each piece of work adds up. */
+/** One timer for the life of a connection: moving it costs much less than a new timer for each piece of work. */
 export class MovableTimer {
   readonly #expire: () => void;
   #timer: NodeJS.Timeout | null = null;

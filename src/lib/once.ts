@@ -1,4 +1,4 @@
-/** Does the work at the first call, and returns its result at every call. */
+/** Runs `work` at the first call and returns that result at every call. */
 export function once<Result>(work: () => Result): () => Result {
   let done: { result: Result } | undefined;
   return () => {

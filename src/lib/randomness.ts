@@ -1,6 +1,6 @@
 /**
- * Secure random bytes in small amounts, for ids and nonces: made many at a time, since each making costs more than using them.
- * They lie side by side in memory, so what must stay secret asks `randomBytes` for its own.
+ * Secure random bytes for ids and nonces, generated 4 KiB at a time, because a call of `randomBytes` is expensive.
+ * Not for secrets: their bytes would share one buffer with public ids.
  */
 import { randomBytes } from 'node:crypto';
 
@@ -8,7 +8,7 @@ const stockBytes = 4096;
 let stock = Buffer.alloc(0);
 let used = 0;
 
-/** Each is handed out once. */
+/** Returns every byte once. */
 export function takeRandom(bytes: number): Buffer {
   if (used + bytes > stock.length) {
     stock = randomBytes(Math.max(stockBytes, bytes));

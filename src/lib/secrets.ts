@@ -1,6 +1,6 @@
 /**
- * Secrets at rest: AES-256-GCM under the operator's key. A sealed value carries the id of its key, so that keys can
- * be rotated (the first seals, all open), and is bound to a context, so that it opens only in the row it was made for.
+ * Encryption of stored secrets: AES-256-GCM under the operator's keys. A sealed value has the id of its key, so that keys can
+ * be rotated (the first key seals, all keys open), and is bound to a context, so that it opens only in its own row.
  * Layout: 4 bytes key id, 12 bytes nonce, 16 bytes tag, ciphertext.
  */
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, randomBytes } from 'node:crypto';
@@ -9,14 +9,14 @@ import path from 'node:path';
 import { takeRandom } from './randomness.ts';
 
 export interface Sealer {
-  /** What each key goes by, in hex; the first is the one that seals. */
+  /** In hex; the first key seals. */
   readonly keyIds: readonly string[];
   seal(plaintext: string, context: string): Buffer;
   open(sealed: Uint8Array, context: string): string;
 }
 
 export function makeSealer(keys: readonly Buffer[]): Sealer {
-  // Key objects, made once: a seal takes 8 µs with them and 40 µs with the bytes of the key (Node 24).
+  // Key objects: sealing takes 8 µs with them, and 40 µs with the bytes of the key (Node 24).
   const known = keys.map((key) => ({ id: keyId(key), key: createSecretKey(key) }));
   const byId = new Map(known.map(({ id, key }) => [id.toString('hex'), key]));
   const [current] = known;
@@ -35,7 +35,7 @@ export function makeSealer(keys: readonly Buffer[]): Sealer {
       const id = bytes.toString('hex', 0, 4);
       const key = byId.get(id);
       if (!key)
-        throw new Error(`A secret was encrypted under key ${id}, which POSTHORN_SECRET_KEY does not hold`);
+        throw new Error(`A secret was encrypted under key ${id}, which POSTHORN_SECRET_KEY does not contain`);
       const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(4, 16), { authTagLength: 16 });
       decipher.setAAD(Buffer.from(context)).setAuthTag(bytes.subarray(16, 32));
       return decipher.update(bytes.subarray(32), undefined, 'utf8') + decipher.final('utf8');
@@ -47,20 +47,20 @@ function keyId(key: Buffer): Buffer {
   return createHash('sha256').update('posthorn key id').update(key).digest().subarray(0, 4);
 }
 
-/** The operator's keys, or the one in the data folder of an embedded database. */
+/** The operator's keys, or the key file in the data folder. */
 export function loadSecretKeys(from: { secretKeys: readonly Buffer[] | null; dataDir: string }) {
   return from.secretKeys ?? [readOrMakeKeyFile(path.join(from.dataDir, 'secret.key'))];
 }
 
-/** The key kept in a file of mode 0600, made on first use; of several processes that make it at once, one does. */
+/** The file has mode 0600 and is created at first use; several processes may do so at once. */
 export function readOrMakeKeyFile(file: string): Buffer {
   if (!existsSync(file)) makeKeyFile(file);
   const key = Buffer.from(readFileSync(file, 'utf8').trim(), 'base64');
-  if (key.length !== 32) throw new Error(`${file} does not hold a key of 32 bytes in base64`);
+  if (key.length !== 32) throw new Error(`${file} does not contain a key of 32 bytes in base64`);
   return key;
 }
 
-/** Linked to its name once it is whole: a racing reader, or the start after a crash, never meets half a key. */
+/** The name is linked when the file is complete: no other process, and no start after a crash, reads half a key. */
 function makeKeyFile(file: string): void {
   const unnamed = `${file}.${randomBytes(6).toString('hex')}`;
   writeFileSync(unnamed, `${randomBytes(32).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });

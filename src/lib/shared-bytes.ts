@@ -1,13 +1,13 @@
-/** Memory that a thread can read without a copy of its own: for messages large enough to be worked on in one. */
+/** Memory that a worker can read without a copy, for messages that are large enough for a worker. */
 
-/** From here on a message is worth the way to a thread and back: about 5 ms of work. */
+/** A message of this size takes about 5 ms of work, which is worth the way to a worker and back. */
 export const largeBytes = 256 * 1024;
 
 export function allocateShared(bytes: number): Buffer {
   return Buffer.from(new SharedArrayBuffer(bytes));
 }
 
-/** The same bytes where they are shared already, else a copy that is. */
+/** Returns `bytes` when they are shared already, otherwise a shared copy. */
 export function shareBytes(bytes: Uint8Array): Uint8Array {
   if (bytes.buffer instanceof SharedArrayBuffer) return bytes;
   const shared = allocateShared(bytes.length);

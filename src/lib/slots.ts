@@ -1,64 +1,64 @@
 /**
- * Room that many wait for, such as bytes of memory. No key holds more than its share, and of those that wait the one who
- * holds least comes first: a few that hold on for long cannot keep the others out.
+ * A limited resource, such as bytes of memory, that many callers wait for. No key has more than its share, and the waiting key
+ * that has least comes first: a few slow keys cannot block the others.
  */
-interface Waiting {
+interface Waiter {
   key: string;
   weight: number;
-  enter(): void;
+  admit(): void;
 }
 
 export class Slots {
   readonly #limits: { inAll: number; perKey: number };
-  readonly #held = new Map<string, number>();
-  /** In order of asking. */
-  readonly #waiting: Waiting[] = [];
-  #heldInAll = 0;
+  readonly #taken = new Map<string, number>();
+  /** Oldest first. */
+  readonly #waiting: Waiter[] = [];
+  #takenInAll = 0;
 
   constructor(limits: { inAll: number; perKey: number }) {
     this.#limits = limits;
   }
 
   take(key: string, weight = 1): Promise<void> {
-    return new Promise((enter) => {
-      this.#waiting.push({ key, weight, enter });
+    return new Promise((admit) => {
+      this.#waiting.push({ key, weight, admit });
       this.#admit();
     });
   }
 
   release(key: string, weight = 1): void {
-    this.#heldInAll -= weight;
-    const left = this.#heldBy(key) - weight;
-    if (left > 0) this.#held.set(key, left);
-    else this.#held.delete(key);
+    this.#takenInAll -= weight;
+    const left = this.#takenBy(key) - weight;
+    if (left > 0) this.#taken.set(key, left);
+    else this.#taken.delete(key);
     this.#admit();
   }
 
-  #heldBy(key: string): number {
-    return this.#held.get(key) ?? 0;
+  #takenBy(key: string): number {
+    return this.#taken.get(key) ?? 0;
   }
 
   #admit(): void {
-    for (let next = this.#choose(); next; next = this.#choose()) {
+    for (let next = this.#chooseNext(); next; next = this.#chooseNext()) {
       this.#waiting.splice(this.#waiting.indexOf(next), 1);
-      this.#heldInAll += next.weight;
-      this.#held.set(next.key, this.#heldBy(next.key) + next.weight);
-      next.enter();
+      this.#takenInAll += next.weight;
+      this.#taken.set(next.key, this.#takenBy(next.key) + next.weight);
+      next.admit();
     }
   }
 
-  #choose(): Waiting | undefined {
-    const fitting = this.#waiting.filter((one) => this.#fits(one));
-    return fitting.reduce<Waiting | undefined>(
-      (least, one) => (least && this.#heldBy(least.key) <= this.#heldBy(one.key) ? least : one),
+  #chooseNext(): Waiter | undefined {
+    const fitting = this.#waiting.filter((waiter) => this.#fits(waiter));
+    return fitting.reduce<Waiter | undefined>(
+      (least, waiter) => (least && this.#takenBy(least.key) <= this.#takenBy(waiter.key) ? least : waiter),
       undefined,
     );
   }
 
-  /** Something larger than a share, or than all there is, still gets its turn: alone. */
-  #fits({ key, weight }: Waiting): boolean {
-    const held = this.#heldBy(key);
-    const inShare = held === 0 || held + weight <= this.#limits.perKey;
-    return inShare && (this.#heldInAll === 0 || this.#heldInAll + weight <= this.#limits.inAll);
+  /** A weight above the share, or above the whole limit, is admitted when nothing else is taken. */
+  #fits({ key, weight }: Waiter): boolean {
+    const taken = this.#takenBy(key);
+    const inShare = taken === 0 || taken + weight <= this.#limits.perKey;
+    return inShare && (this.#takenInAll === 0 || this.#takenInAll + weight <= this.#limits.inAll);
   }
 }

@@ -1,7 +1,4 @@
-/**
- * "Did you mean …?": the known word that a mistyped one is nearest to, if it is near enough to be meant.
- * Guarantee: at most 64 × 64 steps for each known word.
- */
+/** "Did you mean …?": finds the known word that is most similar to a mistyped one, in at most 64 × 64 steps per known word. */
 const maxLength = 64;
 
 export function suggest(given: string, known: readonly string[]): string | undefined {
@@ -11,7 +8,7 @@ export function suggest(given: string, known: readonly string[]): string | undef
   for (const word of known) {
     if (word.length > maxLength) continue;
     const distance = countEdits(given.toLowerCase(), word.toLowerCase());
-    // In a short word two edits leave too little of what was written.
+    // With two edits a short word would match almost anything.
     const limit = Math.min(given.length, word.length) < 5 ? 1 : 2;
     if (distance <= limit && distance < least) {
       nearest = word;

@@ -1,4 +1,4 @@
-/** Rows of cells as lines for a terminal, the cells of a column under each other. */
+/** Formats rows of cells as lines with aligned columns. */
 export function table(rows: string[][]): string {
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? [];
   return rows

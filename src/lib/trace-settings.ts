@@ -1,8 +1,8 @@
 /**
- * The settings of traces: variables of OpenTelemetry, with the meaning and the defaults that its documentation gives them.
- * The SDK reads some of them itself; they are declared here so that a mistake is a message and the documentation is whole.
+ * The settings of traces: OpenTelemetry's variables, with the meaning and defaults of its documentation. The SDK reads some
+ * of them itself; they are declared here too, so that a wrong value is reported and docs/config.md is complete.
  */
-import { collectorUrl, list, oneOf, pair, ratio, setting, text, wholeNumber } from './setting-readers.ts';
+import { list, oneOf, pair, ratio, setting, text, webUrl, wholeNumber } from './setting-readers.ts';
 
 const protocols = ['http/protobuf', 'http/json'] as const;
 type Protocol = (typeof protocols)[number];
@@ -14,80 +14,70 @@ const samplerNames: readonly SamplerName[] = [
   ...samplers.map((name) => `parentbased_${name}` as const),
 ];
 
-function batchSetting(fallback: number, about: string) {
-  return setting(wholeNumber(1, 2 ** 31 - 1), fallback, String(fallback), about);
-}
+const collectorUrl = webUrl('http://localhost:4318');
+const positive = wholeNumber(1, 2 ** 31 - 1);
 
 export const traceSettings = {
   OTEL_EXPORTER_OTLP_ENDPOINT: setting<string | null>(
     collectorUrl,
     null,
-    'none: tracing is off',
-    'Sends traces to this OpenTelemetry collector, by OTLP over HTTP at `/v1/traces` under this URL: [traces](traces.md).',
+    'OpenTelemetry collector that receives the traces, by OTLP over HTTP. `/v1/traces` is added to this URL. See [traces](traces.md).',
+    { shown: 'none: tracing is off' },
   ),
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: setting<string | null>(
     collectorUrl,
     null,
-    'none',
-    'The same as a whole URL, path included; wins over the one above.',
+    'The complete URL of the collector, path included. Overrides `OTEL_EXPORTER_OTLP_ENDPOINT`.',
   ),
-  OTEL_SDK_DISABLED: setting<string>(oneOf(['true', 'false']), 'false', 'false', '`true`: tracing is off.'),
-  OTEL_TRACES_EXPORTER: setting<string>(oneOf(['otlp', 'none']), 'otlp', 'otlp', '`none`: tracing is off.'),
+  OTEL_SDK_DISABLED: setting<string>(oneOf(['true', 'false']), 'false', '`true`: tracing is off.'),
+  OTEL_TRACES_EXPORTER: setting<string>(oneOf(['otlp', 'none']), 'otlp', '`none`: tracing is off.'),
   OTEL_EXPORTER_OTLP_PROTOCOL: setting<Protocol>(
     oneOf(protocols),
     'http/protobuf',
-    'http/protobuf',
-    '`http/protobuf` or `http/json`; `grpc` is refused.',
+    '`http/protobuf` or `http/json`. `grpc` is not supported.',
   ),
   OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: setting<Protocol | null>(
     oneOf(protocols),
     null,
-    'none',
-    'The same; wins over the one above.',
+    'Overrides `OTEL_EXPORTER_OTLP_PROTOCOL`.',
   ),
   OTEL_EXPORTER_OTLP_HEADERS: setting<readonly string[]>(
     list(pair),
     [],
-    'none',
-    'Headers for the collector, `name=value` with commas, values percent-encoded.',
+    'Headers of the requests to the collector: `name=value`, separated by commas, values percent-encoded.',
     { secret: true },
   ),
-  OTEL_SERVICE_NAME: setting<string>(text, 'posthorn', 'posthorn', 'The name of this service in traces.'),
+  OTEL_SERVICE_NAME: setting<string>(text, 'posthorn', 'Name of this service in traces.'),
   OTEL_RESOURCE_ATTRIBUTES: setting<readonly string[]>(
     list(pair),
     [],
-    'none',
-    'More about this service, such as `deployment.environment.name=staging`, with commas, values percent-encoded.',
+    'More attributes of this service, such as `deployment.environment.name=staging`, separated by commas, values percent-encoded.',
   ),
   OTEL_TRACES_SAMPLER: setting<SamplerName>(
     oneOf(samplerNames),
     'parentbased_always_on',
-    'parentbased_always_on',
     `Which traces are kept: one of ${samplerNames.map((name) => `\`${name}\``).join(', ')}.`,
   ),
-  OTEL_TRACES_SAMPLER_ARG: setting(
-    ratio,
-    1,
-    '1',
-    'The part of them that a `traceidratio` keeps, from 0 to 1.',
-  ),
-  OTEL_BSP_SCHEDULE_DELAY: batchSetting(5000, 'Milliseconds between two batches of spans.'),
-  OTEL_BSP_EXPORT_TIMEOUT: batchSetting(
+  OTEL_TRACES_SAMPLER_ARG: setting(ratio, 1, 'The share of traces that `traceidratio` keeps, from 0 to 1.'),
+  OTEL_BSP_SCHEDULE_DELAY: setting(positive, 5000, 'Milliseconds between two batches of spans.'),
+  OTEL_BSP_EXPORT_TIMEOUT: setting(
+    positive,
     30_000,
-    'Milliseconds that sending a batch may take, retries included.',
+    'Most milliseconds for sending a batch, retries included.',
   ),
-  OTEL_BSP_MAX_QUEUE_SIZE: batchSetting(
+  OTEL_BSP_MAX_QUEUE_SIZE: setting(
+    positive,
     2048,
-    'Most spans that wait to be sent; what comes beyond is dropped.',
+    'Most spans that wait to be sent. Further spans are dropped.',
   ),
-  OTEL_BSP_MAX_EXPORT_BATCH_SIZE: batchSetting(512, 'Most spans in a batch.'),
+  OTEL_BSP_MAX_EXPORT_BATCH_SIZE: setting(positive, 512, 'Most spans in a batch.'),
 };
 
 export type TraceConfig = NonNullable<ReturnType<typeof readTraceConfig>>;
 type Environment = Record<string, string | undefined>;
 type Values = { [Name in keyof typeof traceSettings]: (typeof traceSettings)[Name]['fallback'] };
 
-/** Platforms set these variables for all their programs: they are read only where traces are wanted. */
+/** Platforms set these variables for all their programs, so Posthorn validates them only when tracing is on. */
 export function wantsTraces(environment: Environment): boolean {
   const { OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT } = environment;
   const off =
@@ -95,7 +85,7 @@ export function wantsTraces(environment: Environment): boolean {
   return Boolean(OTEL_EXPORTER_OTLP_ENDPOINT || OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) && !off;
 }
 
-/** Null without an endpoint, and where traces are not wanted: then no value was read. */
+/** Null when tracing is off: then `readConfig` has read none of these settings. */
 export function readTraceConfig(values: Values) {
   const base = values.OTEL_EXPORTER_OTLP_ENDPOINT;
   const url = values.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`);
@@ -106,9 +96,9 @@ export function readTraceConfig(values: Values) {
     url,
     protocol: values.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL ?? values.OTEL_EXPORTER_OTLP_PROTOCOL,
     sampling: {
-      /** Whether a caller's decision is followed. */
+      /** Whether the sampling decision of the caller applies. */
       parentBased: values.OTEL_TRACES_SAMPLER.startsWith('parentbased_'),
-      /** The part of all other traces that is kept. */
+      /** The share of all other traces that is kept. */
       ratio: ratios[sampler],
     },
     batch: {

@@ -1,7 +1,7 @@
 /**
- * Traces through the SDK of OpenTelemetry. This file is loaded only where a collector is configured; all others import its
- * types. The trace of an event has the event's id, so the trace context needs no storage: every process that has the event
- * knows its trace, the root span of the trace, and whether the trace is sampled (docs/decisions/0010-traces.md).
+ * Traces through the SDK of OpenTelemetry. Loaded only when a collector is configured; other files import its types only.
+ * The trace of an event has the id of the event, so the trace context needs no storage: every process that has the event
+ * knows the trace, its root span and the sampling decision (docs/decisions/0010-traces.md).
  */
 import { randomUUID } from 'node:crypto';
 import type { Attributes, Context, Span, SpanContext } from '@opentelemetry/api';
@@ -16,7 +16,7 @@ import type { TraceConfig } from './trace-settings.ts';
 
 export type Tracer = ReturnType<typeof startTracer>;
 
-/** By name, because the callers load no code of OpenTelemetry. */
+/** Callers use names, because they do not load OpenTelemetry. */
 const kinds = { internal: api.SpanKind.INTERNAL, server: api.SpanKind.SERVER, client: api.SpanKind.CLIENT };
 type Start = Omit<api.SpanOptions, 'kind'> & { kind?: keyof typeof kinds };
 
@@ -25,8 +25,7 @@ interface Observer {
   count(outcome: 'sent' | 'dropped', spans: number): void;
 }
 
-/** How long `stop` waits for the collector. */
-const lastMs = 2000;
+const stopTimeoutMs = 2000;
 
 export function startTracer({
   config,
@@ -38,7 +37,7 @@ export function startTracer({
   const sampler = config.sampling.parentBased ? new sdk.ParentBasedSampler({ root: byRatio }) : byRatio;
   const propagator = new W3CTraceContextPropagator();
   const random = new sdk.RandomIdGenerator();
-  /** Set while the root span of an event is started. */
+  /** Set only while `startRoot` starts the root span of an event. */
   let startedRoot: SpanContext | null = null;
   const idGenerator = {
     generateTraceId: () => startedRoot?.traceId ?? random.generateTraceId(),
@@ -65,7 +64,7 @@ export function startTracer({
     const sampled = decision === api.SamplingDecision.RECORD_AND_SAMPLED;
     return {
       traceId,
-      // Never all zeros, which would be no id: a UUID has its variant here.
+      // All zeros would be invalid; a UUID has its variant bits in this half.
       spanId: traceId.slice(16),
       traceFlags: sampled ? api.TraceFlags.SAMPLED : api.TraceFlags.NONE,
       isRemote: true,
@@ -98,7 +97,7 @@ export function startTracer({
       return headers;
     },
 
-    /** Attributes hold no secrets, no addresses of people and no whole URLs. `error` is null when all went well. */
+    /** Attributes contain no secrets, no addresses of people and no complete URLs. `error` is null on success. */
     end(span: Span, attributes: Attributes, error: string | null, endTime?: number): void {
       span.setAttributes(attributes);
       if (error !== null) {
@@ -107,16 +106,16 @@ export function startTracer({
       span.end(endTime);
     },
 
-    /** Sends what waits. A collector that is away delays the end by two seconds at most. */
+    /** Sends the waiting spans. An unreachable collector delays the stop by two seconds at most. */
     async stop(): Promise<void> {
-      await callWithTimeout(provider.shutdown(), lastMs).catch((error) =>
+      await callWithTimeout(provider.shutdown(), stopTimeoutMs).catch((error) =>
         observer.log.warn(`the last spans were not sent: ${describe(error)}`),
       );
     },
   };
 }
 
-/** The SDK reads OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME itself; they win over what we say here. */
+/** OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME, which the SDK reads, override our own attributes. */
 function describeService(version: string) {
   const own = { 'service.name': 'posthorn', 'service.version': version, 'service.instance.id': randomUUID() };
   const given = resources.detectResources({
@@ -125,7 +124,7 @@ function describeService(version: string) {
   return resources.defaultResource().merge(resources.resourceFromAttributes(own)).merge(given);
 }
 
-/** What the SDK says of a mistaken setting, or of spans that the collector refused. A repeated warning is logged once. */
+/** Logs the SDK's warnings about wrong settings and refused spans. A repeated warning is logged once. */
 function logWarnings(log: Log): void {
   let last = '';
   const warn = (...words: unknown[]) => {
@@ -140,11 +139,11 @@ function logWarnings(log: Log): void {
   );
 }
 
-/** The SDK counts through a meter what became of each span. Everything else that it measures is ignored. */
+/** The SDK reports through a meter whether a span was sent. Its other measurements are ignored. */
 function observeExports({ log, count }: Observer): api.MeterProvider {
   let failing = false;
   setGlobalErrorHandler((error) => {
-    // Logged once, not for every batch: the metric counts the spans.
+    // Once, not for every batch: the metric counts the spans.
     if (!failing) log.warn(`traces cannot be sent: ${describe(error)}`);
     failing = true;
   });
@@ -161,7 +160,7 @@ function observeExports({ log, count }: Observer): api.MeterProvider {
   return { getMeter: () => meter };
 }
 
-/** When all addresses of a host refuse the connection, the error has a code and no message. */
+/** The error has a code and no message when all addresses of a host refuse the connection. */
 function describe(error: api.Exception): string {
   return typeof error === 'string' ? error : error.message || String(error.code ?? error.name);
 }

@@ -1,4 +1,4 @@
-/** The version of this Posthorn, as its package says. */
+/** The version in package.json. */
 import { readFileSync } from 'node:fs';
 
 export function readVersion(): string {
