@@ -25,13 +25,8 @@ Every error is a problem document (RFC 9457), \`application/problem+json\`:
 }
 \`\`\`
 
-<<<<<<< HEAD
 \`code\` is stable: programs can rely on it. \`detail\` is for people. \`errors\` lists all invalid fields at once; it is absent
 when no field is invalid. \`requestId\` is also in the \`X-Request-Id\` header and in the log of the service.
-=======
-\`code\` is stable: write programs against it. \`detail\` is for people. \`errors\` lists all invalid
-fields at once. \`requestId\` is also in the \`X-Request-Id\` header and in the log of the service.
->>>>>>> 917c900 (Problems, settings, CLI, lib, main: every text understood at the first reading)
 
 | code | status | what it means | what to do |
 |---|---|---|---|
@@ -46,21 +41,12 @@ export function renderConfigPage(): string {
   return `${generated}
 # Configuration
 
-<<<<<<< HEAD
 Posthorn is configured by environment variables only. With an invalid setting Posthorn does not start; the error lists all
 invalid settings at once. Booleans are \`true\`, \`false\`, \`1\` or \`0\`. An empty variable counts as not set.
 
 Without \`NODE_ENV=production\` Posthorn runs in development mode: \`http\` webhook URLs are allowed, and Posthorn listens on
 loopback only, unless \`POSTHORN_INSECURE_DEV=true\`. In production \`POSTHORN_SECRET_KEY\`, \`POSTHORN_MAIL_HOST\` and
 \`POSTHORN_PUBLIC_URL\` are required. A variable that you set overrides the default of the mode.
-=======
-Posthorn reads its configuration from environment variables only. A wrong value stops the start; the error lists every wrong
-value at once. Booleans are \`true\`, \`false\`, \`1\` or \`0\`. An empty variable counts as not set.
-
-Without \`NODE_ENV=production\` Posthorn runs in development mode: \`http\` webhook URLs are allowed, and Posthorn listens on
-loopback only, unless \`POSTHORN_INSECURE_DEV=true\`. In production \`POSTHORN_SECRET_KEY\`, \`POSTHORN_MAIL_HOST\` and
-\`POSTHORN_PUBLIC_URL\` are required. A setting that you set overrides the default of the mode.
->>>>>>> 917c900 (Problems, settings, CLI, lib, main: every text understood at the first reading)
 
 | variable | default | meaning |
 |---|---|---|
