@@ -220,14 +220,13 @@ type Environment = Record<string, string | undefined>;
 export function readConfig(environment: Environment) {
   const { values, mistakes } = readValues(environment);
   const production = values.NODE_ENV === 'production';
-  const embedded = values.DATABASE_URL === null;
 
   for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'] as const) {
     // A value that was set and is wrong is in the list already.
     if (!production || values[name] !== null || environment[name]) continue;
     mistakes.push(`${name} is required with NODE_ENV=production.`);
   }
-  if (!production && !embedded && values.POSTHORN_SECRET_KEY === null) {
+  if (!production && values.DATABASE_URL !== null && values.POSTHORN_SECRET_KEY === null) {
     mistakes.push(
       'POSTHORN_SECRET_KEY is required with DATABASE_URL. Create a key with: openssl rand -base64 32',
     );

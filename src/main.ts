@@ -77,7 +77,6 @@ export async function startService(config: Config, log: Log, signal?: AbortSigna
 
 type Parts = Awaited<ReturnType<typeof makeParts>>;
 
-/** The parts that loops and listeners share. */
 async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => string | null, stops: Stops) {
   await refuseNewerSchema(sql);
   const secretKeys = loadSecretKeys(config);

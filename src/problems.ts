@@ -18,20 +18,17 @@ export const problems = {
   invalid_body: {
     status: 400,
     title: 'The body is not valid',
-    remedy:
-      '`errors` lists every invalid field with a JSON Pointer to the field. Fix all of them and send the request again.',
+    remedy: 'Fix every field that `errors` lists by JSON Pointer, then send the request again.',
   },
   invalid_query: {
     status: 400,
     title: 'The query is not valid',
-    remedy:
-      '`errors` lists every invalid query parameter by name. Fix all of them and send the request again.',
+    remedy: 'Fix every query parameter that `errors` lists, then send the request again.',
   },
   invalid_header: {
     status: 400,
     title: 'A header is not valid',
-    remedy:
-      '`detail` names the header and the values that the header accepts. Fix the header and send the request again.',
+    remedy: 'Fix the header that `detail` names, then send the request again.',
   },
   bad_request: {
     status: 400,

@@ -205,7 +205,7 @@ test("with the operator's own key, the backup has none and says so; alone it sta
   const settings = { POSTHORN_DATA_DIR: place('data'), POSTHORN_SECRET_KEY: key };
   const { code, output } = await posthorn(['backup', place('keyless')], settings);
   assert.equal(code, 0, output);
-  assert.match(output, /keep POSTHORN_SECRET_KEY elsewhere/);
+  assert.match(output, /Store POSTHORN_SECRET_KEY elsewhere/);
   assert.equal(existsSync(place('keyless/secret.key')), false);
   assert.equal(postgresPid(place('data')), undefined);
 });

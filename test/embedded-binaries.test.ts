@@ -89,7 +89,7 @@ describe('as root', { skip: !isRoot }, () => {
     const cacheDir = await makeFolder(t, 0o777);
     await assert.rejects(makeReachable(binaries, nobody, cacheDir), (error) => {
       assert.ok(error instanceof OperatorError);
-      assert.match(error.message, /not root's alone to write.*DATABASE_URL/s);
+      assert.match(error.message, /other users than root can write.*DATABASE_URL/s);
       return true;
     });
   });

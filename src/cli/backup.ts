@@ -4,14 +4,11 @@ import type { Command } from 'commander';
 import { readConfig } from '../config.ts';
 import { backUpEmbedded } from '../db/embedded/backup.ts';
 import { OperatorError } from '../lib/operator-error.ts';
-import { makeToolLog, print } from './database-tool.ts';
+import { addCommand, makeToolLog, print } from './database-tool.ts';
 
 export function addBackup(program: Command): void {
-  program
-    .command('backup')
-    .description('copy the embedded database to a new folder, also while the service runs')
+  addCommand(program, 'backup', 'copy the embedded database to a new folder, also while the service runs')
     .argument('<folder>', 'a folder that does not exist yet')
-    .option('--json', 'print JSON')
     .action(backUp);
 }
 

@@ -1,5 +1,5 @@
-/** Shared by the commands that use the database, also while the service runs. */
-import { InvalidArgumentError } from 'commander';
+/** Shared by the commands that print data or use the database, also while the service runs. */
+import { type Command, InvalidArgumentError } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import { prepareSchema } from '../db/migrate.ts';
@@ -47,6 +47,11 @@ export function readValue(given: string): AddressOrDomain {
   const read = readAddressOrDomain(given);
   if ('fault' in read) throw new InvalidArgumentError(read.fault);
   return read;
+}
+
+/** A command that prints text, or JSON with --json. */
+export function addCommand(parent: Command, name: string, description: string): Command {
+  return parent.command(name).description(description).option('--json', 'print JSON');
 }
 
 export function print(options: { json?: boolean }, data: unknown, text: string): void {

@@ -10,7 +10,7 @@ import { openDatabase } from '../db/open.ts';
 import { makeLog } from '../lib/log.ts';
 import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
-import { print } from './database-tool.ts';
+import { addCommand, print } from './database-tool.ts';
 
 interface Finding {
   check: string;
@@ -26,15 +26,13 @@ const warn = (detail: string, remedy: string): CheckResult => ({ level: 'warn', 
 const fail = (detail: string, remedy: string): CheckResult => ({ level: 'fail', detail, remedy });
 
 export function addDoctor(program: Command): void {
-  program
-    .command('doctor')
-    .description('check the database, schema, secret key, ports, DNS and clock')
-    .option('--json', 'print JSON')
-    .action(async (options) => {
+  addCommand(program, 'doctor', 'check the database, schema, secret key, ports, DNS and clock').action(
+    async (options) => {
       const findings = await diagnose(process.env);
       print(options, findings, describeFindings(findings));
       if (findings.some((finding) => finding.level === 'fail')) process.exitCode = 1;
-    });
+    },
+  );
 }
 
 async function diagnose(environment: Record<string, string | undefined>): Promise<Finding[]> {
@@ -84,11 +82,10 @@ async function diagnoseDatabase(config: Config): Promise<Finding[]> {
 }
 
 async function run(check: string, result: Promise<CheckResult>): Promise<Finding> {
-  try {
-    return { check, ...(await result) };
-  } catch (error) {
-    return { check, level: 'fail', detail: messageOf(error) };
-  }
+  return {
+    check,
+    ...(await result.catch((error) => ({ level: 'fail' as const, detail: messageOf(error) }))),
+  };
 }
 
 async function checkVersion(sql: Pool, config: Config): Promise<CheckResult> {

@@ -15,18 +15,15 @@ import { createIdentity, findIdentity, type Identity, listIdentities } from '../
 import { openSealer } from '../store/sealed-secrets.ts';
 import type { User } from '../store/users.ts';
 import { findDomainIdentity } from '../store/verification.ts';
-import { print, readValue, requireUser, withSchema } from './database-tool.ts';
+import { addCommand, print, readValue, requireUser, withSchema } from './database-tool.ts';
 
 const pageSize = 1000;
 
 export function addIdentities(program: Command): void {
   const identities = program.command('identities').description('add, list and verify identities');
 
-  identities
-    .command('list')
-    .description('list the identities of a user with their status')
+  addCommand(identities, 'list', 'list the identities of a user with their status')
     .requiredOption('--user <address or id>', 'owner of the identities')
-    .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
         const found = await listAllIdentities(sql, await requireUser(sql, options.user));
@@ -34,9 +31,7 @@ export function addIdentities(program: Command): void {
       }),
     );
 
-  identities
-    .command('add')
-    .description('connect an address or a domain, and show the required DNS records')
+  addCommand(identities, 'add', 'connect an address or a domain, and show the required DNS records')
     .requiredOption('--user <address or id>', 'owner of the new identity')
     .requiredOption(
       '--value <value>',
@@ -44,7 +39,6 @@ export function addIdentities(program: Command): void {
       readValue,
     )
     .option('--incoming', 'receive the mail of all addresses of the domain', false)
-    .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql, _log, config) => {
         const made = await addIdentity(sql, config, await requireUser(sql, options.user), options);
@@ -53,12 +47,9 @@ export function addIdentities(program: Command): void {
       }),
     );
 
-  identities
-    .command('verify')
-    .description('check the DNS records now')
+  addCommand(identities, 'verify', 'check the DNS records now')
     .argument('<identity>', 'value or id of the identity')
     .requiredOption('--user <address or id>', 'owner of the identity')
-    .option('--json', 'print JSON')
     .action((given, options) =>
       withSchema(async (sql, log, config) => {
         const found = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
@@ -67,12 +58,13 @@ export function addIdentities(program: Command): void {
       }),
     );
 
-  identities
-    .command('dns')
-    .description('show the required DNS records, the result of the last check, and what to change')
+  addCommand(
+    identities,
+    'dns',
+    'show the required DNS records, the result of the last check, and what to change',
+  )
     .argument('<identity>', 'value or id of the identity')
     .requiredOption('--user <address or id>', 'owner of the identity')
-    .option('--json', 'print JSON')
     .action((given, options) =>
       withSchema(async (sql) => {
         const identity = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
@@ -82,15 +74,15 @@ export function addIdentities(program: Command): void {
     );
 }
 
-/** Newest first. */
 async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[]> {
   const all: Identity[] = [];
-  let page = await listIdentities(sql, userId, {}, { limit: pageSize, after: null });
-  for (;;) {
+  let after: Parameters<typeof listIdentities>[3]['after'] = null;
+  do {
+    const page = await listIdentities(sql, userId, {}, { limit: pageSize, after });
     all.push(...page.rows.map(({ position, ...identity }) => identity));
-    if (!page.next) return all;
-    page = await listIdentities(sql, userId, {}, { limit: pageSize, after: page.next });
-  }
+    after = page.next;
+  } while (after);
+  return all;
 }
 
 async function addIdentity(
@@ -195,15 +187,8 @@ function describeIdentity(identity: Identity, domain: Identity): string {
   ].join('\n\n');
 }
 
-function describeRecord({
-  priority,
-  value,
-  checkedAt,
-  status,
-  found,
-  note,
-  graceUntil,
-}: DnsRecord): string[] {
+function describeRecord(record: DnsRecord): string[] {
+  const { priority, value, checkedAt, status, found, note, graceUntil } = record;
   const nothing = status === 'unknown' ? 'unknown' : 'nothing';
   const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
   return [

@@ -4,18 +4,15 @@ import { isUuid } from '../lib/ids.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
 import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from '../store/api-keys.ts';
-import { print, requireUser, withSchema } from './database-tool.ts';
+import { addCommand, print, requireUser, withSchema } from './database-tool.ts';
 
 export function addKeys(program: Command): void {
   const keys = program.command('keys').description('create, list and revoke API keys');
 
-  keys
-    .command('create')
-    .description('create an API key for a user')
+  addCommand(keys, 'create', 'create an API key for a user')
     .requiredOption('--user <address or id>', 'owner of the key')
     .option('--name <name>', 'purpose of the key')
     .option('--expires-at <time>', 'end of its validity, such as 2027-01-31T00:00:00Z', readFuture)
-    .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
         const user = await requireUser(sql, options.user);
@@ -24,11 +21,8 @@ export function addKeys(program: Command): void {
       }),
     );
 
-  keys
-    .command('list')
-    .description('list the API keys of a user, including revoked keys')
+  addCommand(keys, 'list', 'list the API keys of a user, including revoked keys')
     .requiredOption('--user <address or id>', 'owner of the keys')
-    .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
         const user = await requireUser(sql, options.user);
@@ -44,11 +38,8 @@ export function addKeys(program: Command): void {
       }),
     );
 
-  keys
-    .command('revoke')
-    .description('revoke an API key; every process refuses the key within 5 seconds')
+  addCommand(keys, 'revoke', 'revoke an API key; every process refuses the key within 5 seconds')
     .argument('<id>', 'id of the key (see posthorn keys list)')
-    .option('--json', 'print JSON')
     .action((id, options) =>
       withSchema(async (sql) => {
         const ownerId = isUuid(id) ? await findKeyOwner(sql, id) : undefined;

@@ -21,35 +21,24 @@ const program = new Command('posthorn')
   .showHelpAfterError('(posthorn --help lists the commands)')
   .exitOverride();
 
-addServe(program);
-addMigrate(program);
-addBackup(program);
-addReseal(program);
-addUsers(program);
-addKeys(program);
-addIdentities(program);
-addDoctor(program);
+const commands = [addServe, addMigrate, addBackup, addReseal, addUsers, addKeys, addIdentities, addDoctor];
+for (const add of commands) add(program);
 
 try {
   await program.parseAsync();
 } catch (error) {
-  process.exitCode = report(error);
+  if (error instanceof CommanderError) {
+    // commander has printed its own message.
+    process.exitCode = error.exitCode === 0 ? 0 : 2;
+  } else {
+    process.stderr.write(`${describeFailure(error)}\n`);
+    process.exitCode = 1;
+  }
 }
 
-/** Returns the exit code. */
-function report(error: unknown): number {
-  // commander has printed its own message.
-  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
-  if (error instanceof OperatorError) {
-    process.stderr.write(`${error.message}\n`);
-    return 1;
-  }
-  if (isUnavailable(error)) {
-    process.stderr.write(
-      `The database is unavailable: ${(error as Error).message}\nRun the command again.\n`,
-    );
-    return 1;
-  }
-  process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
-  return 1;
+function describeFailure(error: unknown): unknown {
+  if (!(error instanceof Error)) return error;
+  if (error instanceof OperatorError) return error.message;
+  if (isUnavailable(error)) return `The database is unavailable: ${error.message}\nRun the command again.`;
+  return error.stack;
 }

@@ -8,25 +8,25 @@ import { dkimContext } from '../identities/dkim.ts';
 import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
 import { listSealedElsewhere, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
 import { secretContext } from '../webhooks/secret.ts';
-import { print, withSchema } from './database-tool.ts';
+import { addCommand, print, withSchema } from './database-tool.ts';
 
 const batchSize = 500;
 
 export function addReseal(program: Command): void {
-  program
-    .command('reseal')
-    .description('encrypt every stored secret again, with the first key of POSTHORN_SECRET_KEY')
-    .option('--json', 'print JSON')
-    .action((options) =>
-      withSchema(async (sql, _log, config) => {
-        const resealed = await resealSecrets(sql, makeSealer(loadSecretKeys(config)));
-        print(
-          options,
-          { resealed },
-          `${resealed} secrets were encrypted again. All secrets now use the first key.`,
-        );
-      }),
-    );
+  addCommand(
+    program,
+    'reseal',
+    'encrypt every stored secret again, with the first key of POSTHORN_SECRET_KEY',
+  ).action((options) =>
+    withSchema(async (sql, _log, config) => {
+      const resealed = await resealSecrets(sql, makeSealer(loadSecretKeys(config)));
+      print(
+        options,
+        { resealed },
+        `${resealed} secrets were encrypted again. All secrets now use the first key.`,
+      );
+    }),
+  );
 }
 
 /** Returns how many secrets used another key. Safe to repeat after an interruption. */

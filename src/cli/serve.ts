@@ -1,4 +1,5 @@
 /** `posthorn serve`: runs the service until a signal arrives or the launcher ends. */
+import { once } from 'node:events';
 import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import { type Log, makeLog } from '../lib/log.ts';
@@ -16,20 +17,15 @@ async function serve(): Promise<void> {
   // The reader of our log may close the pipe (`npm start | head`); the service keeps running.
   process.stdout.on('error', () => {});
   const stopping = new AbortController();
-  const stopped = new Promise<void>((resolve) => {
-    const end = () => {
-      stopping.abort();
-      resolve();
-    };
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, end);
-    // The launcher was killed.
-    process.on('disconnect', end);
-    process.channel?.unref();
-  });
+  const stop = () => stopping.abort();
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, stop);
+  // The launcher was killed.
+  process.on('disconnect', stop);
+  process.channel?.unref();
 
   const service = await startService(config, log, stopping.signal);
   announce(service, config, log);
-  await stopped;
+  if (!stopping.signal.aborted) await once(stopping.signal, 'abort');
   log.info('stopping');
   await service.stop();
   log.info('stopped');

@@ -4,16 +4,13 @@ import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
 import { createApiKey } from '../store/api-keys.ts';
 import { ensureUser, listUsers } from '../store/users.ts';
-import { print, readValue, withSchema } from './database-tool.ts';
+import { addCommand, print, readValue, withSchema } from './database-tool.ts';
 
 export function addUsers(program: Command): void {
   const users = program.command('users').description('create and list users');
 
-  users
-    .command('create')
-    .description('create a user and an API key')
+  addCommand(users, 'create', 'create a user and an API key')
     .requiredOption('--email <address>', 'address of the user', readAddress)
-    .option('--json', 'print JSON')
     .action((options) =>
       withSchema(async (sql) => {
         const made = await sql.begin(async (sql) => {
@@ -31,16 +28,12 @@ export function addUsers(program: Command): void {
       }),
     );
 
-  users
-    .command('list')
-    .description('list the users')
-    .option('--json', 'print JSON')
-    .action((options) =>
-      withSchema(async (sql) => {
-        const found = await listUsers(sql);
-        print(options, found, table(found.map((user) => [user.userId, user.createdAt, user.email])));
-      }),
-    );
+  addCommand(users, 'list', 'list the users').action((options) =>
+    withSchema(async (sql) => {
+      const found = await listUsers(sql);
+      print(options, found, table(found.map((user) => [user.userId, user.createdAt, user.email])));
+    }),
+  );
 }
 
 function readAddress(given: string): string {

@@ -53,7 +53,6 @@ export async function openDedicated(url: string, options: ConnectionOptions): Pr
   };
 }
 
-/** Connects to the first endpoint that accepts. */
 async function connectFirst(address: DatabaseAddress, options: ConnectionOptions): Promise<Connection> {
   let failure: unknown;
   for (const endpoint of address.endpoints) {

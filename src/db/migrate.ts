@@ -10,12 +10,7 @@ import { only, type Pool, type Sql } from './client.ts';
 
 const folder = path.join(import.meta.dirname, '../../migrations');
 
-interface Migration {
-  version: number;
-  name: string;
-}
-
-function listMigrations(): Migration[] {
+function listMigrations(): { version: number; name: string }[] {
   const files = readdirSync(folder).filter((file) => /^\d{4}_.+\.sql$/.test(file));
   return files.sort().map((name) => ({ version: Number(name.slice(0, 4)), name }));
 }
@@ -47,15 +42,8 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
   return applied;
 }
 
-export interface SchemaState {
-  /** Highest version in the database; 0 when it is empty. */
-  version: number;
-  pending: string[];
-  /** A newer Posthorn has migrated the database. */
-  newer: boolean;
-}
-
-export async function readSchemaState(sql: Sql): Promise<SchemaState> {
+/** `version` is 0 for an empty database; `newer`: a newer Posthorn has migrated the database. */
+export async function readSchemaState(sql: Sql) {
   const known = listMigrations();
   const { present } = only(await sql`select to_regclass('schema_migrations') is not null as present`);
   const rows = present ? await sql<{ version: number }[]>`select version from schema_migrations` : [];
@@ -68,7 +56,7 @@ export async function readSchemaState(sql: Sql): Promise<SchemaState> {
   };
 }
 
-export async function refuseNewerSchema(sql: Sql): Promise<SchemaState> {
+export async function refuseNewerSchema(sql: Sql) {
   const state = await readSchemaState(sql);
   if (!state.newer) return state;
   throw new OperatorError(

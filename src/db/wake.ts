@@ -9,14 +9,8 @@ import type { Pool } from './client.ts';
 const channel = 'posthorn_ready';
 const throttleMs = 50;
 
-export interface Waker {
-  /** To be called after the commit. */
-  wake(): void;
-  stop(): Promise<void>;
-}
-
 /** `wakeOwnLoop` is null in a process without a delivery loop. */
-export async function startWaker(sql: Pool, log: Log, wakeOwnLoop: (() => void) | null): Promise<Waker> {
+export async function startWaker(sql: Pool, log: Log, wakeOwnLoop: (() => void) | null) {
   const listening = wakeOwnLoop ? await sql.listen(channel, wakeOwnLoop) : null;
   let timer: NodeJS.Timeout | undefined;
 
@@ -28,11 +22,12 @@ export async function startWaker(sql: Pool, log: Log, wakeOwnLoop: (() => void) 
   }
 
   return {
-    wake() {
+    /** To be called after the commit. */
+    wake(): void {
       wakeOwnLoop?.();
       timer ??= setTimeout(notify, throttleMs);
     },
-    async stop() {
+    async stop(): Promise<void> {
       clearTimeout(timer);
       await listening?.stop();
     },

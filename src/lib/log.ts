@@ -15,21 +15,14 @@ export function makeLog(options: { level: LogLevel; json: boolean; stream?: Node
   return pino(settings, options.json ? stream : readableLines(stream));
 }
 
-const levelNames: Record<number, string> = {
-  10: 'trace',
-  20: 'debug',
-  30: '',
-  40: 'warn',
-  50: 'ERROR',
-  60: 'FATAL',
-};
-
 /** `12:04:31 warn text key=value …` */
 function readableLines(stream: NodeJS.WritableStream): DestinationStream {
   return {
     write(line: string) {
       const { level, time, msg, err, ...rest } = JSON.parse(line);
-      const parts = [String(time).slice(11, 19), levelNames[level], msg].filter(Boolean);
+      const name = level === pino.levels.values.info ? '' : pino.levels.labels[level];
+      const shown = level >= 50 ? name?.toUpperCase() : name;
+      const parts = [String(time).slice(11, 19), shown, msg].filter(Boolean);
       for (const [key, value] of Object.entries(rest)) {
         parts.push(`${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`);
       }

@@ -9,12 +9,7 @@ interface MetricSources {
   oldestPendingSeconds(): Promise<number>;
 }
 
-const unknownSources: MetricSources = {
-  backlog: async () => Number.NaN,
-  oldestPendingSeconds: async () => Number.NaN,
-};
-
-export function makeMetrics(sources = unknownSources) {
+export function makeMetrics(sources?: MetricSources) {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -93,12 +88,12 @@ export function makeMetrics(sources = unknownSources) {
     backlog: gauge(
       'posthorn_delivery_backlog',
       'Pending deliveries of enabled webhooks, counted up to 100,000. The same in every process.',
-      sources.backlog,
+      sources?.backlog,
     ),
     oldestPendingSeconds: gauge(
       'posthorn_delivery_oldest_pending_seconds',
       'How long the oldest delivery that can be attempted now has been due. The same in every process.',
-      sources.oldestPendingSeconds,
+      sources?.oldestPendingSeconds,
     ),
   };
 }

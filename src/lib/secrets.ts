@@ -47,7 +47,6 @@ function keyId(key: Buffer): Buffer {
   return createHash('sha256').update('posthorn key id').update(key).digest().subarray(0, 4);
 }
 
-/** The operator's keys, or the key file in the data folder. */
 export function loadSecretKeys(from: { secretKeys: readonly Buffer[] | null; dataDir: string }) {
   return from.secretKeys ?? [readOrMakeKeyFile(path.join(from.dataDir, 'secret.key'))];
 }

@@ -23,15 +23,20 @@ export function setting<T>(
   return { read, fallback, about, shown, secret };
 }
 
-/** Any value is accepted, except a misspelled `production`: it would turn off the strict defaults. */
-export function nodeEnv(given: string): string {
-  if (!/^prod/i.test(given) || given === 'production') return given;
-  throw new SettingError('write production, or remove the setting for development.');
+function accept(isValid: (given: string) => boolean, advice: string) {
+  return (given: string): string => {
+    if (isValid(given)) return given;
+    throw new SettingError(advice);
+  };
 }
 
-export function text(given: string): string {
-  return given;
-}
+export const text = (given: string) => given;
+
+/** Any value is accepted, except a misspelled `production`: it would turn off the strict defaults. */
+export const nodeEnv = accept(
+  (given) => !/^prod/i.test(given) || given === 'production',
+  'write production, or remove the setting for development.',
+);
 
 export function bool(given: string): boolean {
   if (given === 'true' || given === '1') return true;
@@ -47,9 +52,7 @@ export function wholeNumber(least: number, most: number) {
   };
 }
 
-export function port(given: string): number {
-  return wholeNumber(0, 65_535)(given);
-}
+export const port = wholeNumber(0, 65_535);
 
 export function oneOf<T extends string>(allowed: readonly T[]) {
   return (given: string): T => {
@@ -70,10 +73,10 @@ export function list<T>(readOne: (text: string) => T) {
   };
 }
 
-export function token(given: string): string {
-  if (/^[\x21-\x7e]{32,}$/.test(given)) return given;
-  throw new SettingError('write at least 32 printable characters without spaces (openssl rand -hex 32).');
-}
+export const token = accept(
+  (given) => /^[\x21-\x7e]{32,}$/.test(given),
+  'write at least 32 printable characters without spaces (openssl rand -hex 32).',
+);
 
 export function secretKey(given: string): Buffer {
   const bytes = /^[0-9a-f]{64}$/i.test(given) ? Buffer.from(given, 'hex') : Buffer.from(given, 'base64');
@@ -87,13 +90,11 @@ export function basePath(given: string): string {
   throw new SettingError('write a path such as /api/v2.');
 }
 
-export function postgresUrl(given: string): string {
-  // `new URL` refuses several hosts separated by commas.
-  if (/^postgres(ql)?:\/\/\S+$/.test(given)) return given;
-  throw new SettingError(
-    'write postgres://user:password@host:port/database (special characters percent-encoded).',
-  );
-}
+// `new URL` refuses several hosts separated by commas.
+export const postgresUrl = accept(
+  (given) => /^postgres(ql)?:\/\/\S+$/.test(given),
+  'write postgres://user:password@host:port/database (special characters percent-encoded).',
+);
 
 export function publicUrl(given: string): string {
   return webUrl('https://mail.example.com')(given).replace(/\/+$/, '');
@@ -108,10 +109,10 @@ export function webUrl(example: string) {
 }
 
 /** `name=value`, where the value may be percent-encoded (W3C Baggage). */
-export function pair(given: string): string {
-  if (/^[\w.%!#$&'*+^`|~/-]+\s*=\s*(?=\S)(%[0-9a-f]{2}|[^%])*$/i.test(given)) return given;
-  throw new SettingError('write name=value pairs, separated by commas, with percent-encoded values.');
-}
+export const pair = accept(
+  (given) => /^[\w.%!#$&'*+^`|~/-]+\s*=\s*(?=\S)(%[0-9a-f]{2}|[^%])*$/i.test(given),
+  'write name=value pairs, separated by commas, with percent-encoded values.',
+);
 
 export function ratio(given: string): number {
   const number = /^(\d+(\.\d*)?|\.\d+)$/.test(given) ? Number(given) : Number.NaN;
@@ -125,25 +126,21 @@ export function hostName(given: string): string {
   throw new SettingError('write a host name such as mx.example.com.');
 }
 
-export function dnsServer(given: string): string {
+export const dnsServer = accept((given) => {
   const [, host = given, port = '53'] = /^\[?([^\]]*?)\]?(?::(\d{1,5}))?$/.exec(given) ?? [];
-  const address = isIP(given) ? given : host;
-  if (isIP(address) !== 0 && Number(port) > 0 && Number(port) <= 65_535) return given;
-  throw new SettingError('write addresses such as 9.9.9.9, 127.0.0.1:5353 or [2620:fe::fe]:53.');
-}
+  return isIP(isIP(given) ? given : host) !== 0 && Number(port) > 0 && Number(port) <= 65_535;
+}, 'write addresses such as 9.9.9.9, 127.0.0.1:5353 or [2620:fe::fe]:53.');
 
-export function addressRange(given: string): string {
-  const [address = '', prefix] = given.split('/', 2);
+export const addressRange = accept((given) => {
+  const [address = '', prefix = '0'] = given.split('/', 2);
   const bits = isIP(address) === 6 ? 128 : 32;
-  const fits = prefix === undefined || (/^\d{1,3}$/.test(prefix) && Number(prefix) <= bits);
-  if (isIP(address) !== 0 && fits) return given;
-  throw new SettingError('write address ranges such as 10.0.0.0/8 or fd00::/8.');
-}
+  return isIP(address) !== 0 && /^\d{1,3}$/.test(prefix) && Number(prefix) <= bits;
+}, 'write address ranges such as 10.0.0.0/8 or fd00::/8.');
 
-export function origin(given: string): string {
-  if (given === '*' || readUrl(given)?.origin === given) return given;
-  throw new SettingError('write origins such as https://app.example.com, or *.');
-}
+export const origin = accept(
+  (given) => given === '*' || readUrl(given)?.origin === given,
+  'write origins such as https://app.example.com, or *.',
+);
 
 function readUrl(given: string): URL | null {
   return URL.canParse(given) ? new URL(given) : null;

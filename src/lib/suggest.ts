@@ -3,19 +3,12 @@ const maxLength = 64;
 
 export function suggest(given: string, known: readonly string[]): string | undefined {
   if (given.length > maxLength) return undefined;
-  let nearest: string | undefined;
-  let least = Number.POSITIVE_INFINITY;
-  for (const word of known) {
-    if (word.length > maxLength) continue;
-    const distance = countEdits(given.toLowerCase(), word.toLowerCase());
+  const near = known
+    .filter((word) => word.length <= maxLength)
+    .map((word) => ({ word, edits: countEdits(given.toLowerCase(), word.toLowerCase()) }))
     // With two edits a short word would match almost anything.
-    const limit = Math.min(given.length, word.length) < 5 ? 1 : 2;
-    if (distance <= limit && distance < least) {
-      nearest = word;
-      least = distance;
-    }
-  }
-  return nearest;
+    .filter(({ word, edits }) => edits <= (Math.min(given.length, word.length) < 5 ? 1 : 2));
+  return near.sort((one, other) => one.edits - other.edits)[0]?.word;
 }
 
 /** Damerau–Levenshtein distance (optimal string alignment): insert, delete, replace, or swap two neighbours. */

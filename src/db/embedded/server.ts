@@ -10,18 +10,16 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { errorCode } from '../client.ts';
 import { type Cluster, pathForUser, processExists, serverEnvironment } from './cluster.ts';
 
-interface Postmaster {
+/** What `postmaster.pid` says. */
+interface LockFile {
   readonly pid: number;
   readonly port: number;
   readonly status: string;
-}
-
-interface LockFile extends Postmaster {
   readonly content: string;
   readonly changedAt: number;
 }
 
-export async function findPostmaster(pgdata: string): Promise<Postmaster | undefined> {
+export async function findPostmaster(pgdata: string): Promise<LockFile | undefined> {
   const lock = await readLockFile(pgdata);
   return lock && (await isPostmaster(lock.pid, pgdata)) ? lock : undefined;
 }
