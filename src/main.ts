@@ -11,7 +11,7 @@ import { type ApiParts, buildApp } from './http/app.ts';
 import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
-import { startVerification } from './identities/verify.ts';
+import { makeVerifyParts, startVerification } from './identities/verify.ts';
 import type { Log } from './lib/log.ts';
 import { type Loop, startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
@@ -97,7 +97,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
-    verification: { sql, sealer, log, mailHost, lookup: makeLookup(config) },
+    verification: makeVerifyParts({ sql, sealer, log, mailHost, lookup: makeLookup(config) }),
     mail: { sql, examiner, tracer, metrics, acceptUnverified, inlineRawBytes },
     userAgent: `Posthorn/${readVersion()}`,
   };

@@ -3,18 +3,18 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import type { DnsRecord } from '../src/contract/identity.ts';
 import {
-  beginAgain,
   type Decision,
   decideLoss,
   decideOwnership,
   decideStatus,
   firstCheckSeconds,
-  type Holder,
-  markRecords,
+  noteDecision,
+  type OtherOwner,
+  restartSchedule,
 } from '../src/identities/decide.ts';
 import type { RecordStatus } from '../src/identities/dns-record.ts';
-import type { HolderToken } from '../src/identities/ownership.ts';
-import type { Standing } from '../src/store/verification.ts';
+import type { TokenComparison } from '../src/identities/ownership.ts';
+import type { VerificationState } from '../src/store/verification.ts';
 
 const now = new Date('2026-11-15T12:00:00Z');
 const minute = 60;
@@ -27,18 +27,22 @@ function ago(seconds: number): Date {
 
 const steady = { graceSince: null, reason: null, takeoverOf: null, takeoverSince: null };
 
-function standing(status: Standing['status'], age = 0, grace: number | null = null): Standing {
+function stateOf(
+  status: VerificationState['status'],
+  age = 0,
+  grace: number | null = null,
+): VerificationState {
   const graceSince = grace === null ? null : ago(grace);
   return { ...steady, status, since: ago(age), graceSince, reason: 'why' };
 }
 
-/** A look that began that long ago saw that the holder's token is gone. */
-function takingOver(given: Standing, seconds: number, of = 'holder'): Standing {
+/** A check that started so long ago saw that the owner's token is gone. */
+function takingOver(given: VerificationState, seconds: number, of = 'owner'): VerificationState {
   return { ...given, takeoverOf: of, takeoverSince: ago(seconds) };
 }
 
-function held(token: HolderToken): Holder {
-  return { id: 'holder', token, seenAt: now };
+function ownerWith(tokens: TokenComparison): OtherOwner {
+  return { id: 'owner', tokens, comparedAt: now };
 }
 
 function record(purpose: DnsRecord['purpose'], status: RecordStatus): DnsRecord {
@@ -66,117 +70,153 @@ function records(
 }
 
 function decideOn(
-  given: Standing,
+  given: VerificationState,
   seen: DnsRecord[],
-  holder: HolderToken | null = null,
+  tokens: TokenComparison | null = null,
   random = 0,
 ): Decision {
-  return decideStatus(given, seen, holder && held(holder), now, () => random);
+  return decideStatus(given, seen, tokens && ownerWith(tokens), now, () => random);
 }
 
-describe('what a look makes of it', () => {
+describe('the status after a check', () => {
   const good: RecordStatus = 'valid';
-  const cases: [string, Standing, DnsRecord[], Standing['status'], RegExp][] = [
-    ['nothing stands', standing('unverified'), records('missing'), 'unverified', /None of the records/],
-    ['ownership stands', standing('unverified'), records(good), 'verified', /stand\.$/],
+  const cases: [string, VerificationState, DnsRecord[], VerificationState['status'], RegExp][] = [
+    [
+      'nothing stands',
+      stateOf('unverified'),
+      records('missing'),
+      'unverified',
+      /None of the records is valid/,
+    ],
+    [
+      'ownership stands',
+      stateOf('unverified'),
+      records(good),
+      'verified',
+      /All required records are valid\.$/,
+    ],
     [
       'ownership alone, MX wanted',
-      standing('unverified'),
+      stateOf('unverified'),
       records(good, 'missing'),
       'pending',
-      /ownership record found/,
+      /Valid so far: ownership\./,
     ],
     [
       'MX alone proves nothing',
-      standing('unverified'),
+      stateOf('unverified'),
       records('missing', good),
       'pending',
-      /MX record found/,
+      /Valid so far: MX\./,
     ],
-    ['both stand', standing('unverified'), records(good, good), 'verified', /stand\.$/],
-    ['advice alone', standing('unverified'), records('missing', null, good), 'pending', /DKIM record found/],
-    ['only a DMARC record', standing('unverified'), records('mismatch'), 'unverified', /None/],
+    [
+      'both stand',
+      stateOf('unverified'),
+      records(good, good),
+      'verified',
+      /All required records are valid\.$/,
+    ],
+    [
+      'advice alone',
+      stateOf('unverified'),
+      records('missing', null, good),
+      'pending',
+      /Valid so far: DKIM\./,
+    ],
+    ['only a DMARC record', stateOf('unverified'), records('mismatch'), 'unverified', /None/],
     [
       'an outage',
-      standing('unverified'),
+      stateOf('unverified'),
       records('unknown', 'unknown', 'unknown'),
       'unverified',
       /^The ownership, MX, and DKIM records could not be looked up\.$/,
     ],
     [
       'an outage of some',
-      standing('unverified'),
+      stateOf('unverified'),
       records('unknown', 'missing'),
       'unverified',
-      /^The ownership record could not be looked up, and no other was found\.$/,
+      /^The ownership record could not be looked up, and no other record is valid yet\.$/,
     ],
     [
       'pending, an outage',
-      standing('pending'),
+      stateOf('pending'),
       records('unknown', 'unknown', 'unknown'),
       'pending',
       /could not be looked up\.$/,
     ],
-    ['pending, all gone again', standing('pending'), records('missing'), 'unverified', /None/],
-    ['pending, all stand', standing('pending', 9 * day), records(good, good), 'verified', /stand\.$/],
-    ['just short of 72 h', standing('unverified', 72 * hour - 1), records('missing'), 'unverified', /None/],
+    ['pending, all gone again', stateOf('pending'), records('missing'), 'unverified', /None/],
+    [
+      'pending, all stand',
+      stateOf('pending', 9 * day),
+      records(good, good),
+      'verified',
+      /All required records are valid\.$/,
+    ],
+    ['just short of 72 h', stateOf('unverified', 72 * hour - 1), records('missing'), 'unverified', /None/],
     [
       '72 h without',
-      standing('unverified', 72 * hour),
+      stateOf('unverified', 72 * hour),
       records('missing'),
       'failed',
       /not found within 72 hours/,
     ],
     [
       '72 h with a wrong one',
-      standing('pending', 72 * hour),
+      stateOf('pending', 72 * hour),
       records('mismatch', good),
       'failed',
       /not found/,
     ],
     [
       '72 h, MX still missing',
-      standing('pending', 80 * hour),
+      stateOf('pending', 80 * hour),
       records(good, 'missing'),
       'pending',
-      /not yet all/,
+      /Not all required records are valid yet/,
     ],
     [
       '72 h, an outage',
-      standing('pending', 80 * hour),
+      stateOf('pending', 80 * hour),
       records('unknown', good),
       'pending',
-      /MX record found/,
+      /Valid so far: MX\./,
     ],
-    ['ten days, an outage', standing('pending', 10 * day), records('unknown'), 'failed', /for ten days/],
-    ['failed, still not there', standing('failed', day), records('missing'), 'failed', /^why$/],
-    ['failed, half there', standing('failed', day), records(good, 'missing'), 'failed', /^why$/],
-    ['failed, there', standing('failed', day), records(good, good), 'verified', /stand\.$/],
+    ['ten days, an outage', stateOf('pending', 10 * day), records('unknown'), 'failed', /for ten days/],
+    ['failed, still not there', stateOf('failed', day), records('missing'), 'failed', /^why$/],
+    ['failed, half there', stateOf('failed', day), records(good, 'missing'), 'failed', /^why$/],
+    [
+      'failed, there',
+      stateOf('failed', day),
+      records(good, good),
+      'verified',
+      /All required records are valid\.$/,
+    ],
     [
       'verified, advice gone',
-      standing('verified', 90 * day),
+      stateOf('verified', 90 * day),
       records(good, good, 'missing'),
       'verified',
-      /stand\.$/,
+      /All required records are valid\.$/,
     ],
     [
       'verified, an outage',
-      standing('verified', 90 * day),
+      stateOf('verified', 90 * day),
       records('unknown', 'unknown'),
       'verified',
-      /ownership and MX records could/,
+      /ownership and MX records could not be checked/,
     ],
   ];
   for (const [title, given, seen, status, reason] of cases) {
     test(`${given.status}: ${title}: ${status}`, () => {
-      const verdict = decideOn(given, seen);
-      assert.equal(verdict.status, status);
-      assert.match(verdict.reason, reason);
-      assert.equal(verdict.graceUntil, null);
-      assert.equal(verdict.graceSince, null);
-      assert.equal(verdict.takesOver, false);
+      const decision = decideOn(given, seen);
+      assert.equal(decision.status, status);
+      assert.match(decision.reason, reason);
+      assert.equal(decision.graceUntil, null);
+      assert.equal(decision.graceSince, null);
+      assert.equal(decision.takesOver, false);
       const began = status === 'failed' && given.status !== 'failed';
-      assert.deepEqual(verdict.since, began ? now : given.since);
+      assert.deepEqual(decision.since, began ? now : given.since);
     });
   }
 });
@@ -190,56 +230,56 @@ describe('grace', () => {
     ['missing', 'unknown'],
   ] as const) {
     test(`ownership ${ownership}, MX ${mx}: begins, for 72 h`, () => {
-      const verdict = decideOn(standing('verified', 90 * day), records(ownership, mx));
-      assert.equal(verdict.status, 'verified');
-      assert.deepEqual(verdict.graceSince, now);
-      assert.deepEqual(verdict.graceUntil, new Date('2026-11-18T12:00:00Z'));
-      assert.match(verdict.reason, /fails at 2026-11-18T12:00:00\.000Z/);
+      const decision = decideOn(stateOf('verified', 90 * day), records(ownership, mx));
+      assert.equal(decision.status, 'verified');
+      assert.deepEqual(decision.graceSince, now);
+      assert.deepEqual(decision.graceUntil, new Date('2026-11-18T12:00:00Z'));
+      assert.match(decision.reason, /must be valid by 2026-11-18T12:00:00\.000Z/);
     });
   }
 
-  test('goes on from its beginning, not from each look', () => {
-    const verdict = decideOn(standing('verified', 90 * day, 10 * hour), records('missing'));
-    assert.deepEqual(verdict.graceSince, ago(10 * hour));
-    assert.deepEqual(verdict.graceUntil, ago(-62 * hour));
+  test('counts from its start, not from each check', () => {
+    const decision = decideOn(stateOf('verified', 90 * day, 10 * hour), records('missing'));
+    assert.deepEqual(decision.graceSince, ago(10 * hour));
+    assert.deepEqual(decision.graceUntil, ago(-62 * hour));
   });
 
   test('ends when the records are back', () => {
-    const verdict = decideOn(standing('verified', 90 * day, 80 * hour), records('valid'));
-    assert.equal(verdict.status, 'verified');
-    assert.equal(verdict.graceSince, null);
-    assert.equal(verdict.graceUntil, null);
-    assert.equal(verdict.reason, 'The required records are back.');
+    const decision = decideOn(stateOf('verified', 90 * day, 80 * hour), records('valid'));
+    assert.equal(decision.status, 'verified');
+    assert.equal(decision.graceSince, null);
+    assert.equal(decision.graceUntil, null);
+    assert.equal(decision.reason, 'All required records are valid again.');
   });
 
   test('is not ended by an outage', () => {
-    const verdict = decideOn(standing('verified', 90 * day, 10 * hour), records('unknown'));
-    assert.deepEqual(verdict.graceSince, ago(10 * hour));
+    const decision = decideOn(stateOf('verified', 90 * day, 10 * hour), records('unknown'));
+    assert.deepEqual(decision.graceSince, ago(10 * hour));
   });
 
   test('over, with the records gone: failed, from now', () => {
-    const verdict = decideOn(standing('verified', 90 * day, 72 * hour), records('missing', 'mismatch'));
-    assert.equal(verdict.status, 'failed');
-    assert.deepEqual(verdict.since, now);
-    assert.equal(verdict.graceSince, null);
-    assert.equal(verdict.reason, 'The ownership and MX records did not come back within 72 hours.');
-    assert.equal(verdict.waitSeconds, day);
+    const decision = decideOn(stateOf('verified', 90 * day, 72 * hour), records('missing', 'mismatch'));
+    assert.equal(decision.status, 'failed');
+    assert.deepEqual(decision.since, now);
+    assert.equal(decision.graceSince, null);
+    assert.equal(decision.reason, 'The ownership and MX records did not become valid again within 72 hours.');
+    assert.equal(decision.waitSeconds, day);
   });
 
   test('over, but it cannot be seen: verified until it can', () => {
-    const verdict = decideOn(
-      standing('verified', 90 * day, 100 * hour),
+    const decision = decideOn(
+      stateOf('verified', 90 * day, 100 * hour),
       records('unknown', 'valid'),
       null,
       0.5,
     );
-    assert.equal(verdict.status, 'verified');
-    assert.deepEqual(verdict.graceSince, ago(100 * hour));
-    assert.equal(verdict.waitSeconds, hour);
+    assert.equal(decision.status, 'verified');
+    assert.deepEqual(decision.graceSince, ago(100 * hour));
+    assert.equal(decision.waitSeconds, hour);
   });
 });
 
-describe('the next look', () => {
+describe('the next check', () => {
   const unproven: [number, number | null][] = [
     [0, 10],
     [10, 20],
@@ -262,7 +302,7 @@ describe('the next look', () => {
   ];
   for (const [age, wait] of unproven) {
     test(`pending for ${age} s: ${wait === null ? 'none' : `in ${wait} s`}`, () => {
-      assert.equal(decideOn(standing('pending', age), records('valid', 'missing')).waitSeconds, wait);
+      assert.equal(decideOn(stateOf('pending', age), records('valid', 'missing')).waitSeconds, wait);
     });
   }
 
@@ -276,12 +316,12 @@ describe('the next look', () => {
   ];
   for (const [age, wait] of failed) {
     test(`failed for ${age} s: ${wait === null ? 'none' : `in ${wait} s`}`, () => {
-      assert.equal(decideOn(standing('failed', age), records('missing')).waitSeconds, wait);
+      assert.equal(decideOn(stateOf('failed', age), records('missing')).waitSeconds, wait);
     });
   }
 
   test('the first is the one a new identity gets', () => {
-    assert.equal(decideOn(standing('unverified'), records('missing')).waitSeconds, firstCheckSeconds);
+    assert.equal(decideOn(stateOf('unverified'), records('missing')).waitSeconds, firstCheckSeconds);
   });
 
   test('verified: 6 h, a tenth sooner or later', () => {
@@ -291,188 +331,194 @@ describe('the next look', () => {
       [1, 1.1],
     ] as const) {
       for (const seen of [records('valid'), records('unknown')]) {
-        assert.equal(decideOn(standing('verified'), seen, null, random).waitSeconds, 6 * hour * factor);
+        assert.equal(decideOn(stateOf('verified'), seen, null, random).waitSeconds, 6 * hour * factor);
       }
     }
   });
 
   test('in grace: hourly, and at its end', () => {
-    assert.equal(decideOn(standing('verified'), records('missing'), null, 0.5).waitSeconds, hour);
-    const late = decideOn(standing('verified', 0, 72 * hour - 60), records('missing'), null, 0.5);
+    assert.equal(decideOn(stateOf('verified'), records('missing'), null, 0.5).waitSeconds, hour);
+    const late = decideOn(stateOf('verified', 0, 72 * hour - 60), records('missing'), null, 0.5);
     assert.equal(late.waitSeconds, 60);
   });
 
   test('not proven: up to a tenth later, never sooner', () => {
     assert.equal(
-      decideOn(standing('pending', 66 * hour), records('missing'), null, 0.5).waitSeconds,
+      decideOn(stateOf('pending', 66 * hour), records('missing'), null, 0.5).waitSeconds,
       6.3 * hour,
     );
   });
 
-  test('one that nobody publishes for is looked at some 30 times, and then no more', () => {
+  test('an identity without records is checked about 30 times, and then no more', () => {
     fc.assert(
       fc.property(
         fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 1, maxLength: 40 }),
         (randoms) => {
-          let given: Standing = { ...steady, status: 'unverified', since: now };
+          let given: VerificationState = { ...steady, status: 'unverified', since: now };
           let time = now.getTime();
-          let looks = 0;
-          for (let wait: number | null = firstCheckSeconds; wait !== null; looks += 1) {
+          let checks = 0;
+          for (let wait: number | null = firstCheckSeconds; wait !== null; checks += 1) {
             assert.ok(wait >= 5 && wait <= 1.1 * day, String(wait));
             time += wait * 1000;
-            const random = randoms[looks % randoms.length] ?? 0;
-            const verdict = decideStatus(given, records('missing'), null, new Date(time), () => random);
-            given = verdict;
-            wait = verdict.waitSeconds;
+            const random = randoms[checks % randoms.length] ?? 0;
+            const decision = decideStatus(given, records('missing'), null, new Date(time), () => random);
+            given = decision;
+            wait = decision.waitSeconds;
           }
           assert.equal(given.status, 'failed');
-          assert.ok(looks >= 24 && looks <= 30, String(looks));
+          assert.ok(checks >= 24 && checks <= 30, String(checks));
         },
       ),
     );
   });
 });
 
-describe('one rightful owner', () => {
+describe('a domain with another owner', () => {
   test('the table', () => {
-    const fresh = standing('pending');
+    const fresh = stateOf('pending');
     assert.equal(decideOwnership(fresh, null), 'verify');
-    assert.equal(decideOwnership(standing('verified'), held('valid')), 'verify');
-    assert.equal(decideOwnership(fresh, held('gone')), 'confirm');
-    assert.equal(decideOwnership(takingOver(fresh, 59), held('gone')), 'confirm');
-    assert.equal(decideOwnership(takingOver(fresh, 60), held('gone')), 'take_over');
-    assert.equal(decideOwnership(takingOver(fresh, 60, 'a holder before'), held('gone')), 'confirm');
-    for (const token of ['valid', 'unknown', 'not_everywhere'] as const)
+    assert.equal(decideOwnership(stateOf('verified'), ownerWith('owner_found')), 'verify');
+    assert.equal(decideOwnership(fresh, ownerWith('owner_gone')), 'await_second_check');
+    assert.equal(decideOwnership(takingOver(fresh, 59), ownerWith('owner_gone')), 'await_second_check');
+    assert.equal(decideOwnership(takingOver(fresh, 60), ownerWith('owner_gone')), 'take_over');
+    assert.equal(
+      decideOwnership(takingOver(fresh, 60, 'an owner before'), ownerWith('owner_gone')),
+      'await_second_check',
+    );
+    for (const token of ['owner_found', 'unknown', 'claimant_incomplete'] as const)
       for (const given of [fresh, takingOver(fresh, 60)])
-        assert.equal(decideOwnership(given, held(token)), 'wait');
+        assert.equal(decideOwnership(given, ownerWith(token)), 'wait');
   });
 
   for (const status of ['unverified', 'pending', 'failed'] as const) {
     const waiting = status === 'failed' ? 'failed' : 'pending';
 
-    test(`${status}, and the holder's token is gone: taken over by the second look, a minute later`, () => {
+    test(`${status}, the owner's token is gone: the second check takes over, a minute later`, () => {
       const seen = records('valid', 'valid');
-      const first = decideOn(standing(status), seen, 'gone');
+      const first = decideOn(stateOf(status), seen, 'owner_gone');
       assert.deepEqual([first.status, first.takesOver], [waiting, false]);
-      assert.deepEqual([first.takeoverOf, first.takeoverSince], ['holder', now]);
-      assert.match(first.reason, /is yours when a look after 2026-11-15T12:01:00\.000Z sees the same/);
+      assert.deepEqual([first.takeoverOf, first.takeoverSince], ['owner', now]);
+      assert.match(first.reason, /becomes yours if a check after 2026-11-15T12:01:00\.000Z finds the same/);
       assert.equal(first.waitSeconds, 61);
-      assert.equal(markRecords(seen, first)[0]?.note, first.reason);
+      assert.equal(noteDecision(seen, first)[0]?.note, first.reason);
 
-      const early = decideOn(takingOver(standing(status), 59), seen, 'gone');
+      const early = decideOn(takingOver(stateOf(status), 59), seen, 'owner_gone');
       assert.deepEqual([early.status, early.takesOver], [waiting, false]);
       assert.deepEqual(early.takeoverSince, ago(59), 'counts from the first');
       assert.equal(early.waitSeconds, 2);
 
-      const second = decideOn(takingOver(standing(status), 60), seen, 'gone');
+      const second = decideOn(takingOver(stateOf(status), 60), seen, 'owner_gone');
       assert.deepEqual([second.status, second.takesOver], ['verified', true]);
       assert.deepEqual([second.takeoverOf, second.takeoverSince], [null, null]);
     });
 
-    test(`${status}, and a look between sees it otherwise: begins anew`, () => {
-      const given = takingOver(standing(status), 90);
-      for (const token of ['valid', 'unknown', 'not_everywhere'] as const)
+    test(`${status}, a check in between sees something else: the takeover is cancelled`, () => {
+      const given = takingOver(stateOf(status), 90);
+      for (const token of ['owner_found', 'unknown', 'claimant_incomplete'] as const)
         assert.equal(decideOn(given, records('valid'), token).takeoverSince, null);
       for (const own of ['missing', 'mismatch', 'unknown'] as const)
-        assert.equal(decideOn(given, records(own), 'gone').takeoverSince, null);
+        assert.equal(decideOn(given, records(own), 'owner_gone').takeoverSince, null);
     });
 
-    for (const [holder, reason] of [
-      ['valid', /remove the other record/],
-      ['unknown', /could not be seen/],
-      ['not_everywhere', /not all name servers have your record yet/],
+    for (const [tokens, reason] of [
+      ['owner_found', /remove the ownership record of that owner/],
+      ['unknown', /could not be checked whether/],
+      ['claimant_incomplete', /some name servers do not have your ownership record yet/],
     ] as const) {
-      test(`${status}, and the holder's token is ${holder}: ${waiting}, and says why`, () => {
-        const verdict = decideOn(standing(status, 80 * hour), records('valid'), holder);
-        assert.equal(verdict.status, waiting);
-        assert.equal(verdict.takesOver, false);
-        assert.match(verdict.reason, reason);
-        assert.ok(verdict.waitSeconds);
+      test(`${status}, tokens are ${tokens}: ${waiting}, with the reason`, () => {
+        const decision = decideOn(stateOf(status, 80 * hour), records('valid'), tokens);
+        assert.equal(decision.status, waiting);
+        assert.equal(decision.takesOver, false);
+        assert.match(decision.reason, reason);
+        assert.ok(decision.waitSeconds);
       });
     }
 
     for (const own of ['missing', 'mismatch', 'unknown'] as const) {
-      test(`${status}, the holder's token gone, the own one ${own}: nothing is taken`, () => {
-        const verdict = decideOn(standing(status), records(own, 'valid'), 'gone');
-        assert.notEqual(verdict.status, 'verified');
-        assert.equal(verdict.takesOver, false);
+      test(`${status}, the owner's token is gone, the claimant's is ${own}: no takeover`, () => {
+        const decision = decideOn(stateOf(status), records(own, 'valid'), 'owner_gone');
+        assert.notEqual(decision.status, 'verified');
+        assert.equal(decision.takesOver, false);
       });
     }
   }
 
-  test('who is taken over fails, from now, and is told', () => {
-    const verdict = decideLoss(standing('verified', 90 * day, hour), now, () => 0);
-    assert.equal(verdict.status, 'failed');
-    assert.deepEqual(verdict.since, now);
-    assert.equal(verdict.graceSince, null);
-    assert.match(verdict.reason, /^Another owner has proven/);
-    assert.equal(verdict.waitSeconds, 270, 'soon, in case that look saw an old copy of the zone');
-    const [told] = markRecords(records('valid'), verdict);
-    assert.equal(told?.note, verdict.reason);
+  test('the former owner fails, from now, with the reason', () => {
+    const decision = decideLoss(stateOf('verified', 90 * day, hour), now, () => 0);
+    assert.equal(decision.status, 'failed');
+    assert.deepEqual(decision.since, now);
+    assert.equal(decision.graceSince, null);
+    assert.match(decision.reason, /^Another owner took over/);
+    assert.equal(decision.waitSeconds, 270, 'soon, in case that check saw an old copy of the zone');
+    const [told] = noteDecision(records('valid'), decision);
+    assert.equal(told?.note, decision.reason);
   });
 });
 
-describe('a person asks for a check', () => {
+describe('a check is requested', () => {
   for (const status of ['unverified', 'pending', 'failed'] as const) {
-    test(`${status}: begins anew, from now`, () => {
-      const begun = beginAgain(standing(status, 90 * day), now);
+    test(`${status}: the schedule restarts`, () => {
+      const begun = restartSchedule(stateOf(status, 90 * day), now);
       assert.equal(begun.status, status === 'failed' ? 'unverified' : status);
       assert.deepEqual(begun.since, now);
       assert.equal(decideOn(begun, records('missing')).status, 'unverified');
       const outage = decideOn(begun, records('unknown', null, 'unknown'));
       assert.equal(outage.status, begun.status, 'an outage says nothing');
-      const taking = takingOver(standing(status), 60);
-      assert.equal(beginAgain(taking, now).takeoverSince, taking.takeoverSince, 'goes on');
+      const taking = takingOver(stateOf(status), 60);
+      assert.equal(restartSchedule(taking, now).takeoverSince, taking.takeoverSince, 'goes on');
     });
   }
 
   test('verified: nothing changes, a grace included', () => {
-    const given = standing('verified', 90 * day, hour);
-    assert.equal(beginAgain(given, now), given);
+    const given = stateOf('verified', 90 * day, hour);
+    assert.equal(restartSchedule(given, now), given);
   });
 });
 
-describe('what the records say of it', () => {
-  const notesOf = (seen: DnsRecord[], verdict: Decision) =>
-    markRecords(seen, verdict).map(({ note }) => note);
-  const graces = (seen: DnsRecord[], verdict: Decision) =>
-    markRecords(seen, verdict).map(({ graceUntil }) => graceUntil);
+describe('the notes of the records', () => {
+  const notesOf = (seen: DnsRecord[], decision: Decision) =>
+    noteDecision(seen, decision).map(({ note }) => note);
+  const graces = (seen: DnsRecord[], decision: Decision) =>
+    noteDecision(seen, decision).map(({ graceUntil }) => graceUntil);
 
-  test('a grace stands at the required records that are gone, with its end and reason', () => {
+  test('a grace period is noted at the required records that are gone, with its end and reason', () => {
     const seen = records('valid', 'missing', 'missing');
-    const verdict = decideOn(standing('verified'), seen);
-    assert.deepEqual(graces(seen, verdict), [undefined, '2026-11-18T12:00:00.000Z', undefined, undefined]);
-    assert.deepEqual(notesOf(seen, verdict), [undefined, verdict.reason, undefined, undefined]);
+    const decision = decideOn(stateOf('verified'), seen);
+    assert.deepEqual(graces(seen, decision), [undefined, '2026-11-18T12:00:00.000Z', undefined, undefined]);
+    assert.deepEqual(notesOf(seen, decision), [undefined, decision.reason, undefined, undefined]);
   });
 
   test('also while they cannot be looked up', () => {
     const seen = records('unknown', 'valid');
-    const verdict = decideOn(standing('verified', 90 * day, hour), seen);
-    assert.deepEqual(graces(seen, verdict), ['2026-11-18T11:00:00.000Z', undefined, undefined, undefined]);
-    assert.match(notesOf(seen, verdict)[0] ?? '', /could not be looked up for certain; the grace goes on\.$/);
+    const decision = decideOn(stateOf('verified', 90 * day, hour), seen);
+    assert.deepEqual(graces(seen, decision), ['2026-11-18T11:00:00.000Z', undefined, undefined, undefined]);
+    assert.match(
+      notesOf(seen, decision)[0] ?? '',
+      /could not be checked with certainty\. The grace period continues\.$/,
+    );
   });
 
-  test('a failure stands at the first that is not right, after its own note', () => {
+  test('a failure is noted at the first record that is not valid, after the note of that record', () => {
     const [ownership, ...rest] = records('missing', 'missing');
     const seen = [{ ...(ownership as DnsRecord), note: 'No record.' }, ...rest];
-    const verdict = decideOn(standing('pending', 72 * hour), seen);
-    assert.deepEqual(notesOf(seen, verdict), [
+    const decision = decideOn(stateOf('pending', 72 * hour), seen);
+    assert.deepEqual(notesOf(seen, decision), [
       'No record. The ownership record was not found within 72 hours.',
       ...[undefined, undefined, undefined],
     ]);
   });
 
-  test('who waits for another owner is told at the ownership record', () => {
+  test('the ownership record of a claimant says what the claimant waits for', () => {
     const seen = records('valid', 'valid');
-    const verdict = decideOn(standing('pending'), seen, 'valid');
-    assert.match(notesOf(seen, verdict)[0] ?? '', /^Another owner holds/);
+    const decision = decideOn(stateOf('pending'), seen, 'owner_found');
+    assert.match(notesOf(seen, decision)[0] ?? '', /^Another owner is verified/);
   });
 
-  test('otherwise the records speak for themselves', () => {
+  test('otherwise the notes stay as they are', () => {
     for (const status of ['unverified', 'pending', 'verified'] as const) {
       for (const seen of [records('missing'), records('valid'), records('unknown')]) {
-        const verdict = decideOn(standing(status), seen);
-        if (verdict.graceUntil === null) assert.deepEqual(markRecords(seen, verdict), seen);
+        const decision = decideOn(stateOf(status), seen);
+        if (decision.graceUntil === null) assert.deepEqual(noteDecision(seen, decision), seen);
       }
     }
   });
@@ -480,42 +526,48 @@ describe('what the records say of it', () => {
 
 test('whatever came before: nothing is lost in an outage, and nothing taken without proof', () => {
   const anyStatus = fc.constantFrom<RecordStatus>('missing', 'mismatch', 'valid', 'unknown');
-  const anyStanding = fc.record({
-    status: fc.constantFrom<Standing['status']>('unverified', 'pending', 'verified', 'failed'),
+  const anyState = fc.record({
+    status: fc.constantFrom<VerificationState['status']>('unverified', 'pending', 'verified', 'failed'),
     since: fc.nat(500 * day).map(ago),
     graceSince: fc.option(fc.nat(100 * hour).map(ago)),
     reason: fc.constant(null),
-    takeoverOf: fc.option(fc.constantFrom('holder', 'a holder before')),
+    takeoverOf: fc.option(fc.constantFrom('owner', 'an owner before')),
     takeoverSince: fc.option(fc.nat(5 * minute).map(ago)),
   });
-  const holders = fc.constantFrom<HolderToken | null>(null, 'valid', 'gone', 'unknown', 'not_everywhere');
+  const comparisons = fc.constantFrom<TokenComparison | null>(
+    null,
+    'owner_found',
+    'owner_gone',
+    'unknown',
+    'claimant_incomplete',
+  );
   const chance = fc.double({ min: 0, max: 1, noNaN: true });
   fc.assert(
     fc.property(
-      anyStanding,
+      anyState,
       anyStatus,
       fc.option(anyStatus),
-      holders,
+      comparisons,
       chance,
-      (given, own, mx, holder, random) => {
-        const verdict = decideOn(given, records(own, mx), holder, random);
+      (given, own, mx, tokens, random) => {
+        const decision = decideOn(given, records(own, mx), tokens, random);
         const gone = [own, mx].some((status) => status === 'missing' || status === 'mismatch');
-        if (given.status === 'verified' && !gone) assert.equal(verdict.status, 'verified');
-        if (verdict.status === 'verified' && given.status !== 'verified') {
+        if (given.status === 'verified' && !gone) assert.equal(decision.status, 'verified');
+        if (decision.status === 'verified' && given.status !== 'verified') {
           assert.ok(own === 'valid' && (mx ?? 'valid') === 'valid');
-          assert.ok(holder === null || holder === 'gone');
-          assert.equal(verdict.takesOver, holder === 'gone');
-          if (verdict.takesOver) {
-            assert.equal(given.takeoverOf, 'holder');
+          assert.ok(tokens === null || tokens === 'owner_gone');
+          assert.equal(decision.takesOver, tokens === 'owner_gone');
+          if (decision.takesOver) {
+            assert.equal(given.takeoverOf, 'owner');
             assert.ok(given.takeoverSince && given.takeoverSince <= ago(minute));
           }
-        } else assert.equal(verdict.takesOver, false);
-        assert.equal(verdict.graceUntil === null, verdict.graceSince === null);
-        if (verdict.graceSince) assert.equal(verdict.status, 'verified');
-        if (verdict.status === 'verified') assert.ok(verdict.waitSeconds);
-        if (verdict.waitSeconds !== null)
-          assert.ok(verdict.waitSeconds > 0 && verdict.waitSeconds <= 1.1 * day);
-        assert.match(verdict.reason, /^[A-Z].*\.$/);
+        } else assert.equal(decision.takesOver, false);
+        assert.equal(decision.graceUntil === null, decision.graceSince === null);
+        if (decision.graceSince) assert.equal(decision.status, 'verified');
+        if (decision.status === 'verified') assert.ok(decision.waitSeconds);
+        if (decision.waitSeconds !== null)
+          assert.ok(decision.waitSeconds > 0 && decision.waitSeconds <= 1.1 * day);
+        assert.match(decision.reason, /^[A-Z].*\.$/);
       },
     ),
     { numRuns: 1000 },

@@ -1,10 +1,10 @@
-/** Look-ups where the operator's servers answer everything (POSTHORN_DNS_SERVERS), down to the judged records. */
+/** Look-ups where the operator's servers answer everything (POSTHORN_DNS_SERVERS), down to the decided records. */
 import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
 import type { DnsRecord } from '../src/contract/identity.ts';
 import { makeDkimKey } from '../src/identities/dkim.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
+import { type DomainSetup, decideRecords, questionsFor } from '../src/identities/records.ts';
 import { type Answer, startDns } from './dns.ts';
 
 // An hour: whatever kept an answer would be found out.
@@ -16,7 +16,7 @@ const serverAt = () => assert.fail('only the servers that are set are asked');
 const lookup = makeLookup({ dnsServers: [dns.address], serverAt });
 const never = new AbortController().signal;
 const key = await makeDkimKey(new Date('2026-11-15T12:00:00Z'));
-const wanted: Wanted = {
+const setup: DomainSetup = {
   domain: 'example.com',
   token: 'Tok3n',
   incomingDomain: true,
@@ -49,7 +49,7 @@ function publish(purpose: DnsRecord['purpose'], ...answers: [Answer, ...Answer[]
 }
 
 async function check(looking = lookup): Promise<DnsRecord[]> {
-  return decideRecords(wanted, await looking.ask(questionsFor(wanted), never), new Date());
+  return decideRecords(setup, await looking.ask(questionsFor(setup), never), new Date());
 }
 
 async function checkOne(purpose: DnsRecord['purpose'], looking = lookup): Promise<DnsRecord> {
@@ -117,7 +117,7 @@ test('an alias that leads in a circle is unknown', async () => {
   dns.answer('a.example.net', { CNAME: [names.ownership] });
   const record = await checkOne('ownership');
   assert.equal(record.status, 'unknown');
-  assert.match(record.note ?? '', /leads in a circle/);
+  assert.match(record.note ?? '', /chain is a loop/);
 });
 
 test('an alias whose end cannot be asked is unknown', async () => {
@@ -139,11 +139,11 @@ test('an answer over 512 bytes is asked for again over TCP', async () => {
   assert.equal(dns.count('example.com', 'TXT'), 2);
 });
 
-test('two SPF records are the fault they are', async () => {
+test('two SPF records are a mismatch', async () => {
   publish('spf', { TXT: [spf, 'v=spf1 mx -all'] });
   const record = await checkOne('spf');
   assert.equal(record.status, 'mismatch');
-  assert.match(record.note ?? '', /join them/);
+  assert.match(record.note ?? '', /replace them with the single record/);
   assert.equal(record.found.length, 2);
 });
 
@@ -152,7 +152,7 @@ test('the null MX is understood', async () => {
   const record = await checkOne('mx');
   assert.equal(record.status, 'mismatch');
   assert.deepEqual(record.found, ['0 .']);
-  assert.match(record.note ?? '', /takes no mail/);
+  assert.match(record.note ?? '', /accepts no mail/);
 });
 
 test('an answer that got lost is asked for once more', async () => {
@@ -182,11 +182,11 @@ test('silence is unknown, and takes nothing else along', async () => {
 test('who stops waiting gets what is known', async () => {
   publish('ownership', 'DROP');
   const stopping = new AbortController();
-  const looking = lookup.ask(questionsFor(wanted), stopping.signal);
+  const looking = lookup.ask(questionsFor(setup), stopping.signal);
   stopping.abort();
   assert.equal((await looking).get('TXT _posthorn.example.com')?.kind, 'unknown');
   dns.reset();
-  const answers = await lookup.ask(questionsFor(wanted), stopping.signal);
+  const answers = await lookup.ask(questionsFor(setup), stopping.signal);
   assert.ok([...answers.values()].every(({ kind }) => kind === 'unknown'));
   assert.equal(dns.count('example.com'), 0);
 });
@@ -215,10 +215,10 @@ test('nothing listens: unknown', async () => {
 
 test('a name too long for DNS is unknown, and says so', async () => {
   const long = {
-    ...wanted,
+    ...setup,
     domain: `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.${'d'.repeat(60)}.example`,
   };
   const [record] = decideRecords(long, await lookup.ask(questionsFor(long), never), new Date());
   assert.equal(record?.status, 'unknown');
-  assert.match(record?.note ?? '', /longer than DNS allows/);
+  assert.match(record?.note ?? '', /too long for DNS/);
 });

@@ -28,19 +28,19 @@ test('a snippet to paste', () => {
     writeZone('example.com', records),
     `; DNS records of example.com. for Posthorn
 
-; Ownership: proves that the domain is yours (required)
+; Ownership: proves that you own the domain (required)
 _posthorn.example.com. 3600 IN TXT "posthorn-verification=tok"
 
 ; Incoming mail (required)
 example.com. 3600 IN MX 10 mx.posthorn.example.
 
-; SPF: put it in the place of the SPF record that is there, if one is (advised)
+; SPF: replaces the SPF record of the domain, if there is one (recommended)
 example.com. 3600 IN TXT "v=spf1 a:mx.posthorn.example ~all"
 
-; DKIM: the key that signatures are checked with (advised)
+; DKIM: the public key that receivers verify signatures with (recommended)
 ph20261115-abc123._domainkey.example.com. 3600 IN TXT "${key.slice(0, 255)}" "${key.slice(255)}"
 
-; DMARC: put it in the place of the DMARC record that is there, if one is (advised)
+; DMARC: replaces the DMARC record of the domain, if there is one (recommended)
 _dmarc.example.com. 3600 IN TXT "v=DMARC1; p=none"
 `,
   );

@@ -3,13 +3,13 @@ import { createPublicKey } from 'node:crypto';
 import { describe, test } from 'node:test';
 import type { DnsRecord } from '../src/contract/identity.ts';
 import { makeDkimKey } from '../src/identities/dkim.ts';
-import type { Answer, Answers } from '../src/identities/dns-record.ts';
-import { confirmOwnershipGone, findHolderToken, type HolderToken } from '../src/identities/ownership.ts';
-import { decideRecords, questionsFor, type Wanted } from '../src/identities/records.ts';
+import type { RecordAnswer, RecordAnswers } from '../src/identities/dns-record.ts';
+import { compareTokens, confirmOwnershipGone, type TokenComparison } from '../src/identities/ownership.ts';
+import { type DomainSetup, decideRecords, questionsFor } from '../src/identities/records.ts';
 
 const checkedAt = new Date('2026-11-15T12:00:00Z');
 const publicKey = `MIIB${'Ab9+/'.repeat(77)}AQAB`;
-const wanted: Wanted = {
+const setup: DomainSetup = {
   domain: 'example.com',
   token: 'Tok3nOfMine',
   incomingDomain: true,
@@ -18,17 +18,21 @@ const wanted: Wanted = {
 };
 const ownership = 'posthorn-verification=Tok3nOfMine';
 const dkimName = 'ph20261115-abc123._domainkey.example.com';
-const nothing: Answer = { kind: 'none', why: 'no_such_record' };
+const nothing: RecordAnswer = { kind: 'none', why: 'no_such_record' };
 
-function stands(...values: string[]): Answer {
+function found(...values: string[]): RecordAnswer {
   return { kind: 'records', values };
 }
 
-function judge(answers: Record<string, Answer>, changes: Partial<Wanted> = {}): DnsRecord[] {
-  return decideRecords({ ...wanted, ...changes }, new Map(Object.entries(answers)), checkedAt);
+function decide(answers: Record<string, RecordAnswer>, changes: Partial<DomainSetup> = {}): DnsRecord[] {
+  return decideRecords({ ...setup, ...changes }, new Map(Object.entries(answers)), checkedAt);
 }
 
-function judgeOne(purpose: DnsRecord['purpose'], answer: Answer, changes: Partial<Wanted> = {}): DnsRecord {
+function decideOne(
+  purpose: DnsRecord['purpose'],
+  answer: RecordAnswer,
+  changes: Partial<DomainSetup> = {},
+): DnsRecord {
   const key = {
     ownership: 'TXT _posthorn.example.com',
     mx: 'MX example.com',
@@ -36,14 +40,14 @@ function judgeOne(purpose: DnsRecord['purpose'], answer: Answer, changes: Partia
     dkim: `TXT ${dkimName}`,
     dmarc: 'TXT _dmarc.example.com',
   }[purpose];
-  const record = judge({ [key]: answer }, changes).find((one) => one.purpose === purpose);
+  const record = decide({ [key]: answer }, changes).find((one) => one.purpose === purpose);
   assert.ok(record);
   return record;
 }
 
-describe('what must stand', () => {
-  test('five records, told with nothing looked up yet', () => {
-    assert.deepEqual(judge({}), [
+describe('the records to publish', () => {
+  test('five records, before the first lookup', () => {
+    assert.deepEqual(decide({}), [
       expected('TXT', '_posthorn.example.com', ownership, 'ownership', true),
       { ...expected('MX', 'example.com', 'mx.posthorn.example', 'mx', true), priority: 10 },
       expected('TXT', 'example.com', 'v=spf1 a:mx.posthorn.example ~all', 'spf', false),
@@ -63,7 +67,7 @@ describe('what must stand', () => {
   }
 
   test('each is a question', () => {
-    assert.deepEqual(questionsFor(wanted), [
+    assert.deepEqual(questionsFor(setup), [
       { name: '_posthorn.example.com', type: 'TXT' },
       { name: 'example.com', type: 'MX' },
       { name: 'example.com', type: 'TXT' },
@@ -73,12 +77,12 @@ describe('what must stand', () => {
   });
 
   test('no MX for a domain that takes no mail', () => {
-    const purposes = judge({}, { incomingDomain: false }).map(({ purpose }) => purpose);
+    const purposes = decide({}, { incomingDomain: false }).map(({ purpose }) => purpose);
     assert.deepEqual(purposes, ['ownership', 'spf', 'dkim', 'dmarc']);
   });
 
-  test('the keys stand in the order of the interface', () => {
-    const keys = Object.keys(judgeOne('mx', nothing));
+  test('the keys are in the order of the interface', () => {
+    const keys = Object.keys(decideOne('mx', nothing));
     assert.deepEqual(keys, [
       ...[
         'type',
@@ -100,7 +104,7 @@ describe('what must stand', () => {
 describe('whatever the record', () => {
   for (const purpose of ['ownership', 'mx', 'spf', 'dkim', 'dmarc'] as const) {
     test(`${purpose}: none is missing, and the note says what to do`, () => {
-      const record = judgeOne(purpose, nothing);
+      const record = decideOne(purpose, nothing);
       assert.equal(record.status, 'missing');
       assert.deepEqual(record.found, []);
       assert.equal(record.checkedAt, '2026-11-15T12:00:00.000Z');
@@ -108,15 +112,15 @@ describe('whatever the record', () => {
     });
 
     test(`${purpose}: what could not be looked up is unknown`, () => {
-      const record = judgeOne(purpose, { kind: 'unknown', reason: 'the DNS server failed (SERVFAIL)' });
+      const record = decideOne(purpose, { kind: 'unknown', reason: 'the DNS server failed (SERVFAIL)' });
       assert.equal(record.status, 'unknown');
       assert.deepEqual(record.found, []);
-      assert.match(record.note ?? '', /the DNS server failed \(SERVFAIL\)\.$/);
+      assert.match(record.note ?? '', /: the DNS server failed \(SERVFAIL\)\. The next check tries again\.$/);
     });
 
-    test(`${purpose}: something else is a mismatch, shown as it stands`, () => {
+    test(`${purpose}: something else is a mismatch, shown as found`, () => {
       const other = purpose === 'mx' ? '10 mx.other.example' : 'v=spf1x something else';
-      const record = judgeOne(purpose, stands(other));
+      const record = decideOne(purpose, found(other));
       assert.equal(record.status, 'mismatch');
       assert.deepEqual(record.found, [other]);
       assert.match(record.note ?? '', /\.$/);
@@ -133,7 +137,7 @@ describe('ownership', () => {
   ];
   for (const [title, values] of valid) {
     test(`valid ${title}`, () => {
-      const record = judgeOne('ownership', stands(...values));
+      const record = decideOne('ownership', found(...values));
       assert.equal(record.status, 'valid');
       assert.equal(record.note, undefined);
     });
@@ -141,76 +145,88 @@ describe('ownership', () => {
 
   const wrong: [string, string, RegExp][] = [
     ['in quotation marks', `"${ownership}"`, /without them/],
-    ['the token alone', 'Tok3nOfMine', /token alone/],
-    ['in capitals', ownership.toUpperCase(), /Capital and small letters/],
+    ['the token alone', 'Tok3nOfMine', /only the token/],
+    ['in capitals', ownership.toUpperCase(), /upper and lower case/],
     ["another's", 'posthorn-verification=other', /another identity/],
     ['longer', `${ownership}x`, /another identity/],
-    ['empty', '', /Something else/],
+    ['empty', '', /another TXT record/],
   ];
   for (const [title, value, note] of wrong) {
     test(`a mismatch ${title}`, () => {
-      const record = judgeOne('ownership', stands(value));
+      const record = decideOne('ownership', found(value));
       assert.equal(record.status, 'mismatch');
       assert.match(record.note ?? '', note);
     });
   }
 });
 
-describe("a holder's token, as a claimant's look saw it", () => {
+describe("the owner's token in a claimant's check", () => {
   const own = 'posthorn-verification=TokenOfTheClaimant';
-  const tokens = { own: 'TokenOfTheClaimant', holder: wanted.token };
-  const away: Answer = { kind: 'unknown', reason: 'no answer' };
-  const cases: [string, Answer[], HolderToken][] = [
-    ['the own alone', [stands(own)], 'gone'],
-    ['the own among others', [stands('v=spf1 -all', own, 'posthorn-verification=another')], 'gone'],
-    ['both side by side', [stands(own, ownership)], 'valid'],
-    ['both, with spaces around', [stands(own, ` ${ownership} `)], 'valid'],
-    ["the holder's with quotation marks", [stands(own, `"${ownership}"`)], 'unknown'],
-    ["the holder's in other letters", [stands(own, ownership.toLowerCase())], 'unknown'],
-    ['neither', [nothing], 'not_everywhere'],
+  const tokens = { claimant: 'TokenOfTheClaimant', owner: setup.token };
+  const away: RecordAnswer = { kind: 'unknown', reason: 'no answer' };
+  const cases: [string, RecordAnswer[], TokenComparison][] = [
+    ['the own alone', [found(own)], 'owner_gone'],
+    ['the own among others', [found('v=spf1 -all', own, 'posthorn-verification=another')], 'owner_gone'],
+    ['both side by side', [found(own, ownership)], 'owner_found'],
+    ['both, with spaces around', [found(own, ` ${ownership} `)], 'owner_found'],
+    ["the owner's with quotation marks", [found(own, `"${ownership}"`)], 'unknown'],
+    ["the owner's in other letters", [found(own, ownership.toLowerCase())], 'unknown'],
+    ['neither', [nothing], 'claimant_incomplete'],
     ['no answer', [away], 'unknown'],
-    ['the same on every server', [stands(own), stands(own), stands(own)], 'gone'],
-    ["the holder's on one server", [stands(own), stands(own), stands(ownership)], 'valid'],
-    ['both on one server', [stands(own), stands(own, ownership)], 'valid'],
-    ["the holder's damaged on one server", [stands(own), stands(own, `x${ownership}`)], 'unknown'],
-    ['one server without the own', [stands(own), nothing], 'not_everywhere'],
-    ['one that could not be followed', [stands(own), away], 'unknown'],
+    ['the same on every server', [found(own), found(own), found(own)], 'owner_gone'],
+    ["the owner's on one server", [found(own), found(own), found(ownership)], 'owner_found'],
+    ['both on one server', [found(own), found(own, ownership)], 'owner_found'],
+    ["the owner's damaged on one server", [found(own), found(own, `x${ownership}`)], 'unknown'],
+    ['one server without the own', [found(own), nothing], 'claimant_incomplete'],
+    ['one that could not be followed', [found(own), away], 'unknown'],
   ];
   for (const [title, answers, sight] of cases) {
-    test(`${title}: ${sight}`, () => assert.equal(findHolderToken(answers[0], answers, tokens), sight));
+    test(`${title}: ${sight}`, () => assert.equal(compareTokens(answers[0], answers, tokens), sight));
   }
 
-  test('one answer alone, with nothing known of the other servers, says no more than that it stands', () => {
-    assert.equal(findHolderToken(stands(own), [], tokens), 'unknown');
-    assert.equal(findHolderToken(stands(own, ownership), [], tokens), 'valid');
-    assert.equal(findHolderToken(undefined, [stands(own)], tokens), 'unknown');
-    assert.equal(findHolderToken(stands(ownership), [stands(own)], tokens), 'valid');
+  test("one answer alone can show that the owner's token is there, and never that it is gone", () => {
+    assert.equal(compareTokens(found(own), [], tokens), 'unknown');
+    assert.equal(compareTokens(found(own, ownership), [], tokens), 'owner_found');
+    assert.equal(compareTokens(undefined, [found(own)], tokens), 'unknown');
+    assert.equal(compareTokens(found(ownership), [found(own)], tokens), 'owner_found');
   });
 });
 
-describe("a holder's own token, gone by one answer", () => {
-  const settled = (answer: Answer, ...everywhere: Answer[]) => {
-    const answers: Answers = new Map([[`TXT _posthorn.${wanted.domain}`, answer]]);
-    const [record] = decideRecords(wanted, confirmOwnershipGone(answers, everywhere, wanted), new Date());
+describe("the owner's token in the owner's check, not found by the first answer", () => {
+  const decided = (answer: RecordAnswer, ...serverAnswers: RecordAnswer[]) => {
+    const answers: RecordAnswers = new Map([[`TXT _posthorn.${setup.domain}`, answer]]);
+    const [record] = decideRecords(setup, confirmOwnershipGone(answers, serverAnswers, setup), new Date());
     return `${record?.status}: ${record?.note}`;
   };
-  const away: Answer = { kind: 'unknown', reason: 'no answer' };
+  const away: RecordAnswer = { kind: 'unknown', reason: 'no answer' };
 
   test('is gone where no server has it', () => {
-    assert.match(settled(nothing, nothing, stands('v=spf1 -all')), /^missing: /);
-    assert.match(settled(stands(`x${ownership}`), nothing), /^mismatch: /);
+    assert.match(decided(nothing, nothing, found('v=spf1 -all')), /^missing: /);
+    assert.match(decided(found(`x${ownership}`), nothing), /^mismatch: /);
   });
 
   test('is unknown where one has it, or not all could be asked', () => {
-    assert.match(settled(nothing, nothing, stands(ownership)), /^unknown: .* not on all name servers;/);
-    assert.match(settled(nothing, stands(ownership), away), /^unknown: .* not on all name servers;/);
-    assert.match(settled(nothing, nothing, away), /^unknown: .* not all name servers could be asked\.$/);
-    assert.match(settled(nothing), /^unknown: .* not all name servers could be asked\.$/);
+    assert.match(
+      decided(nothing, nothing, found(ownership)),
+      /^unknown: .* some name servers do not have this record;/,
+    );
+    assert.match(
+      decided(nothing, found(ownership), away),
+      /^unknown: .* some name servers do not have this record;/,
+    );
+    assert.match(
+      decided(nothing, nothing, away),
+      /^unknown: .* not every name server could be asked\. The next check tries again\.$/,
+    );
+    assert.match(
+      decided(nothing),
+      /^unknown: .* not every name server could be asked\. The next check tries again\.$/,
+    );
   });
 
-  test('stands, or is unknown, as the answer says where that is not gone', () => {
-    assert.match(settled(stands(ownership)), /^valid: /);
-    assert.match(settled(away, nothing), /^unknown: .* no answer\.$/);
+  test('is valid or unknown if the first answer says so', () => {
+    assert.match(decided(found(ownership)), /^valid: /);
+    assert.match(decided(away, nothing), /^unknown: .* no answer\. The next check tries again\.$/);
   });
 });
 
@@ -222,14 +238,14 @@ describe('MX', () => {
     ['ours twice', ['10 mx.posthorn.example', '20 mx.posthorn.example'], 'valid', null],
     ['another before ours', ['5 mx.other.example', '10 mx.posthorn.example'], 'valid', /mx\.other\.example/],
     ['another beside ours', ['10 mx.other.example', '10 mx.posthorn.example'], 'valid', /mx\.other\.example/],
-    ['the null MX', ['0 .'], 'mismatch', /takes no mail/],
+    ['the null MX', ['0 .'], 'mismatch', /accepts no mail/],
     ['the null MX beside ours', ['0 .', '10 mx.posthorn.example'], 'valid', /null MX/],
     ['another alone', ['10 mx.other.example'], 'mismatch', /another host/],
     ['one that only ends like ours', ['10 xmx.posthorn.example'], 'mismatch', /another host/],
   ];
   for (const [title, values, status, note] of cases) {
     test(`${title}: ${status}`, () => {
-      const record = judgeOne('mx', stands(...values));
+      const record = decideOne('mx', found(...values));
       assert.equal(record.status, status);
       assert.deepEqual(record.found, values);
       if (note) assert.match(record.note ?? '', note);
@@ -247,27 +263,27 @@ describe('DKIM', () => {
     ['with spaces in the key', [`v=DKIM1; k=rsa; p=${cut} ${publicKey.slice(240)}`], 'valid', null],
     ['in test mode', [`v=DKIM1; k=rsa; t=y; p=${publicKey}`], 'valid', null],
     ['for email and sha256', [`v=DKIM1; s=email; h=sha1:sha256; p=${publicKey}`], 'valid', null],
-    ['revoked', ['v=DKIM1; k=rsa; p='], 'mismatch', /revoked/],
-    ['cut short', [`v=DKIM1; k=rsa; p=${cut}`], 'mismatch', /cut short/],
-    ['another key', ['v=DKIM1; k=rsa; p=MIIBother'], 'mismatch', /Another key/],
+    ['revoked', ['v=DKIM1; k=rsa; p='], 'mismatch', /revokes the key/],
+    ['cut short', [`v=DKIM1; k=rsa; p=${cut}`], 'mismatch', /end of the key is missing/],
+    ['another key', ['v=DKIM1; k=rsa; p=MIIBother'], 'mismatch', /another key/],
     [
       'the same in small letters',
       [`v=DKIM1; k=rsa; p=${publicKey.toLowerCase()}`],
       'mismatch',
-      /Another key/,
+      /another key/,
     ],
     ['another kind', [`v=DKIM1; k=ed25519; p=${publicKey}`], 'mismatch', /k=rsa/],
-    ['another version', [`v=DKIM2; p=${publicKey}`], 'mismatch', /no DKIM record/],
+    ['another version', [`v=DKIM2; p=${publicKey}`], 'mismatch', /not a DKIM record/],
     ['in quotation marks', [`"v=DKIM1; k=rsa; p=${publicKey}"`], 'mismatch', /quotation marks/],
-    ['sha1 only', [`v=DKIM1; h=sha1; p=${publicKey}`], 'mismatch', /sha256/],
+    ['sha1 only', [`v=DKIM1; h=sha1; p=${publicKey}`], 'mismatch', /SHA-256/],
     ['not for email', [`v=DKIM1; s=tlsrpt; p=${publicKey}`], 'mismatch', /not for email/],
-    ['a tag twice', [`v=DKIM1; p=; p=${publicKey}`], 'mismatch', /no DKIM record/],
-    ['two, one right', [`p=${publicKey}`, 'p=MIIBother'], 'mismatch', /2 records.*delete all but/],
-    ['two, none right', ['p=a', 'p=b'], 'mismatch', /2 records.*none/],
+    ['a tag twice', [`v=DKIM1; p=; p=${publicKey}`], 'mismatch', /not a DKIM record/],
+    ['two, one right', [`p=${publicKey}`, 'p=MIIBother'], 'mismatch', /2 TXT records.*delete all except/],
+    ['two, none right', ['p=a', 'p=b'], 'mismatch', /2 TXT records.*none/],
   ];
   for (const [title, values, status, note] of cases) {
     test(`${title}: ${status}`, () => {
-      const record = judgeOne('dkim', stands(...values));
+      const record = decideOne('dkim', found(...values));
       assert.equal(record.status, status, record.note);
       assert.equal(record.value, `v=DKIM1; k=rsa; p=${publicKey}`);
       if (note) assert.match(record.note ?? '', note);
@@ -275,20 +291,23 @@ describe('DKIM', () => {
     });
   }
 
-  test('old and new stand side by side, and the old says how long', () => {
-    const next = { selector: 'ph20270101-fedcba', publicKey: `${publicKey}new`, isNew: true };
-    const records = judge(
+  test('the old and the new key are shown, and the note of the old says how long to keep it', () => {
+    const next = { selector: 'ph20270101-fedcba', publicKey: `${publicKey}new` };
+    const records = decide(
       {
-        [`TXT ${dkimName}`]: stands(`p=${publicKey}`),
+        [`TXT ${dkimName}`]: found(`p=${publicKey}`),
         [`TXT ${next.selector}._domainkey.example.com`]: nothing,
       },
-      { dkimKeys: [...wanted.dkimKeys, next] },
+      { dkimKeys: [...setup.dkimKeys, next] },
     ).filter(({ purpose }) => purpose === 'dkim');
     assert.deepEqual(
       records.map(({ status }) => status),
       ['valid', 'missing'],
     );
-    assert.match(records[0]?.note ?? '', /Leave this record until ph20270101-fedcba/);
+    assert.match(
+      records[0]?.note ?? '',
+      /Keep this record until a check has found the new key ph20270101-fedcba/,
+    );
   });
 
   test('a key that was made is 2048 bits, dated, and its own', async () => {
@@ -300,10 +319,10 @@ describe('DKIM', () => {
     assert.equal(key.asymmetricKeyDetails?.modulusLength, 2048);
     assert.deepEqual(createPublicKey(one.privateKey).export({ format: 'der', type: 'spki' }), der);
     const name = `${one.selector}._domainkey.example.com`;
-    const value = judge({}, { dkimKeys: [one] }).find((record) => record.name === name)?.value ?? '';
+    const value = decide({}, { dkimKeys: [one] }).find((record) => record.name === name)?.value ?? '';
     assert.ok(value.length > 255);
-    const judged = judge({ [`TXT ${name}`]: stands(value) }, { dkimKeys: [one] });
-    assert.equal(judged.find((record) => record.name === name)?.status, 'valid');
+    const decided = decide({ [`TXT ${name}`]: found(value) }, { dkimKeys: [one] });
+    assert.equal(decided.find((record) => record.name === name)?.status, 'valid');
   });
 });
 
@@ -315,14 +334,14 @@ describe('DMARC', () => {
     ['beside a stranger', ['hello', 'v=DMARC1; p=none'], 'valid', null],
     ['without a policy', ['v=DMARC1; rua=mailto:d@example.com'], 'mismatch', /no policy/],
     ['with an unknown policy', ['v=DMARC1; p=maybe'], 'mismatch', /no policy/],
-    ['with the version second', ['p=none; v=DMARC1'], 'mismatch', /does not begin/],
+    ['with the version second', ['p=none; v=DMARC1'], 'mismatch', /does not start/],
     ['in quotation marks', ['"v=DMARC1; p=none"'], 'mismatch', /quotation marks/],
-    ['with a later version', ['v=DMARC10; p=none'], 'mismatch', /does not begin/],
+    ['with a later version', ['v=DMARC10; p=none'], 'mismatch', /does not start/],
     ['twice', ['v=DMARC1; p=none', 'v=DMARC1; p=reject'], 'mismatch', /2 DMARC records/],
   ];
   for (const [title, values, status, note] of cases) {
     test(`${title}: ${status}`, () => {
-      const record = judgeOne('dmarc', stands(...values));
+      const record = decideOne('dmarc', found(...values));
       assert.equal(record.status, status);
       if (note) assert.match(record.note ?? '', note);
       else assert.equal(record.note, undefined);
@@ -331,36 +350,36 @@ describe('DMARC', () => {
 
   test('a stricter one is not to be replaced by ours', () => {
     const strict = 'v=DMARC1; p=reject';
-    assert.equal(judgeOne('dmarc', stands(strict)).value, strict);
+    assert.equal(decideOne('dmarc', found(strict)).value, strict);
   });
 });
 
 describe('what others wrote', () => {
   test('comes back printable', () => {
-    const record = judgeOne('ownership', stands('\u001b[31mred\u0000\u00e9'));
+    const record = decideOne('ownership', found('\u001b[31mred\u0000\u00e9'));
     assert.deepEqual(record.found, ['\\027[31mred\\000\\233']);
   });
 
   test('comes back bounded', () => {
-    const record = judgeOne('ownership', stands(...Array.from({ length: 50 }, () => 'x'.repeat(60_000))));
+    const record = decideOne('ownership', found(...Array.from({ length: 50 }, () => 'x'.repeat(60_000))));
     assert.equal(record.found.length, 5);
     assert.equal(record.found[0]?.length, 501);
-    const escaped = judgeOne('ownership', stands('\u0001'.repeat(400)));
-    assert.equal(escaped.found[0]?.length, 501, 'as it is told, escapes included');
+    const escaped = decideOne('ownership', found('\u0001'.repeat(400)));
+    assert.equal(escaped.found[0]?.length, 501, 'escapes included');
   });
 
   test('is not handed back for publishing when it cannot be published', () => {
     for (const tail of ['\u0007', ` x=${'y'.repeat(3000)}`]) {
-      assert.equal(judgeOne('dmarc', stands(`v=DMARC1; p=reject;${tail}`)).value, 'v=DMARC1; p=none');
+      assert.equal(decideOne('dmarc', found(`v=DMARC1; p=reject;${tail}`)).value, 'v=DMARC1; p=none');
       assert.equal(
-        judgeOne('spf', stands(`v=spf1 mx${tail} ~all`)).value,
+        decideOne('spf', found(`v=spf1 mx${tail} ~all`)).value,
         'v=spf1 a:mx.posthorn.example ~all',
       );
     }
   });
 
   test('does not get into a note unprinted', () => {
-    const record = judgeOne('mx', stands('5 \u001b[31m.example', '10 mx.posthorn.example'));
+    const record = decideOne('mx', found('5 \u001b[31m.example', '10 mx.posthorn.example'));
     assert.match(record.note ?? '', /\\027\[31m\.example/);
   });
 });

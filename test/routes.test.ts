@@ -11,6 +11,7 @@ import { requireAccessRule } from '../src/http/access.ts';
 import { buildApp } from '../src/http/app.ts';
 import { makeApp } from '../src/http/fastify.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
+import { makeVerifyParts } from '../src/identities/verify.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
 import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
@@ -193,7 +194,11 @@ async function collectRoutes(): Promise<string[]> {
   const mail = { ...config, ...shared, wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
-    verification: { sql: service.sql, sealer, log, mailHost: 'mx.example', lookup: makeLookup(config) },
+    verification: makeVerifyParts({
+      ...{ sql: service.sql, sealer, log },
+      mailHost: 'mx.example',
+      lookup: makeLookup(config),
+    }),
   };
   const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakePurge: () => {} });
   diagnostics.unsubscribe('fastify.initialization', listen);

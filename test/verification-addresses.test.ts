@@ -167,11 +167,11 @@ test('every change of status is logged with its reason and moves updated_at, and
   await changes(() => verify(owner));
   await changes(() => call('DELETE', `/identities/${owner.id}`));
   const is = (status: string, reason: string) =>
-    `identity Ada@${domain} is ${status} with its domain: ${reason}`;
+    `identity Ada@${domain} is now ${status}, like its domain: ${reason}`;
   assert.deepEqual(told, [
-    ['unverified', 'pending', is('pending', 'The SPF record found, not yet all that is required.')],
-    ['pending', 'verified', is('verified', 'The required records stand.')],
-    ['verified', 'failed', is('failed', 'The ownership record did not come back within 72 hours.')],
+    ['unverified', 'pending', is('pending', 'Valid so far: SPF. Not all required records are valid yet.')],
+    ['pending', 'verified', is('verified', 'All required records are valid.')],
+    ['verified', 'failed', is('failed', 'The ownership record did not become valid again within 72 hours.')],
     ['failed', 'unverified', is('unverified', 'The domain identity was deleted.')],
   ]);
 });
@@ -186,8 +186,8 @@ test('the change of very many is logged in one line', async () => {
   assert.deepEqual(
     lines.map(({ msg, addresses }) => [msg, addresses]),
     [
-      [`identity ${domain} is verified: The required records stand.`, undefined],
-      [`21 addresses of ${domain} are verified with it: The required records stand.`, 21],
+      [`identity ${domain} is now verified: All required records are valid.`, undefined],
+      [`21 addresses of ${domain} are now verified, like their domain: All required records are valid.`, 21],
     ],
   );
 });

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, beforeEach, test } from 'node:test';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkDomain, type VerifyParts } from '../src/identities/verify.ts';
+import { checkDomain, makeVerifyParts } from '../src/identities/verify.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import type { Identity } from '../src/store/identities.ts';
@@ -23,18 +23,18 @@ const [first, second, third] = servers as [DnsServer, DnsServer, DnsServer];
 assert.ok(system);
 after(() => Promise.all([system, ...servers].map((server) => server.close())));
 
-const parts: VerifyParts = {
+const parts = makeVerifyParts({
   ...{ sql, mailHost, sealer: makeSealer([randomBytes(32)]), log: makeLog({ level: 'fatal', json: true }) },
   lookup: makeLookup({
     ...{ dnsServers: null, resolvers: [system.address] },
     serverAt: (address) => servers[Number(address.split('.').at(-1))]?.address ?? null,
   }),
-};
+});
 
 async function check({ owner_id, id }: Identity): Promise<string> {
   const claim = await findDomainIdentity(sql, owner_id, id);
   assert.ok(claim);
-  await checkDomain(parts, claim, { asked: false, signal: new AbortController().signal });
+  await checkDomain(parts, claim, { requested: false, signal: new AbortController().signal });
   return (await find({ id })).status;
 }
 
@@ -71,13 +71,20 @@ test('a takeover: when the last of the servers agrees, and a minute later still 
   for (const server of [first, second]) {
     server.answerType(domain, 'SOA', { SOA: ['8'] });
     await publish([mine], server);
-    assert.match(await noteAfterCheck(), /remove the other record .* on every name server/);
-    assert.match(await noteAfterCheck(), /remove the other record/, 'however often it looks');
+    assert.match(
+      await noteAfterCheck(),
+      /remove the ownership record of that owner, .* from every name server/,
+    );
+    assert.match(
+      await noteAfterCheck(),
+      /remove the ownership record of that owner/,
+      'however often it is checked',
+    );
   }
   await publish([], third);
-  assert.match(await noteAfterCheck(), /not all name servers have your record yet/);
+  assert.match(await noteAfterCheck(), /some name servers do not have your ownership record yet/);
   await publish([mine], third);
-  assert.match(await noteAfterCheck(), /is yours when a look after/);
+  assert.match(await noteAfterCheck(), /becomes yours if a check after/);
   assert.equal((await find(theirs)).status, 'verified');
   assert.equal(await check(mine), 'verified');
   assert.equal((await find(theirs)).status, 'failed');
@@ -91,7 +98,7 @@ test('one server in other hands, fresher than all, takes nothing: not at once, n
     assert.equal(await check(theirs), 'verified');
     const { status, note, graceUntil } = await record(theirs, 'ownership');
     assert.deepEqual([status, graceUntil], ['unknown', undefined]);
-    assert.match(note ?? '', /it is not on all name servers; bring those up to date that lack it\.$/);
+    assert.match(note ?? '', /some name servers do not have this record; update those name servers\./);
     await age(mine, 1 / 60);
     assert.equal(await check(mine), 'pending');
   }

@@ -3,7 +3,12 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkDomain, startVerification, type VerifyParts } from '../src/identities/verify.ts';
+import {
+  checkDomain,
+  makeVerifyParts,
+  startVerification,
+  type VerifyParts,
+} from '../src/identities/verify.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import type { Identity } from '../src/store/identities.ts';
@@ -16,10 +21,10 @@ const { service, dns, add, find, record, publish, statusAfterCheck, verify, age 
 const { call, sql } = service;
 
 const lookup = makeLookup({ dnsServers: [dns.address], serverAt: () => null });
-const parts: VerifyParts = {
+const parts = makeVerifyParts({
   ...{ sql, lookup, mailHost, sealer: makeSealer([randomBytes(32)]) },
   log: makeLog({ level: 'fatal', json: true }),
-};
+});
 
 async function secondsToNextLook({ id }: Identity): Promise<number | null> {
   const [row] = await sql<{ wait: number | null }[]>`
@@ -92,16 +97,16 @@ describe('updated_at', () => {
           .replace(/\S+Z/, 'then'),
       ]),
       [
-        [one.id, 'unverified', 'verified', 'The required records stand.'],
+        [one.id, 'unverified', 'verified', 'All required records are valid.'],
         [
           ...[two.id, 'unverified', 'pending'],
-          'Another owner holds the domain verified, and that ownership record is gone: the domain is yours when a look after then sees the same on all name servers that answer.',
+          'Another owner is verified for this domain, but the ownership record of that owner is gone. The domain becomes yours if a check after then finds the same on every name server that answers. That check runs by itself.',
         ],
         [
           ...[one.id, 'verified', 'failed'],
-          'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.',
+          'Another owner took over the domain: the ownership record of that owner is published, and the ownership record of this identity is gone. To take the domain back, publish this record and remove the other one.',
         ],
-        [two.id, 'pending', 'verified', 'The required records stand.'],
+        [two.id, 'pending', 'verified', 'All required records are valid.'],
       ],
     );
   });
@@ -192,7 +197,7 @@ function slowly(change: () => Promise<unknown>): VerifyParts {
 async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
   const claim = await findDomainIdentity(sql, made.owner_id, made.id);
   assert.ok(claim);
-  const options = { asked: false, signal: signal ?? new AbortController().signal };
+  const options = { requested: false, signal: signal ?? new AbortController().signal };
   await checkDomain(slowly(change), claim, options);
 }
 
@@ -254,7 +259,7 @@ test('one from before there were proofs gets its key and records by itself', asy
 
 describe('a look that began before another ended', () => {
   /** One whose answers are there, but what comes of them waits for `goOn`; those that follow it do not. */
-  async function beginSlowly({ owner_id, id }: Identity, asked = false) {
+  async function beginSlowly({ owner_id, id }: Identity, requested = false) {
     const answered = Promise.withResolvers<void>();
     const held = Promise.withResolvers<void>();
     const ask: typeof lookup.ask = async (questions, signal) => {
@@ -265,7 +270,7 @@ describe('a look that began before another ended', () => {
     };
     const claim = await findDomainIdentity(sql, owner_id, id);
     assert.ok(claim);
-    const options = { asked, signal: new AbortController().signal };
+    const options = { requested, signal: new AbortController().signal };
     const checked = checkDomain({ ...parts, lookup: { ...lookup, ask } }, claim, options);
     await answered.promise;
     return {

@@ -5,12 +5,12 @@ import { after, test } from 'node:test';
 import fc from 'fast-check';
 import { connect, transaction } from '../src/db/client.ts';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { checkDomain, type VerifyParts } from '../src/identities/verify.ts';
+import { checkDomain, makeVerifyParts, type VerifyParts } from '../src/identities/verify.ts';
 import { newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { createIdentity } from '../src/store/identities.ts';
-import { type DomainIdentity, findDomainIdentity, holdDomain } from '../src/store/verification.ts';
+import { type DomainIdentity, findDomainIdentity, lockDomain } from '../src/store/verification.ts';
 import { startTestService, type TestUser } from './harness.ts';
 import { newDomain, startProving, withoutLoop } from './proving.ts';
 
@@ -30,13 +30,13 @@ while (owners.length < 5) owners.push(await service.makeUser());
 const processes: VerifyParts[] = Array.from({ length: 3 }, () => {
   const pool = connect(service.databaseUrl, { max: 4, applicationName: 'posthorn race test' });
   after(() => pool.end());
-  return {
+  return makeVerifyParts({
     sql: pool,
     sealer: makeSealer([randomBytes(32)]),
     lookup: makeLookup({ dnsServers: [dns.address], serverAt: () => null }),
     mailHost: 'mx.posthorn.example',
     log: makeLog({ level: 'fatal', json: true }),
-  };
+  });
 });
 
 /** A claim without the wait for a key, and an address beside it. */
@@ -113,7 +113,7 @@ const never = new AbortController().signal;
 
 async function checkAlone(one: DomainIdentity | undefined): Promise<void> {
   const [parts] = processes;
-  if (parts && one) await checkDomain(parts, one, { asked: false, signal: never });
+  if (parts && one) await checkDomain(parts, one, { requested: false, signal: never });
 }
 
 for (const count of [2, 5]) {
@@ -129,7 +129,7 @@ for (const count of [2, 5]) {
             Promise.all(
               checks.map(({ owner, process, asked }) => {
                 const [parts, one] = [processes[process], claims[owner]];
-                return parts && one && checkDomain(parts, one, { asked, signal: never });
+                return parts && one && checkDomain(parts, one, { requested: asked, signal: never });
               }),
             );
           // What was seen before belongs to another minute.
@@ -180,7 +180,7 @@ test('DNS and minutes go by while many look: at most one holds it, and no check 
         const tokens = claims.map(() => manners[Math.floor(Math.random() * 2)] ?? 'absent');
         dns.answer(`_posthorn.${domain}`, { TXT: write(claims, tokens) });
         await transaction(sql, async (sql) => {
-          await holdDomain(sql, domain);
+          await lockDomain(sql, domain);
           await sql`
             update identities set takeover_since = takeover_since - interval '1 minute' where value_key = ${domain}`;
         });
@@ -191,7 +191,8 @@ test('DNS and minutes go by while many look: at most one holds it, and no check 
     })();
     const looks = claims.flatMap((one) =>
       processes.map(async (parts) => {
-        for (let n = 0; n < 4; n += 1) await checkDomain(parts, one, { asked: n % 2 === 0, signal: never });
+        for (let n = 0; n < 4; n += 1)
+          await checkDomain(parts, one, { requested: n % 2 === 0, signal: never });
       }),
     );
     await Promise.all(looks).finally(() => {

@@ -103,7 +103,7 @@ describe('POST verify', () => {
     await verify(made);
     const [during] = await recordsOf(made);
     assert.deepEqual([during?.status, during?.graceUntil], ['unknown', before.graceUntil]);
-    assert.match(during?.note ?? '', /the grace goes on\.$/);
+    assert.match(during?.note ?? '', /The grace period continues\.$/);
   });
 });
 
@@ -220,7 +220,10 @@ describe('DKIM keys', () => {
         [next.name, 'missing'],
       ],
     );
-    assert.match(waiting[0]?.note ?? '', /Leave this record until ph\d{8}-\w{6}/);
+    assert.match(
+      waiting[0]?.note ?? '',
+      /Keep this record until a check has found the new key ph\d{8}-\w{6}/,
+    );
 
     dns.answer(next.name, { TXT: [next.value] });
     await verify(made);

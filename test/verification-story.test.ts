@@ -78,7 +78,10 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
   assert.equal(gone.status, 'missing');
   const leftMs = Date.parse(gone.graceUntil ?? '') - Date.now();
   assert.ok(Math.abs(leftMs - 72 * hour) < hour, gone.graceUntil);
-  assert.match(gone.note ?? '', /went missing: the identity fails at/);
+  assert.match(
+    gone.note ?? '',
+    /The ownership record must be valid by \S+Z, or this identity becomes failed\.$/,
+  );
   assert.deepEqual(await send(address), [mine.id]);
   assert.equal((await pass(mine, 71)).status, 'verified');
   assert.ok(Date.parse((await record(mine, 'ownership')).graceUntil ?? '') - Date.now() < 2 * hour);
@@ -86,7 +89,7 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
   assert.equal((await pass(mine, 2)).status, 'verified', 'the end, too, has to be seen');
   dns.answerAll(null);
   assert.equal((await pass(mine, 0)).status, 'failed');
-  assert.match((await record(mine, 'ownership')).note ?? '', /did not come back within 72 hours\.$/);
+  assert.match((await record(mine, 'ownership')).note ?? '', /did not become valid again within 72 hours\.$/);
   assert.equal(await send(address), '550 5.1.1');
 
   // Another proves that it is theirs.
@@ -99,7 +102,7 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
   // And the first takes it back: from a holder this time, whose record is gone.
   await proving.publish(domain, [mine], { mx: true });
   assert.equal((await pass(mine, 24)).status, 'failed', 'not by one look');
-  assert.match((await record(mine, 'ownership')).note ?? '', /is yours when a look after/);
+  assert.match((await record(mine, 'ownership')).note ?? '', /becomes yours if a check after/);
   assert.deepEqual(await send(address), [theirs.id]);
   assert.equal((await pass(mine, 1 / 60)).status, 'verified');
   assert.deepEqual(await send(address), [mine.id]);
@@ -111,7 +114,7 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
     ['unverified → pending', 'pending → verified', 'verified → failed', 'failed → verified'],
   );
   for (const { msg, to, domain: name } of changes) {
-    assert.match(String(msg), new RegExp(`^identity ${domain} is ${to}: .+\\.$`));
+    assert.match(String(msg), new RegExp(`^identity ${domain} is now ${to}: .+\\.$`));
     assert.equal(name, domain);
   }
   assert.deepEqual(

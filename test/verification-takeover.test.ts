@@ -38,7 +38,10 @@ test("while the holder's token stands the claimant is pending, and told what to 
   assert.deepEqual(await standings(one), ['verified', 'pending']);
   const { note, status } = await record(one.mine, 'ownership');
   assert.equal(status, 'valid');
-  assert.match(note ?? '', /Another owner holds the domain verified: remove the other record/);
+  assert.match(
+    note ?? '',
+    /Another owner is verified for this domain\. To take the domain over, remove the ownership record of that owner/,
+  );
   assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
 });
 
@@ -103,7 +106,7 @@ describe("the own token stands and the holder's is gone", () => {
     assert.deepEqual([(await find(former)).status, (await find(own)).status], ['failed', 'verified']);
     const { note, status } = await record(one.theirs, 'ownership');
     assert.equal(status, 'mismatch', 'the own token stands in its place');
-    assert.match(note ?? '', /Another owner has proven that the domain is theirs/);
+    assert.match(note ?? '', /Another owner took over the domain/);
 
     // In one transaction: both rows were written by the same.
     const rows = await sql`
@@ -114,7 +117,7 @@ describe("the own token stands and the holder's is gone", () => {
     );
     assert.equal(told.length, 1);
     assert.equal(told[0]?.ownerId, holder.userId);
-    assert.match(String(told[0]?.msg), /Another owner has proven/);
+    assert.match(String(told[0]?.msg), /Another owner took over the domain/);
   });
 
   test('a message under way goes to the new holder', async () => {
@@ -153,7 +156,8 @@ describe("the own token stands and the holder's is gone", () => {
     for (let n = 0; n < 3; n += 1) assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
     const { status, note } = await record(one.mine, 'ownership');
     assert.equal(status, 'valid');
-    const [, from = ''] = /is yours when a look after (\S+) sees the same on all/.exec(note ?? '') ?? [];
+    const [, from = ''] =
+      /becomes yours if a check after (\S+) finds the same on every/.exec(note ?? '') ?? [];
     const [row] = await sql<{ since: Date; wait: number }[]>`
       select takeover_since as since, extract(epoch from next_check_at - takeover_since)::float8 as wait
       from identities where id = ${one.mine.id}`;
@@ -233,10 +237,10 @@ test('of several servers every one that answers has to agree', async () => {
     return `${answer.body.status}: ${JSON.parse(answer.body.dns_records)[0].note}`;
   };
   for (const [texts, note] of [
-    [[other.value], /^pending: .*remove the other record/],
-    [[own.value, other.value], /^pending: .*remove the other record/],
-    [[own.value, `"${other.value}"`], /^pending: .*could not be seen/],
-    [['v=spf1 -all'], /^pending: .*not all name servers have your record yet/],
+    [[other.value], /^pending: .*remove the ownership record of that owner/],
+    [[own.value, other.value], /^pending: .*remove the ownership record of that owner/],
+    [[own.value, `"${other.value}"`], /^pending: .*could not be checked whether/],
+    [['v=spf1 -all'], /^pending: .*some name servers do not have your ownership record yet/],
   ] as const) {
     beside.answer(name, { TXT: texts });
     assert.match(await noteAfterCheck(), note);
@@ -244,7 +248,7 @@ test('of several servers every one that answers has to agree', async () => {
   }
   assert.equal((await find(one.theirs)).status, 'verified');
   beside.answer(name, 'SERVFAIL');
-  assert.match(await noteAfterCheck(), /^pending: .*is yours when a look after/);
+  assert.match(await noteAfterCheck(), /^pending: .*becomes yours if a check after/);
   beside.answer(name, { TXT: [own.value] });
   assert.match(await noteAfterCheck(), /^verified: /);
   assert.equal((await find(one.theirs)).status, 'failed');

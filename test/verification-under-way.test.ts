@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { makeLookup } from '../src/identities/lookup.ts';
-import { startVerification } from '../src/identities/verify.ts';
+import { makeVerifyParts, startVerification } from '../src/identities/verify.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import type { Identity } from '../src/store/identities.ts';
@@ -14,10 +14,10 @@ const proving = await startProving(withoutLoop);
 const { service, dns, add, find, record, publish, verify, statusAfterCheck } = proving;
 const { call, sql, user } = service;
 
-const parts = {
+const parts = makeVerifyParts({
   ...{ sql, mailHost, sealer: makeSealer([randomBytes(32)]), log: makeLog({ level: 'fatal', json: true }) },
   lookup: makeLookup({ dnsServers: [dns.address], serverAt: () => null }),
-};
+});
 
 function startLoop() {
   const loop = startVerification(parts);

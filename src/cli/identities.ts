@@ -4,7 +4,7 @@ import type { Config } from '../config.ts';
 import type { DnsRecord } from '../contract/identity.ts';
 import type { Pool } from '../db/client.ts';
 import { makeLookup } from '../identities/lookup.ts';
-import { checkDomain, prepareProof } from '../identities/verify.ts';
+import { checkDomain, makeVerifyParts, prepareProof, type VerifyParts } from '../identities/verify.ts';
 import { isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -40,8 +40,8 @@ export function addIdentities(program: Command): void {
     )
     .option('--incoming', 'receive the mail of all addresses of the domain', false)
     .action((options) =>
-      withSchema(async (sql, _log, config) => {
-        const made = await addIdentity(sql, config, await requireUser(sql, options.user), options);
+      withSchema(async (sql, log, config) => {
+        const made = await addIdentity(sql, log, config, await requireUser(sql, options.user), options);
         const isDomain = made.kind === 'domain';
         print(options, made, isDomain ? describeIdentity(made, made) : `${made.value} is ${made.status}`);
       }),
@@ -87,6 +87,7 @@ async function listAllIdentities(sql: Pool, { userId }: User): Promise<Identity[
 
 async function addIdentity(
   sql: Pool,
+  log: Log,
   config: Config,
   { userId, email }: User,
   given: { value: AddressOrDomain; incoming: boolean },
@@ -98,16 +99,21 @@ async function addIdentity(
     );
   const id = newId();
   const proven = { id, ownerId: userId, domain, incomingDomain: given.incoming };
-  const sealer = await openSealer(sql, loadSecretKeys(config));
+  const parts = await openVerifyParts(sql, log, config);
   const made = await createIdentity(sql, userId, {
     ...{ id, kind, value, valueKey: key, domain, incomingDomain: given.incoming },
     ...{ providerId: null, smtpAccountId: null, meta: '{}' },
-    proof: kind === 'domain' ? await prepareProof(config, sealer, proven) : null,
+    proof: kind === 'domain' ? await prepareProof(parts, proven) : null,
   });
   if (made) return made;
   throw new OperatorError(
     `${email} already has the identity ${value}. Show its status: posthorn identities dns ${value} --user ${email}`,
   );
+}
+
+async function openVerifyParts(sql: Pool, log: Log, config: Config): Promise<VerifyParts> {
+  const sealer = await openSealer(sql, loadSecretKeys(config));
+  return makeVerifyParts({ sql, sealer, log, mailHost: config.mailHost, lookup: makeLookup(config) });
 }
 
 async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string): Promise<Identity> {
@@ -137,9 +143,8 @@ async function verifyIdentity(
   const { owner_id: ownerId, id, value } = identity;
   const toCheck = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
   if (!toCheck) throw new OperatorError(describeDomainNeeded(value));
-  const sealer = await openSealer(sql, loadSecretKeys(config));
-  const parts = { sql, sealer, log, mailHost: config.mailHost, lookup: makeLookup(config) };
-  await checkDomain(parts, toCheck, { asked: true, signal: new AbortController().signal });
+  const parts = await openVerifyParts(sql, log, config);
+  await checkDomain(parts, toCheck, { requested: true, signal: new AbortController().signal });
   const [checked, domain] = await Promise.all([
     findIdentity(sql, ownerId, id),
     findIdentity(sql, ownerId, toCheck.id),

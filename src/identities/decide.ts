@@ -1,28 +1,27 @@
 /**
- * What becomes of a domain identity after a check of its DNS. Pure: time and chance come in as arguments.
- * docs/identity-states.md draws it. Guarantee: what could not be looked up never takes anything away from a verified
- * identity, and never hands one over.
+ * Decides the status of a domain identity after a check of its DNS, as docs/identity-states.md describes it. Pure: time and
+ * chance are arguments. Guarantee: a failed DNS lookup neither takes a domain from its owner nor gives it to a claimant.
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
-import type { Standing } from '../store/verification.ts';
-import type { HolderToken } from './ownership.ts';
+import type { VerificationState } from '../store/verification.ts';
+import type { TokenComparison } from './ownership.ts';
 
-export interface Decision extends Standing {
+export interface Decision extends VerificationState {
   reason: string;
   graceUntil: Date | null;
-  /** Until the next look; null when there is none. */
+  /** Until the next check; null for none. */
   waitSeconds: number | null;
-  /** Another owner held the value verified and loses it, in the same transaction. */
+  /** The other owner loses the domain, in the same transaction. */
   takesOver: boolean;
 }
 
-/** Another owner who holds the value verified. */
-export interface Holder {
+/** Another identity that is verified for the same domain. The identity that is checked is then a claimant. */
+export interface OtherOwner {
   id: string;
-  token: HolderToken;
-  /** When the look began that saw the token so. */
-  seenAt: Date;
+  tokens: TokenComparison;
+  /** When the check started that compared the tokens. */
+  comparedAt: Date;
 }
 
 const minute = 60;
@@ -30,205 +29,205 @@ const hour = 60 * minute;
 const day = 24 * hour;
 const patienceSeconds = 72 * hour;
 const graceSeconds = 72 * hour;
-/** Between the look that sees that a value may be taken over and the one that does it. */
-const confirmSeconds = minute;
+/** From the first check that sees that the claimant may take over to the second, which takes over. */
+const takeoverSeconds = minute;
 
-/** When one that is not proven is looked at, by its age: soon, every 6 h until 72 h, then daily for a week. */
+/** Ages at which an identity that is not verified is checked. */
 const unprovenAges = [
   ...[10, 30, minute, 2 * minute, 5 * minute, 10 * minute, 30 * minute, hour, 2 * hour],
   ...Array.from({ length: 12 }, (_, index) => (index + 1) * 6 * hour),
   ...Array.from({ length: 7 }, (_, index) => patienceSeconds + (index + 1) * day),
 ];
-/** By the time since it failed. */
+/** The same for a failed identity, counted from its failure. */
 const failedAges = Array.from({ length: 7 }, (_, index) => (index + 1) * day);
 
 export const firstCheckSeconds = 10;
 
 export function decideStatus(
-  standing: Standing,
+  state: VerificationState,
   records: readonly DnsRecord[],
-  /** Null when nobody else holds the value verified. */
-  holder: Holder | null,
+  otherOwner: OtherOwner | null,
   now: Date,
   random: () => number,
 ): Decision {
   const required = records.filter((record) => record.required);
-  const stands = required.length > 0 && required.every(({ status }) => status === 'valid');
-  const ownership = stands ? decideOwnership(standing, holder) : null;
-  if (ownership === 'verify' || ownership === 'take_over') {
-    const reason = standing.graceSince ? 'The required records are back.' : 'The required records stand.';
-    const waitSeconds = aroundSixHours(random);
-    return { ...decided(standing, 'verified', reason, waitSeconds), takesOver: ownership === 'take_over' };
+  const isProven = required.length > 0 && required.every(({ status }) => status === 'valid');
+  const step = isProven ? decideOwnership(state, otherOwner) : null;
+  if (step === 'verify' || step === 'take_over') {
+    const reason = `All required records are valid${state.graceSince ? ' again' : ''}.`;
+    const decision = makeDecision(state, 'verified', reason, aroundSixHours(random));
+    return { ...decision, takesOver: step === 'take_over' };
   }
-  if (standing.status === 'verified') return decideVerified(standing, required, now, random);
-  if (holder && ownership === 'confirm') return awaitConfirmation(standing, holder, now, random);
-  if (standing.status === 'failed') return decideFailed(standing, holder, stands, now, random);
-  if (stands) {
-    // Theirs once the holder's is gone, whenever that is: so there is always a next look.
-    const waitSeconds = nextWait(unprovenAges, standing.since, now, random) ?? jitter(day, random);
-    return decided(standing, 'pending', describeHolder(holder), waitSeconds);
+  if (state.status === 'verified') return decideVerified(state, required, now, random);
+  if (otherOwner && step === 'await_second_check') return awaitSecondCheck(state, otherOwner, now, random);
+  if (state.status === 'failed') return decideFailed(state, otherOwner, isProven, now, random);
+  if (isProven) {
+    // The owner's token may disappear at any time, so a claimant always has a next check.
+    const waitSeconds = nextWait(unprovenAges, state.since, now, random) ?? jitter(day, random);
+    return makeDecision(state, 'pending', describeOtherOwner(otherOwner), waitSeconds);
   }
-  return decideUnproven(standing, records, now, random);
+  return decideUnproven(state, records, now, random);
 }
 
 /**
- * What an identity may do whose required records are all valid. A check that could not tell whether the holder's token is gone
- * changes nothing. One check alone that could tell takes nothing either: it may have met servers that are about to be replaced.
+ * What an identity may do when all its required records are valid. A takeover needs two checks, because one check may have
+ * asked name servers that are about to be replaced.
  */
 export function decideOwnership(
-  standing: Standing,
-  holder: Holder | null,
-): 'verify' | 'take_over' | 'confirm' | 'wait' {
-  if (holder === null || standing.status === 'verified') return 'verify';
-  if (holder.token !== 'gone') return 'wait';
-  return holder.seenAt >= confirmedFrom(standing, holder) ? 'take_over' : 'confirm';
+  state: VerificationState,
+  otherOwner: OtherOwner | null,
+): 'verify' | 'take_over' | 'await_second_check' | 'wait' {
+  if (otherOwner === null || state.status === 'verified') return 'verify';
+  if (otherOwner.tokens !== 'owner_gone') return 'wait';
+  return otherOwner.comparedAt >= secondCheckFrom(state, otherOwner) ? 'take_over' : 'await_second_check';
 }
 
-/** From when on a look that sees the same again confirms it. */
-function confirmedFrom({ takeoverOf, takeoverSince }: Standing, { id, seenAt }: Holder): Date {
+function secondCheckFrom(
+  { takeoverOf, takeoverSince }: VerificationState,
+  { id, comparedAt }: OtherOwner,
+): Date {
   const since = takeoverOf === id ? takeoverSince : null;
-  return addSeconds(since ?? seenAt, confirmSeconds);
+  return addSeconds(since ?? comparedAt, takeoverSeconds);
 }
 
-function awaitConfirmation(standing: Standing, holder: Holder, now: Date, random: () => number): Decision {
-  const from = confirmedFrom(standing, holder);
-  const reason = `Another owner holds the domain verified, and that ownership record is gone: the domain is yours when a look after ${from.toISOString()} sees the same on all name servers that answer.`;
+function awaitSecondCheck(
+  state: VerificationState,
+  otherOwner: OtherOwner,
+  now: Date,
+  random: () => number,
+): Decision {
+  const from = secondCheckFrom(state, otherOwner);
+  const reason = `Another owner is verified for this domain, but the ownership record of that owner is gone. The domain becomes yours if a check after ${from.toISOString()} finds the same on every name server that answers. That check runs by itself.`;
   const leftSeconds = Math.max(0, (from.getTime() - now.getTime()) / 1000);
-  const status = standing.status === 'failed' ? 'failed' : 'pending';
+  const status = state.status === 'failed' ? 'failed' : 'pending';
   return {
-    ...decided(standing, status, reason, leftSeconds + 1 + 5 * random()),
-    takeoverOf: holder.id,
-    takeoverSince: addSeconds(from, -confirmSeconds),
+    ...makeDecision(state, status, reason, leftSeconds + 1 + 5 * random()),
+    takeoverOf: otherOwner.id,
+    takeoverSince: addSeconds(from, -takeoverSeconds),
   };
 }
 
 function decideVerified(
-  standing: Standing,
+  state: VerificationState,
   required: readonly DnsRecord[],
   now: Date,
   random: () => number,
 ): Decision {
   const gone = required.filter(isGone);
-  const graceSince = standing.graceSince ?? (gone.length > 0 ? now : null);
+  const uncertain = `${nameRecords(required.filter(isUnknown))} could not be checked with certainty.`;
+  const graceSince = state.graceSince ?? (gone.length > 0 ? now : null);
   if (graceSince === null) {
-    const reason = `${nameRecords(required.filter(isUnknown))} could not be looked up for certain, which changes nothing.`;
-    return decided(standing, 'verified', reason, aroundSixHours(random));
+    return makeDecision(
+      state,
+      'verified',
+      `${uncertain} The identity stays verified.`,
+      aroundSixHours(random),
+    );
   }
   const graceUntil = addSeconds(graceSince, graceSeconds);
-  // The end, too, has to be seen: an outage at that moment is not a record that is gone.
+  // A grace period ends in failure only when this check saw the record gone: DNS may be down at that moment.
   if (gone.length > 0 && now >= graceUntil) {
-    return fail(standing, `${nameRecords(gone)} did not come back within 72 hours.`, now, random);
+    return fail(state, `${nameRecords(gone)} did not become valid again within 72 hours.`, now, random);
   }
   const reason =
     gone.length > 0
-      ? `${nameRecords(gone)} went missing: the identity fails at ${graceUntil.toISOString()} unless what is required stands again by then.`
-      : `${nameRecords(required.filter(isUnknown))} could not be looked up for certain; the grace goes on.`;
+      ? `${nameRecords(gone)} must be valid by ${graceUntil.toISOString()}, or this identity becomes failed.`
+      : `${uncertain} The grace period continues.`;
   const leftSeconds = (graceUntil.getTime() - now.getTime()) / 1000;
   const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, random), leftSeconds) : jitter(hour, random);
-  return { ...decided(standing, 'verified', reason, waitSeconds), graceSince, graceUntil };
+  return { ...makeDecision(state, 'verified', reason, waitSeconds), graceSince, graceUntil };
 }
 
-/** Why it failed goes on being told, whatever the later looks say. */
+/** The reason of the failure stays, whatever later checks find, unless only another owner is in the way. */
 function decideFailed(
-  standing: Standing,
-  holder: Holder | null,
-  stands: boolean,
+  state: VerificationState,
+  otherOwner: OtherOwner | null,
+  isProven: boolean,
   now: Date,
   random: () => number,
 ): Decision {
-  const reason = stands ? describeHolder(holder) : (standing.reason ?? 'The required records do not stand.');
-  return decided(standing, 'failed', reason, nextWait(failedAges, standing.since, now, random));
+  const reason = isProven
+    ? describeOtherOwner(otherOwner)
+    : (state.reason ?? 'The required records are not valid.');
+  return makeDecision(state, 'failed', reason, nextWait(failedAges, state.since, now, random));
 }
 
 function decideUnproven(
-  standing: Standing,
+  state: VerificationState,
   records: readonly DnsRecord[],
   now: Date,
   random: () => number,
 ): Decision {
-  const waitSeconds = nextWait(unprovenAges, standing.since, now, random);
+  const waitSeconds = nextWait(unprovenAges, state.since, now, random);
   const ownership = records.find(({ purpose }) => purpose === 'ownership')?.status ?? 'unknown';
-  const isLate = now >= addSeconds(standing.since, patienceSeconds);
+  const isLate = now >= addSeconds(state.since, patienceSeconds);
   if (isLate && (ownership === 'missing' || ownership === 'mismatch')) {
-    return fail(standing, 'The ownership record was not found within 72 hours.', now, random);
+    return fail(state, 'The ownership record was not found within 72 hours.', now, random);
   }
   if (waitSeconds === null && ownership === 'unknown') {
-    return fail(standing, 'The ownership record could not be looked up for ten days.', now, random);
+    return fail(state, 'The ownership record could not be looked up for ten days.', now, random);
   }
-  // Any DMARC record is a good one, so it may well have been there before us.
+  // Any DMARC record is valid, so a valid one may be older than the identity.
   const ours = records.filter(({ purpose }) => purpose !== 'dmarc');
   const found = ours.filter(({ status }) => status === 'valid');
   if (found.length > 0) {
-    return decided(
-      standing,
-      'pending',
-      `${nameRecords(found)} found, not yet all that is required.`,
-      waitSeconds,
-    );
+    const reason = `Valid so far: ${listPurposes(found)}. Not all required records are valid yet.`;
+    return makeDecision(state, 'pending', reason, waitSeconds);
   }
   const unknown = ours.filter(isUnknown);
   if (unknown.length === 0) {
-    return decided(standing, 'unverified', 'None of the records was found.', waitSeconds);
+    return makeDecision(state, 'unverified', 'None of the records is valid yet.', waitSeconds);
   }
-  const others = unknown.length < ours.length ? ', and no other was found' : '';
-  const status = standing.status === 'pending' ? 'pending' : 'unverified';
-  return decided(standing, status, `${nameRecords(unknown)} could not be looked up${others}.`, waitSeconds);
+  const others = unknown.length < ours.length ? ', and no other record is valid yet' : '';
+  const status = state.status === 'pending' ? 'pending' : 'unverified';
+  return makeDecision(state, status, `${nameRecords(unknown)} could not be looked up${others}.`, waitSeconds);
 }
 
-function fail(standing: Standing, reason: string, now: Date, random: () => number): Decision {
+function fail(state: VerificationState, reason: string, now: Date, random: () => number): Decision {
   const waitSeconds = nextWait(failedAges, now, now, random);
-  return { ...decided(standing, 'failed', reason, waitSeconds), since: now };
+  return { ...makeDecision(state, 'failed', reason, waitSeconds), since: now };
 }
 
-function decided(
-  standing: Standing,
-  status: Standing['status'],
+function makeDecision(
+  { since }: VerificationState,
+  status: VerificationState['status'],
   reason: string,
   waitSeconds: number | null,
 ): Decision {
-  const { since } = standing;
-  const steady = {
-    graceSince: null,
-    graceUntil: null,
-    takeoverOf: null,
-    takeoverSince: null,
-    takesOver: false,
-  };
-  return { ...steady, status, since, reason, waitSeconds };
+  const noGrace = { graceSince: null, graceUntil: null };
+  const noTakeover = { takeoverOf: null, takeoverSince: null, takesOver: false };
+  return { ...noGrace, ...noTakeover, status, since, reason, waitSeconds };
 }
 
-/** What becomes of the holder when another takes the value over. */
-export function decideLoss(standing: Standing, now: Date, random: () => number): Decision {
+/** For the owner whose domain a claimant takes over. */
+export function decideLoss(state: VerificationState, now: Date, random: () => number): Decision {
   const reason =
-    'Another owner has proven that the domain is theirs, and the ownership record of this identity is gone.';
-  // Soon: should the look that took it have seen an old copy of the zone, it is theirs again.
-  return { ...fail(standing, reason, now, random), waitSeconds: jitter(5 * minute, random) };
+    'Another owner took over the domain: the ownership record of that owner is published, and the ownership record of this identity is gone. To take the domain back, publish this record and remove the other one.';
+  // Soon, in case the claimant's checks saw an old copy of the zone.
+  return { ...fail(state, reason, now, random), waitSeconds: jitter(5 * minute, random) };
 }
 
-/** A person asks for a look: what is not verified begins anew. */
-export function beginAgain(standing: Standing, now: Date): Standing {
-  if (standing.status === 'verified') return standing;
-  const status = standing.status === 'failed' ? 'unverified' : standing.status;
-  return { ...standing, status, since: now, graceSince: null, reason: 'A check was asked for.' };
+/** After `POST …/verify` an identity that is not verified is treated like a new one. */
+export function restartSchedule(state: VerificationState, now: Date): VerificationState {
+  if (state.status === 'verified') return state;
+  const status = state.status === 'failed' ? 'unverified' : state.status;
+  return { ...state, status, since: now, graceSince: null, reason: 'A check was requested.' };
 }
 
-/**
- * The records as they are kept and shown: the end of a grace at those that do not stand, also while they cannot be looked up,
- * and the reason where a person looks for it.
- */
-export function markRecords(records: readonly DnsRecord[], decision: Decision): DnsRecord[] {
+/** Adds the decision to the notes: the end of a grace period, the reason of a failure, what a claimant waits for. */
+export function noteDecision(records: readonly DnsRecord[], decision: Decision): DnsRecord[] {
   const { status, graceUntil, reason } = decision;
-  const told = records.find((record) => record.required && record.status !== 'valid') ?? records[0];
-  const tells = status === 'failed' || (status === 'pending' && told?.status === 'valid');
+  const first = records.find((record) => record.required && record.status !== 'valid') ?? records[0];
+  const isExplained = status === 'failed' || (status === 'pending' && first?.status === 'valid');
   return records.map((record) => {
     if (graceUntil && record.required && record.status !== 'valid') {
-      return { ...withReason(record, reason), graceUntil: graceUntil.toISOString() };
+      return { ...addReason(record, reason), graceUntil: graceUntil.toISOString() };
     }
-    return tells && record === told ? withReason(record, reason) : record;
+    return isExplained && record === first ? addReason(record, reason) : record;
   });
 }
 
-function withReason(record: DnsRecord, reason: string): DnsRecord {
+function addReason(record: DnsRecord, reason: string): DnsRecord {
   return { ...record, note: record.note === undefined ? reason : `${record.note} ${reason}` };
 }
 
@@ -240,26 +239,28 @@ function isUnknown({ status }: DnsRecord): boolean {
   return status === 'unknown';
 }
 
-function describeHolder(holder: Holder | null): string {
-  const held = 'Another owner holds the domain verified';
-  switch (holder?.token) {
-    case 'valid':
-      return `${held}: remove the other record that stands at the same name, on every name server, and it is yours.`;
-    case 'not_everywhere':
-      return `${held}, and not all name servers have your record yet: it is yours once all that answer have it.`;
+function describeOtherOwner(otherOwner: OtherOwner | null): string {
+  const verified = 'Another owner is verified for this domain';
+  switch (otherOwner?.tokens) {
+    case 'owner_found':
+      return `${verified}. To take the domain over, remove the ownership record of that owner, a TXT record at the same name, from every name server.`;
+    case 'claimant_incomplete':
+      return `${verified}, and some name servers do not have your ownership record yet. Publish your record on every name server to take the domain over.`;
     default:
-      return `${held}, and whether that ownership record is gone could not be seen.`;
+      return `${verified}, and it could not be checked whether the ownership record of that owner is gone. The next check tries again.`;
   }
 }
 
 function nameRecords(records: readonly DnsRecord[]): string {
-  const names = [
-    ...new Set(records.map(({ purpose }) => (purpose === 'ownership' ? purpose : purpose.toUpperCase()))),
-  ];
-  return `The ${new Intl.ListFormat('en').format(names)} record${records.length > 1 ? 's' : ''}`;
+  return `The ${listPurposes(records)} record${records.length > 1 ? 's' : ''}`;
 }
 
-/** To the first of the ages that is not just now; up to 10 % late, so that what began together does not stay together. */
+function listPurposes(records: readonly DnsRecord[]): string {
+  const names = records.map(({ purpose }) => (purpose === 'ownership' ? purpose : purpose.toUpperCase()));
+  return new Intl.ListFormat('en').format(new Set(names));
+}
+
+/** Up to 10 % late, so that identities created together are not checked together for ever. */
 function nextWait(ages: readonly number[], since: Date, now: Date, random: () => number): number | null {
   const age = (now.getTime() - since.getTime()) / 1000;
   const next = ages.find((seconds) => seconds >= age + 5);

@@ -1,9 +1,9 @@
-/** Whether a domain has a DMARC record that receivers read (RFC 7489 §6.3, §6.6.3). Any policy will do. Pure. */
+/** Checks that a domain has a DMARC record that receivers read (RFC 7489 §6.3, §6.6.3), with any policy. Pure. */
 
 import { readTags } from '../mailauth/tag-list.ts';
 import type { RecordDecision } from './dns-record.ts';
 
-/** Asks for nothing, so that nobody's mail is turned away by following our advice. */
+/** Publishing this policy makes no receiver refuse mail. */
 export const mildestDmarc = 'v=DMARC1; p=none';
 
 export function decideDmarc(values: readonly string[]): RecordDecision {
@@ -12,28 +12,28 @@ export function decideDmarc(values: readonly string[]): RecordDecision {
   if (values.length === 0) {
     return {
       status: 'missing',
-      note: 'No DMARC record stands here: publish one, this or a stricter, unless that of a parent domain is meant to hold.',
+      note: 'There is no DMARC record: publish this record or a stricter one, unless the DMARC record of the parent domain is meant to apply.',
     };
   }
   if (record === undefined) {
     return {
       status: 'mismatch',
-      note: 'What stands here does not begin with "v=DMARC1;", so receivers ignore it: write it as shown, without quotation marks.',
+      note: 'The TXT record at this name does not start with "v=DMARC1;", so receivers ignore it: enter the value as shown, without quotation marks.',
     };
   }
   if (records.length > 1) {
     return {
       status: 'mismatch',
-      note: `${records.length} DMARC records stand here and receivers then obey none: keep one and delete the others.`,
+      note: `There are ${records.length} DMARC records, so receivers ignore all of them: keep one and delete the others.`,
     };
   }
   const policy = readTags(record)?.get('p')?.toLowerCase() ?? '';
   if (!['none', 'quarantine', 'reject'].includes(policy)) {
     return {
       status: 'mismatch',
-      note: 'The DMARC record has no policy that receivers know: give it "p=none", "p=quarantine" or "p=reject".',
+      note: 'The DMARC record has no policy that receivers know: add "p=none", "p=quarantine" or "p=reject".',
     };
   }
-  // Theirs is what should stand: ours in its place might weaken it.
+  // The published record stays the one to publish: ours might weaken it.
   return { status: 'valid', value: record.trim() };
 }

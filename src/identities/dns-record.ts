@@ -1,30 +1,29 @@
-/** A DNS record of a domain identity: the question for it, the answer, and what comes of that. */
+/** The DNS question for a record of a domain identity, the answer, and what the answer says about the record. */
 import type { DnsRecord } from '../contract/identity.ts';
 import type { DnsAnswer } from '../net/dns.ts';
 
-export interface Question {
+export interface DnsQuestion {
   name: string;
   type: 'TXT' | 'MX';
 }
 
-/** A TXT record as its text; an MX as `10 mail.example`, the null MX as `0 .`. */
-export type Answer = DnsAnswer<string>;
+/** A TXT record as its text; an MX record as `10 mail.example`, the null MX as `0 .`. */
+export type RecordAnswer = DnsAnswer<string>;
 
-export function questionKey({ type, name }: Question): string {
+export function questionKey({ type, name }: DnsQuestion): string {
   return `${type} ${name}`;
 }
 
 /** By `questionKey`. */
-export type Answers = ReadonlyMap<string, Answer>;
+export type RecordAnswers = ReadonlyMap<string, RecordAnswer>;
 
 export type RecordStatus = DnsRecord['status'];
 
-/** What one answer says of one record. */
 export interface RecordDecision {
   status: 'missing' | 'mismatch' | 'valid';
   note?: string;
-  /** What should stand, where that depends on what does. */
+  /** The value to publish, where it depends on the value that is published. */
   value?: string;
-  /** What of the answer is about this record; all of it unless told. */
+  /** The part of the answer that is about this record; by default all of it. */
   found?: readonly string[];
 }

@@ -1,11 +1,17 @@
 /**
- * Who owns a domain, by the tokens that stand at `_posthorn.<domain>`. Pure.
- * Guarantee: a token is gone only where every name server that answers says so.
+ * Who owns a domain, by the tokens that are published at `_posthorn.<domain>`. Pure.
+ * Guarantee: a token is gone only when every name server that answers says so.
  */
-import { type Answer, type Answers, type Question, questionKey, type RecordDecision } from './dns-record.ts';
+import {
+  type DnsQuestion,
+  questionKey,
+  type RecordAnswer,
+  type RecordAnswers,
+  type RecordDecision,
+} from './dns-record.ts';
 
-/** Where the tokens of all owners who want the domain stand side by side. */
-export function ownershipQuestion(domain: string): Question {
+/** The tokens of the owner and of all claimants are at the same name. */
+export function ownershipQuestion(domain: string): DnsQuestion {
   return { name: `_posthorn.${domain}`, type: 'TXT' };
 }
 
@@ -19,7 +25,7 @@ export function decideOwnershipRecord(values: readonly string[], token: string):
   if (values.length === 0) {
     return {
       status: 'missing',
-      note: 'No TXT record stands at this name: publish it, entering only "_posthorn" as the name where the DNS panel adds the domain by itself.',
+      note: 'There is no TXT record at this name: publish this record. If the DNS panel adds the domain itself, enter only "_posthorn" as the name.',
     };
   }
   return { status: 'mismatch', note: describeWrongToken(values, value, token) };
@@ -27,72 +33,70 @@ export function decideOwnershipRecord(values: readonly string[], token: string):
 
 function describeWrongToken(values: readonly string[], value: string, token: string): string {
   if (values.some((found) => found.replace(/["'\\\s]/g, '') === value)) {
-    return 'The record has quotation marks or spaces inside its value: enter the value without them.';
+    return 'The value of the record contains quotation marks or spaces: enter the value without them.';
   }
   if (values.includes(token))
-    return 'The record holds the token alone: enter the whole value, with what stands before it.';
+    return 'The record contains only the token: enter the whole value, with "posthorn-verification=" before the token.';
   if (values.some((found) => found.toLowerCase() === value.toLowerCase())) {
-    return 'Capital and small letters of the token were changed: enter the value exactly as shown.';
+    return 'The upper and lower case of the token was changed: enter the value exactly as shown.';
   }
   if (values.some((found) => found.startsWith(ownershipValue('')))) {
-    return 'The record holds the token of another identity: add this one beside it, or put it in its place.';
+    return 'The record contains the token of another identity: add this record as a second TXT record, or replace the other one.';
   }
-  return 'Something else stands at this name: add this record beside it.';
+  return 'There is another TXT record at this name: add this record beside it.';
 }
 
-/** One answer says both that one owner's token is there and that another's is not. A damaged token is not gone. */
-function findToken(answer: Answer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
+/** A damaged token is `unknown`, not gone. */
+function findToken(answer: RecordAnswer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
   if (answer === undefined || answer.kind === 'unknown') return 'unknown';
   const values = answer.kind === 'records' ? answer.values : [];
   if (values.some((value) => value.trim() === ownershipValue(token))) return 'valid';
   return values.some((value) => value.toLowerCase().includes(token.toLowerCase())) ? 'unknown' : 'gone';
 }
 
-/** Whether a server says that a token stands. */
-export function hasToken(answer: Answer | undefined, token: string): boolean {
+export function hasToken(answer: RecordAnswer | undefined, token: string): boolean {
   return findToken(answer, token) === 'valid';
 }
 
 /**
- * For the identity that holds the domain. Its token is gone only if no server that answers has it; if some have it, that is
- * unknown. So a single server that is behind, or in other hands, takes nothing away.
+ * For a check of the owner. The owner's token is gone only if no name server that answers has it; if some have it, the
+ * record is unknown. So one outdated or hijacked name server takes nothing away.
  */
 export function confirmOwnershipGone(
-  answers: Answers,
-  /** What each server says, as far as they answer. */
-  everywhere: readonly Answer[],
+  answers: RecordAnswers,
+  /** From each name server that answers. */
+  serverAnswers: readonly RecordAnswer[],
   { domain, token }: { domain: string; token: string },
-): Answers {
+): RecordAnswers {
   const key = questionKey(ownershipQuestion(domain));
   const answer = answers.get(key);
   if (answer === undefined || answer.kind === 'unknown' || hasToken(answer, token)) return answers;
   const unknown = (reason: string) => new Map(answers).set(key, { kind: 'unknown', reason });
-  if (everywhere.some((one) => hasToken(one, token))) {
-    return unknown('it is not on all name servers; bring those up to date that lack it');
+  if (serverAnswers.some((one) => hasToken(one, token))) {
+    return unknown('some name servers do not have this record; update those name servers');
   }
-  const isWhole = everywhere.length > 0 && everywhere.every(({ kind }) => kind !== 'unknown');
-  return isWhole ? answers : unknown('not all name servers could be asked');
+  const isComplete = serverAnswers.length > 0 && serverAnswers.every(({ kind }) => kind !== 'unknown');
+  return isComplete ? answers : unknown('not every name server could be asked');
 }
 
 /**
- * The token of the identity that holds the domain verified, as the check of another identity saw it. `not_everywhere`: it is
- * gone, but the token of the identity that was checked is not on all servers yet.
+ * What a claimant's check sees of both tokens.
+ * - `owner_found`: at least one name server has the owner's token.
+ * - `owner_gone`: every name server has the claimant's token, and none has the owner's.
+ * - `claimant_incomplete`: no name server has the owner's token, but some do not have the claimant's either.
+ * - `unknown`: the owner's token is damaged, or its lookup failed.
  */
-export type HolderToken = 'valid' | 'gone' | 'unknown' | 'not_everywhere';
+export type TokenComparison = 'owner_found' | 'owner_gone' | 'claimant_incomplete' | 'unknown';
 
-/**
- * Gone only if every server that answers says so and has the token of the identity that was checked: a server that still has the
- * holder's, or not yet the other, may be the one that is right.
- */
-export function findHolderToken(
-  answer: Answer | undefined,
-  /** What each server says, as far as they answer. */
-  everywhere: readonly Answer[],
-  tokens: { own: string; holder: string },
-): HolderToken {
-  const all = [answer, ...everywhere];
-  const theirs = all.map((one) => findToken(one, tokens.holder));
-  if (theirs.includes('valid')) return 'valid';
-  if (everywhere.length === 0 || theirs.includes('unknown')) return 'unknown';
-  return all.every((one) => hasToken(one, tokens.own)) ? 'gone' : 'not_everywhere';
+export function compareTokens(
+  answer: RecordAnswer | undefined,
+  /** From each name server that answers. */
+  serverAnswers: readonly RecordAnswer[],
+  tokens: { claimant: string; owner: string },
+): TokenComparison {
+  const all = [answer, ...serverAnswers];
+  const ownerTokens = all.map((one) => findToken(one, tokens.owner));
+  if (ownerTokens.includes('valid')) return 'owner_found';
+  if (serverAnswers.length === 0 || ownerTokens.includes('unknown')) return 'unknown';
+  return all.every((one) => hasToken(one, tokens.claimant)) ? 'owner_gone' : 'claimant_incomplete';
 }

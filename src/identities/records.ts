@@ -1,24 +1,25 @@
 /**
- * What must stand in DNS for a domain identity, and what of it does. Pure.
- * Guarantees: what could not be looked up is `unknown`, never missing; every record that is not right says in one sentence what
- * is wrong and what to do; what others wrote into DNS comes back printable and bounded.
+ * The DNS records that a domain identity needs, and the status of each. Pure.
+ * Guarantees: a record whose lookup failed is `unknown`, never `missing`; the note of a record that is not valid says what is
+ * wrong and what to do; text from DNS is returned printable and with a bounded length.
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
 import { type DkimKey, decideDkim, writeDkimRecord } from './dkim.ts';
 import { decideDmarc, mildestDmarc } from './dmarc.ts';
-import { type Answers, type Question, questionKey, type RecordDecision } from './dns-record.ts';
+import { type DnsQuestion, questionKey, type RecordAnswers, type RecordDecision } from './dns-record.ts';
 import { plainName } from './names.ts';
 import { decideOwnershipRecord, ownershipQuestion, ownershipValue } from './ownership.ts';
 import { decideSpf } from './spf.ts';
 
-export interface Wanted {
+/** What the records of a domain identity depend on. */
+export interface DomainSetup {
   domain: string;
   token: string;
   incomingDomain: boolean;
   mailHost: string;
-  /** Those that sign and, while one is being replaced, the next: it is new until it is seen. */
-  dkimKeys: readonly (DkimKey & { isNew?: boolean })[];
+  /** The newest last. During a rotation the last key is not in use yet. */
+  dkimKeys: readonly DkimKey[];
 }
 
 type Expected = Pick<DnsRecord, 'type' | 'name' | 'value' | 'priority' | 'purpose' | 'required'> & {
@@ -28,33 +29,32 @@ type Expected = Pick<DnsRecord, 'type' | 'name' | 'value' | 'priority' | 'purpos
 const ttl = 3600;
 const maxFound = 5;
 const maxFoundLength = 500;
-/** Theirs is only handed back for publishing where it can be: what is not text, or too long, is replaced by ours. */
+/** A published value is shown as the value to keep only if it can be typed into a DNS panel. */
 const plainText = /^[\x20-\x7e]{1,2048}$/;
 
 const { compare: inOrder } = new Intl.Collator('en', { numeric: true });
 
-/** What has to be looked up to decide on them. */
-export function questionsFor(wanted: Wanted): Question[] {
-  return expectedOf(wanted, new Map()).map(({ name, type }) => ({ name, type }));
+export function questionsFor(setup: DomainSetup): DnsQuestion[] {
+  return expectRecords(setup, new Map()).map(({ name, type }) => ({ name, type }));
 }
 
-/** What an answer does not cover has not been looked up, and says nothing more. */
-export function decideRecords(wanted: Wanted, answers: Answers, checkedAt: Date): DnsRecord[] {
-  return expectedOf(wanted, answers).map(({ decide, ...expected }) => {
+/** A record without an answer was not looked up: it is `unknown`, without a note. The ownership record is the first. */
+export function decideRecords(setup: DomainSetup, answers: RecordAnswers, checkedAt: Date): DnsRecord[] {
+  return expectRecords(setup, answers).map(({ decide, ...expected }) => {
     const answer = answers.get(questionKey(expected));
     if (answer === undefined) return compose(expected, { status: 'unknown' }, [], null);
     if (answer.kind === 'unknown') {
-      const note = `This could not be looked up for certain and counts neither way until it can be: ${toPrintable(answer.reason)}.`;
+      const note = `This record could not be checked with certainty: ${toPrintable(answer.reason)}. The next check tries again.`;
       return compose(expected, { status: 'unknown', note }, [], checkedAt);
     }
-    // In an order of our own: a server's changes from one answer to the next.
+    // Sorted, because a server may change the order from one answer to the next.
     const values = answer.kind === 'records' ? answer.values.map((value) => value.trim()).sort(inOrder) : [];
     const decision = decide(values);
     return compose(expected, decision, decision.found ?? values, checkedAt);
   });
 }
 
-/** Keys in the order of the interface; those without a value are left out. */
+/** With its keys in the order of the interface. */
 function compose(
   expected: Omit<Expected, 'decide'>,
   decision: Pick<DnsRecord, 'status' | 'note'> & { value?: string },
@@ -76,8 +76,8 @@ function compose(
   };
 }
 
-function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
-  const { domain, token, mailHost, dkimKeys } = wanted;
+function expectRecords(setup: DomainSetup, answers: RecordAnswers): Expected[] {
+  const { domain, token, mailHost, dkimKeys } = setup;
   const text = { type: 'TXT', required: false } as const;
   const mx: Expected = {
     type: 'MX',
@@ -86,7 +86,7 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
     priority: 10,
     purpose: 'mx',
     required: true,
-    decide: (values) => decideMx(values, wanted),
+    decide: (values) => decideMx(values, setup),
   };
   const mxAnswer = answers.get(questionKey(mx));
   const isMx = mxAnswer?.kind === 'records' && mx.decide(mxAnswer.values).status === 'valid';
@@ -98,7 +98,7 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
       required: true,
       decide: (values) => decideOwnershipRecord(values, token),
     },
-    ...(wanted.incomingDomain ? [mx] : []),
+    ...(setup.incomingDomain ? [mx] : []),
     {
       ...text,
       name: domain,
@@ -125,7 +125,7 @@ function expectedOf(wanted: Wanted, answers: Answers): Expected[] {
   ];
 }
 
-function decideMx(values: readonly string[], { domain, mailHost }: Wanted): RecordDecision {
+function decideMx(values: readonly string[], { domain, mailHost }: DomainSetup): RecordDecision {
   const hosts = values.map((value) => {
     const [priority, host = ''] = value.split(' ');
     return { priority: Number(priority), host: plainName(host) };
@@ -133,46 +133,42 @@ function decideMx(values: readonly string[], { domain, mailHost }: Wanted): Reco
   const ours = hosts.filter(({ host }) => host === plainName(mailHost));
   if (ours.length > 0) {
     const best = Math.min(...ours.map(({ priority }) => priority));
-    const rivals = hosts.filter(({ host, priority }) => host !== plainName(mailHost) && priority <= best);
-    if (rivals.length === 0) return { status: 'valid' };
-    const names = rivals.slice(0, 3).map(({ host }) => toPrintable(host || 'the null MX ("0 .")'));
+    const others = hosts.filter(({ host, priority }) => host !== plainName(mailHost) && priority <= best);
+    if (others.length === 0) return { status: 'valid' };
+    const names = others.slice(0, 3).map(({ host }) => toPrintable(host || 'the null MX ("0 .")'));
     return {
       status: 'valid',
-      note: `Some or all mail goes to ${names.join(', ')}, which no higher number sets behind ${mailHost}: remove what should not have it.`,
+      note: `Some or all mail goes to ${names.join(', ')}, because its priority number is not higher than the number of ${mailHost}: remove that MX record, or give it a higher number.`,
     };
   }
   if (hosts.length === 0) {
     return {
       status: 'missing',
-      note: `No MX record stands at ${domain}: publish this one, so that mail finds its way here.`,
+      note: `There is no MX record at ${domain}: publish this record, so that mail for the domain reaches this service.`,
     };
   }
   if (hosts.some(({ host }) => host === '')) {
     return {
       status: 'mismatch',
-      note: `The null MX ("0 .") stands here, which says that ${domain} takes no mail: replace it with this record.`,
+      note: `There is a null MX record ("0 ."), which says that ${domain} accepts no mail: replace it with this record.`,
     };
   }
   return {
     status: 'mismatch',
-    note: `The mail of ${domain} goes to another host: add this record, or put it in the place of what stands there.`,
+    note: `The MX records of ${domain} name another host: add this record, or replace them with this record.`,
   };
 }
 
-function noteRotation(
-  decision: RecordDecision,
-  key: { isNew?: boolean },
-  keys: readonly { selector: string; isNew?: boolean }[],
-): RecordDecision {
-  const next = keys.find(({ isNew }) => isNew);
-  if (next === undefined || key.isNew || decision.status !== 'valid') return decision;
+function noteRotation(decision: RecordDecision, key: DkimKey, keys: readonly DkimKey[]): RecordDecision {
+  const newest = keys.at(-1);
+  if (newest === undefined || key === newest || decision.status !== 'valid') return decision;
   return {
     ...decision,
-    note: `Leave this record until ${next.selector}, which replaces it, has been seen.`,
+    note: `Keep this record until a check has found the new key ${newest.selector} in DNS. Then delete this record.`,
   };
 }
 
-/** Bytes that do not print as `dig` shows them: nothing from DNS may steer a terminal. */
+/** Escapes like `dig`: text from DNS must not control a terminal. */
 function toPrintable(text: string): string {
   const printable = text.slice(0, maxFoundLength).replace(/[^\x20-\x7e]/g, escapeDecimal);
   const isCut = text.length > maxFoundLength || printable.length > maxFoundLength;

@@ -1,46 +1,37 @@
 /**
- * Decides what comes of a check and saves it, for the identity that was checked and for the one that loses the domain to it,
- * inside the transaction that locks the domain. Guarantee: a takeover is one transaction, and the one who loses goes first.
+ * Decides and saves the result of a check, for the identity that was checked and for the owner who loses the domain to it.
+ * Runs in the transaction that locks the domain. Guarantee: a takeover is one transaction, and never has two verified owners.
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
 import type { Sql } from '../db/client.ts';
 import { retireDkimKeys } from '../store/dkim-keys.ts';
 import {
+  type ChangedAddresses,
+  cancelTakeovers,
+  checkClaimantsNow,
   type DomainIdentity,
-  dropTakeovers,
-  type Followers,
   findDomainIdentity,
-  type Held,
-  type Stored,
-  saveStanding,
-  wakeRivals,
+  type LockedIdentity,
+  type StoredState,
+  saveState,
 } from '../store/verification.ts';
-import { beginAgain, type Decision, decideLoss, decideStatus, isGone, markRecords } from './decide.ts';
-import { type Answer, type Answers, questionKey } from './dns-record.ts';
-import { confirmOwnershipGone, findHolderToken, hasToken, ownershipQuestion } from './ownership.ts';
-import { decideRecords, questionsFor, type Wanted } from './records.ts';
+import { type Decision, decideLoss, decideStatus, isGone, noteDecision, restartSchedule } from './decide.ts';
+import { questionKey, type RecordAnswer, type RecordAnswers } from './dns-record.ts';
+import { compareTokens, confirmOwnershipGone, hasToken, ownershipQuestion } from './ownership.ts';
+import { decideRecords, questionsFor } from './records.ts';
 
-export function wantedOf(identity: DomainIdentity, mailHost: string): Wanted {
-  const { domain, token, incomingDomain, dkimKeys } = identity;
-  const newest = dkimKeys.length - 1;
-  return {
-    ...{ domain, token, incomingDomain, mailHost },
-    dkimKeys: dkimKeys.map((key, n) => (newest > 0 && n === newest ? { ...key, isNew: true } : key)),
-  };
-}
-
-/** What a check saw, and whether a person asked for it. */
 interface Check {
-  answers: Answers;
-  /** What each server says of the ownership record, where that was needed. */
-  everywhere: readonly Answer[];
-  asked: boolean;
-  lookedAt: Date;
+  answers: RecordAnswers;
+  /** The answers of each name server about the ownership record; empty if only one answer was needed. */
+  serverAnswers: readonly RecordAnswer[];
+  /** By `POST …/verify` or `posthorn identities verify`. */
+  requested: boolean;
+  startedAt: Date;
 }
 
-/** What is logged once it is committed: of an identity, or of many addresses in one line. */
-interface Change {
+/** A log line, to be written after the commit: about one identity, or about many addresses. */
+interface StatusChange {
   identityId?: string;
   ownerId: string;
   domain: string;
@@ -50,87 +41,92 @@ interface Change {
   message: string;
 }
 
-/** The addresses that changed with their domain, and why. */
-export function describeFollowers(
-  { count, each }: Followers,
-  about: { ownerId: string; domain: string; to: string },
+export function describeAddressChanges(
+  { count, each }: ChangedAddresses,
+  change: { ownerId: string; domain: string; to: string },
   reason: string,
-): Change[] {
+): StatusChange[] {
+  const { domain, to } = change;
   if (each.length < count) {
-    const message = `${count} addresses of ${about.domain} are ${about.to} with it: ${reason}`;
-    return [{ ...about, addresses: count, message }];
+    const message = `${count} addresses of ${domain} are now ${to}, like their domain: ${reason}`;
+    return [{ ...change, addresses: count, message }];
   }
   return each.map(({ id, value, from }) => {
-    const message = `identity ${value} is ${about.to} with its domain: ${reason}`;
-    return { identityId: id, from, ...about, message };
+    const message = `identity ${value} is now ${to}, like its domain: ${reason}`;
+    return { identityId: id, from, ...change, message };
   });
 }
 
-/** Returns what is to be logged once it is committed. */
 export async function saveCheck(
   mailHost: string,
   sql: Sql,
-  { now, identity, mine, holder }: Held,
-  { answers: seen, everywhere, asked, lookedAt }: Check,
-): Promise<Change[]> {
-  const answers = mine.status === 'verified' ? confirmOwnershipGone(seen, everywhere, identity) : seen;
-  const seenKey = findReplacement(mailHost, identity, answers, now);
-  const wanted = wantedOf(seenKey ? { ...identity, dkimKeys: [seenKey] } : identity, mailHost);
-  const records = decideRecords(wanted, answers, now);
+  { now, identity, state, otherOwner }: LockedIdentity,
+  check: Check,
+): Promise<StatusChange[]> {
+  const { serverAnswers, startedAt } = check;
+  const isOwner = state.status === 'verified';
+  const answers = isOwner ? confirmOwnershipGone(check.answers, serverAnswers, identity) : check.answers;
+  const publishedKey = findPublishedKey(mailHost, identity, answers, now);
+  const dkimKeys = publishedKey ? [publishedKey] : identity.dkimKeys;
+  const setup = { ...identity, dkimKeys, mailHost };
+  const records = decideRecords(setup, answers, now);
   const ownership = answers.get(questionKey(ownershipQuestion(identity.domain)));
-  const theirs = holder && {
-    ...{ id: holder.id, seenAt: lookedAt },
-    token: findHolderToken(ownership, everywhere, { own: identity.token, holder: holder.token }),
+  const comparison = otherOwner && {
+    ...{ id: otherOwner.id, comparedAt: startedAt },
+    tokens: compareTokens(ownership, serverAnswers, { claimant: identity.token, owner: otherOwner.token }),
   };
-  const standing = asked ? beginAgain(mine, now) : mine;
-  const decision = decideStatus(standing, records, theirs ?? null, now, Math.random);
-  // The one who loses it goes first: at no moment do two hold it.
+  const before = check.requested ? restartSchedule(state, now) : state;
+  const decision = decideStatus(before, records, comparison ?? null, now, Math.random);
+  // The former owner first: a unique index allows one verified identity for each domain.
   const lost =
-    holder && decision.takesOver ? await demote(mailHost, sql, holder, answers, now, lookedAt) : [];
-  // What is wanted has changed since the question was put: another check, at once, asks for that too.
-  const isWhole = questionsFor(wanted).every((question) => answers.has(questionKey(question)));
-  const waitSeconds = isWhole ? decision.waitSeconds : 0;
-  const marked = markRecords(records, decision);
-  const changes = await save(sql, mine, identity.domain, marked, { ...decision, waitSeconds }, lookedAt);
-  if (mine.status === 'verified') {
-    const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(mine);
-    if (decision.status === 'failed' || isGoneNow) await wakeRivals(sql, identity.domain, identity.id);
-    // Whoever is about to take it over saw it otherwise, and begins anew.
-    const stands = [ownership, ...everywhere].some((one) => hasToken(one, identity.token));
-    if (stands) await dropTakeovers(sql, identity);
+    otherOwner && decision.takesOver
+      ? await failFormerOwner(mailHost, sql, otherOwner, answers, now, startedAt)
+      : [];
+  // The identity changed during the check, and a record that is now expected was not asked for: check again at once.
+  const isComplete = questionsFor(setup).every((question) => answers.has(questionKey(question)));
+  const waitSeconds = isComplete ? decision.waitSeconds : 0;
+  const changes = await save(sql, state, identity.domain, records, { ...decision, waitSeconds }, startedAt);
+  if (isOwner) {
+    const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(state);
+    if (decision.status === 'failed' || isGoneNow) {
+      await checkClaimantsNow(sql, identity.domain, identity.id);
+    }
+    if ([ownership, ...serverAnswers].some((one) => hasToken(one, identity.token))) {
+      await cancelTakeovers(sql, identity);
+    }
   }
-  if (seenKey) await retireDkimKeys(sql, identity, seenKey.selector);
+  if (publishedKey) await retireDkimKeys(sql, identity, publishedKey.selector);
   return [...lost, ...changes];
 }
 
-/** The key that takes the place of the others, once it is seen in DNS. */
-function findReplacement(mailHost: string, identity: DomainIdentity, answers: Answers, now: Date) {
+/** The newest of several DKIM keys, if it is in DNS: it then replaces the others. */
+function findPublishedKey(mailHost: string, identity: DomainIdentity, answers: RecordAnswers, now: Date) {
   const newest = identity.dkimKeys.at(-1);
   if (!newest || identity.dkimKeys.length === 1) return undefined;
-  const wanted = wantedOf({ ...identity, dkimKeys: [newest] }, mailHost);
-  const record = decideRecords(wanted, answers, now).find(({ purpose }) => purpose === 'dkim');
+  const setup = { ...identity, dkimKeys: [newest], mailHost };
+  const record = decideRecords(setup, answers, now).find(({ purpose }) => purpose === 'dkim');
   return record?.status === 'valid' ? newest : undefined;
 }
 
-/** The holder's records show what the other's check saw: that the ownership record is gone. */
-async function demote(
+/** The former owner's records show what the claimant's check saw. */
+async function failFormerOwner(
   mailHost: string,
   sql: Sql,
-  holder: Stored,
-  answers: Answers,
+  owner: StoredState,
+  answers: RecordAnswers,
   now: Date,
-  lookedAt: Date,
-): Promise<Change[]> {
-  const identity = await findDomainIdentity(sql, holder.ownerId, holder.id);
+  startedAt: Date,
+): Promise<StatusChange[]> {
+  const identity = await findDomainIdentity(sql, owner.ownerId, owner.id);
   if (!identity) return [];
-  const decision = decideLoss(holder, now, Math.random);
-  const steady = readStored(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
-  const records = keepSeen(decideRecords(wantedOf(identity, mailHost), answers, now), steady);
-  return save(sql, holder, identity.domain, markRecords(records, decision), decision, lookedAt);
+  const decision = decideLoss(owner, now, Math.random);
+  const outsideGrace = parseRecords(owner.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
+  const records = keepChecked(decideRecords({ ...identity, mailHost }, answers, now), outsideGrace);
+  return save(sql, owner, identity.domain, records, decision, startedAt);
 }
 
-/** Those that were not looked at are told as they were before, where they were. */
-export function keepSeen(records: readonly DnsRecord[], before: readonly DnsRecord[]): DnsRecord[] {
+/** Records that this check did not ask for stay as an earlier check left them. */
+export function keepChecked(records: readonly DnsRecord[], before: readonly DnsRecord[]): DnsRecord[] {
   return records.map((record) => {
     const { type, name, purpose, checkedAt } = record;
     const known = before.find((one) => one.type === type && one.name === name && one.purpose === purpose);
@@ -140,35 +136,37 @@ export function keepSeen(records: readonly DnsRecord[], before: readonly DnsReco
 
 async function save(
   sql: Sql,
-  before: Stored,
+  before: StoredState,
   domain: string,
   records: DnsRecord[],
   decision: Decision,
-  lookedAt: Date,
-): Promise<Change[]> {
+  checkStartedAt: Date,
+): Promise<StatusChange[]> {
   const { id, ownerId } = before;
+  const { status, reason } = decision;
+  const noted = noteDecision(records, decision);
   const changed =
-    decision.status !== before.status || visiblePart(records) !== visiblePart(readStored(before.dnsRecords));
-  const dnsRecords = JSON.stringify(records);
-  const followers = await saveStanding(sql, before, { ...decision, dnsRecords, changed, lookedAt });
-  const about = { ownerId, domain, to: decision.status };
-  const followed = describeFollowers(followers, about, decision.reason);
-  if (decision.status === before.status) return followed;
-  const message = `identity ${domain} is ${decision.status}: ${decision.reason}`;
-  return [{ identityId: id, from: before.status, ...about, message }, ...followed];
+    status !== before.status || visiblePart(noted) !== visiblePart(parseRecords(before.dnsRecords));
+  const dnsRecords = JSON.stringify(noted);
+  const addresses = await saveState(sql, before, { ...decision, dnsRecords, changed, checkStartedAt });
+  const change = { ownerId, domain, to: status };
+  const addressChanges = describeAddressChanges(addresses, change, reason);
+  if (status === before.status) return addressChanges;
+  const message = `identity ${domain} is now ${status}: ${reason}`;
+  return [{ identityId: id, from: before.status, ...change, message }, ...addressChanges];
 }
 
-/** What a reader of the records would notice: all but the time of the check. */
+/** All but the time of the check, which does not change `updated_at`. */
 function visiblePart(records: DnsRecord[]): string {
   return JSON.stringify(records.map(({ checkedAt, ...rest }) => rest));
 }
 
-export function isOwnershipGone({ dnsRecords }: Stored): boolean {
-  const [ownership] = readStored(dnsRecords);
+/** `decideRecords` puts the ownership record first. */
+export function isOwnershipGone({ dnsRecords }: StoredState): boolean {
+  const [ownership] = parseRecords(dnsRecords);
   return ownership !== undefined && isGone(ownership);
 }
 
-/** The ownership record is the first. */
-export function readStored(dnsRecords: string): DnsRecord[] {
+export function parseRecords(dnsRecords: string): DnsRecord[] {
   return JSON.parse(dnsRecords) ?? [];
 }

@@ -1,6 +1,6 @@
 /**
- * Proves domain identities: asks their DNS, decides, and saves how they stand. Guarantees: never two owners hold a value
- * verified; what could not be looked up takes nothing away; a takeover is one transaction.
+ * Verifies domain identities: asks DNS, decides, and saves the decision. Guarantees: a domain has at most one verified owner;
+ * a failed DNS lookup takes nothing away; a takeover is one transaction.
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -11,214 +11,213 @@ import type { Sealer } from '../lib/secrets.ts';
 import { Slots } from '../lib/slots.ts';
 import { addDkimKey, dropUnseenDkimKeys, findRotationWait, type NewDkimKey } from '../store/dkim-keys.ts';
 import {
-  beginLook,
-  claimDue,
+  checkNow,
+  claimDueChecks,
+  clearPending,
   type DomainIdentity,
+  findDnsRecords,
   findDomainIdentity,
-  type Held,
-  holdDomainIdentity,
-  holdValue,
-  makeDue,
-  readRecords,
-  type Stored,
-  saveRecords,
+  type LockedIdentity,
+  lockDomainIdentity,
+  lockForDecision,
+  type StoredState,
+  saveDnsRecords,
   showPending,
-  stopPending,
+  startCheck,
 } from '../store/verification.ts';
 import { firstCheckSeconds } from './decide.ts';
 import { dkimContext, makeDkimKey } from './dkim.ts';
-import { type Answers, questionKey } from './dns-record.ts';
+import { questionKey, type RecordAnswers } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
 import { decideRecords, questionsFor } from './records.ts';
-import { isOwnershipGone, keepSeen, readStored, saveCheck, wantedOf } from './save-check.ts';
-
-/** Checks that people asked for, and RSA keys in the making: in all, and of one owner. Who comes beyond it waits. */
-const checking = new Slots({ inAll: 100, perKey: 20 });
-const keyMaking = new Slots({ inAll: 4, perKey: 2 });
+import { isOwnershipGone, keepChecked, parseRecords, saveCheck } from './save-check.ts';
 
 export interface VerifyParts {
   sql: Pool;
   sealer: Sealer;
   lookup: Lookup;
-  /** The MX that domains are to point to. */
+  /** The host that the MX records of domains name. */
   mailHost: string;
   log: Log;
+  /** For checks that users requested. */
+  checkSlots: Slots;
+  /** For making RSA keys. */
+  keySlots: Slots;
 }
 
-/** What a new domain identity begins with: its token and key, and what must stand in DNS before anyone has looked. */
+export function makeVerifyParts(given: Omit<VerifyParts, 'checkSlots' | 'keySlots'>): VerifyParts {
+  return {
+    ...given,
+    checkSlots: new Slots({ inAll: 100, perKey: 20 }),
+    keySlots: new Slots({ inAll: 4, perKey: 2 }),
+  };
+}
+
+/** The token, the DKIM key and the DNS records, not checked yet, of a new domain identity. */
 export async function prepareProof(
-  { mailHost }: { mailHost: string },
-  sealer: Sealer,
+  parts: Pick<VerifyParts, 'mailHost' | 'sealer' | 'keySlots'>,
   given: { id: string; ownerId: string; domain: string; incomingDomain: boolean },
 ) {
   const token = randomBytes(24).toString('base64url');
-  const dkimKey = await makeSealedDkimKey(sealer, given.ownerId, given.id);
-  const wanted = wantedOf({ ...given, token, dkimKeys: [dkimKey] }, mailHost);
-  const dnsRecords = JSON.stringify(decideRecords(wanted, new Map(), new Date()));
+  const dkimKey = await makeSealedDkimKey(parts, given.ownerId, given.id);
+  const setup = { ...given, token, dkimKeys: [dkimKey], mailHost: parts.mailHost };
+  const dnsRecords = JSON.stringify(decideRecords(setup, new Map(), new Date()));
   return { token, dnsRecords, dkimKey, firstCheckSeconds };
 }
 
-/** One check of an identity, and what comes of it; nothing does when `signal` cut it short. */
+/** Checks an identity and saves the result. A check that `signal` aborts changes nothing. */
 export async function checkDomain(
   parts: VerifyParts,
   identity: DomainIdentity,
-  options: { asked: boolean; signal: AbortSignal },
+  options: { requested: boolean; signal: AbortSignal },
 ): Promise<void> {
-  const outcome = await (options.asked ? checkInTurn : check)(parts, identity, options);
-  if (outcome === 'late') await makeDue(parts.sql, identity.ownerId, identity.id);
-  if (outcome !== 'decided') await stopPending(parts.sql, identity);
+  const outcome = await (options.requested ? checkOnRequest : check)(parts, identity, options);
+  if (outcome === 'outdated') await checkNow(parts.sql, identity.ownerId, identity.id);
+  if (outcome !== 'saved') await clearPending(parts.sql, identity);
 }
 
-/** For a check that a person asked for, and waits for: made again at once when it came too late. The loop has a bound of its own. */
-async function checkInTurn(
+/** A user waits for this check, so an outdated one is repeated at once. */
+async function checkOnRequest(
   ...[parts, identity, options]: Parameters<typeof check>
 ): ReturnType<typeof check> {
   await showPending(parts.sql, identity);
-  await checking.take(identity.ownerId);
+  await parts.checkSlots.take(identity.ownerId);
   try {
     const outcome = await check(parts, identity, options);
-    return outcome === 'late' ? await check(parts, identity, options) : outcome;
+    return outcome === 'outdated' ? await check(parts, identity, options) : outcome;
   } finally {
-    checking.release(identity.ownerId);
+    parts.checkSlots.release(identity.ownerId);
   }
 }
 
-/** Late when a later check was decided first: what that one saw counts. */
 async function check(
   parts: VerifyParts,
   identity: DomainIdentity,
-  { asked, signal }: { asked: boolean; signal: AbortSignal },
-): Promise<'decided' | 'late' | 'given_up'> {
-  const { lookedAt, holderId } = await beginLook(parts.sql, identity);
-  const answers = await parts.lookup.ask(questionsFor(wantedOf(identity, parts.mailHost)), signal);
-  const everywhere = isEveryServerNeeded(identity, holderId, answers)
-    ? await parts.lookup.askEveryServer(ownershipQuestion(identity.domain), signal)
+  { requested, signal }: { requested: boolean; signal: AbortSignal },
+): Promise<'saved' | 'outdated' | 'dropped'> {
+  const { sql, lookup, mailHost } = parts;
+  const { startedAt, verifiedId } = await startCheck(sql, identity);
+  const answers = await lookup.ask(questionsFor({ ...identity, mailHost }), signal);
+  const serverAnswers = isEveryServerNeeded(identity, verifiedId, answers)
+    ? await lookup.askEveryServer(ownershipQuestion(identity.domain), signal)
     : [];
-  // What was not asked to the end is no outage of DNS.
-  if (signal.aborted) return 'given_up';
-  const changes = await transaction(parts.sql, async (sql) => {
-    const held = await holdValue(sql, identity);
-    if (!held) return 'given_up';
-    if (isLate(held, lookedAt)) return 'late';
-    return saveCheck(parts.mailHost, sql, held, { answers, everywhere, asked, lookedAt });
+  // Questions that the abort cut off look like an outage of DNS.
+  if (signal.aborted) return 'dropped';
+  const changes = await transaction(sql, async (sql) => {
+    const locked = await lockForDecision(sql, identity);
+    if (!locked) return 'dropped';
+    if (isOutdated(locked, startedAt)) return 'outdated';
+    return saveCheck(mailHost, sql, locked, { answers, serverAnswers, requested, startedAt });
   });
   if (typeof changes === 'string') return changes;
   for (const { message, ...about } of changes) parts.log.info(about, message);
-  return 'decided';
+  return 'saved';
 }
 
-/** Before the holder loses the domain, or another whose token stands may take it over. */
+/** When the owner's token is not found, and when a claimant's token is found. */
 function isEveryServerNeeded(
   { id, domain, token }: DomainIdentity,
-  holderId: string | null,
-  answers: Answers,
+  verifiedId: string | null,
+  answers: RecordAnswers,
 ): boolean {
   const answer = answers.get(questionKey(ownershipQuestion(domain)));
-  if (holderId === null || answer === undefined || answer.kind === 'unknown') return false;
-  return hasToken(answer, token) === (holderId !== id);
+  if (verifiedId === null || answer === undefined || answer.kind === 'unknown') return false;
+  return hasToken(answer, token) === (verifiedId !== id);
 }
 
-/** A later check of the holder's that saw its token gone says nothing else: who asks often delays nobody by it. */
-function isLate({ mine, holder }: Held, lookedAt: Date): boolean {
-  const isLater = (one: Stored) => one.lookedAt !== null && one.lookedAt > lookedAt;
-  return isLater(mine) || (holder !== undefined && isLater(holder) && !isOwnershipGone(holder));
+/**
+ * A newer check of this identity, or of the owner, was saved first. A newer check that saw the owner's token gone does not
+ * count: otherwise an owner could delay a takeover by requesting checks.
+ */
+function isOutdated({ state, otherOwner }: LockedIdentity, startedAt: Date): boolean {
+  const isNewer = ({ checkStartedAt }: StoredState) => checkStartedAt !== null && checkStartedAt > startedAt;
+  return isNewer(state) || (otherOwner !== undefined && isNewer(otherOwner) && !isOwnershipGone(otherOwner));
 }
 
-/** Takes a while: no transaction is to wait for it. A few at a time, the owners in turn. */
+/** Slow: call it outside a transaction. */
 export async function makeSealedDkimKey(
-  sealer: Sealer,
+  { keySlots, sealer }: Pick<VerifyParts, 'keySlots' | 'sealer'>,
   ownerId: string,
   identityId: string,
 ): Promise<NewDkimKey> {
-  await keyMaking.take(ownerId);
-  const made = makeDkimKey(new Date()).finally(() => keyMaking.release(ownerId));
+  await keySlots.take(ownerId);
+  const made = makeDkimKey(new Date()).finally(() => keySlots.release(ownerId));
   const { selector, publicKey, privateKey } = await made;
   return { selector, publicKey, privateKey: sealer.seal(privateKey, dkimContext(identityId, selector)) };
 }
 
 /**
- * Adds a DKIM key; the one before stays until the new one is seen, and one that never was makes room, if it has had its time
- * (to be asked for by `findRotationWait` before a key is made). Gone when there is no such domain identity.
+ * Adds a DKIM key. The key in use stays until a check finds the new key in DNS; a new key that no check has found is replaced.
+ * Call `findRotationWait` before making the key. Returns `gone` if there is no such domain identity.
  */
 export function rotateDkim(
-  parts: { mailHost: string },
+  { mailHost }: { mailHost: string },
   sql: Sql,
   ownerId: string,
   id: string,
   key: NewDkimKey,
 ): Promise<'rotated' | 'gone' | { waitSeconds: number }> {
   return transaction(sql, async (sql) => {
-    const identity = await holdDomainIdentity(sql, ownerId, id);
+    const identity = await lockDomainIdentity(sql, ownerId, id);
     if (!identity) return 'gone';
     const limited = await findRotationWait(sql, identity);
     if (limited) return limited;
     await dropUnseenDkimKeys(sql, identity);
     await addDkimKey(sql, identity, key);
-    await restateRecords(parts, sql, ownerId, id);
+    await addKeyRecord(mailHost, sql, ownerId, id);
     return 'rotated';
   });
 }
 
-/** What is wanted has changed: what was seen of the rest stays, and a check follows soon. */
-async function restateRecords(
-  { mailHost }: { mailHost: string },
-  sql: Sql,
-  ownerId: string,
-  id: string,
-): Promise<void> {
+/** Keeps what earlier checks found of the other records. */
+async function addKeyRecord(mailHost: string, sql: Sql, ownerId: string, id: string): Promise<void> {
   const identity = await findDomainIdentity(sql, ownerId, id);
-  const stored = await readRecords(sql, ownerId, id);
+  const stored = await findDnsRecords(sql, ownerId, id);
   if (!identity || !stored) return;
-  const before = readStored(stored.dnsRecords);
-  const records = keepSeen(decideRecords(wantedOf(identity, mailHost), new Map(), new Date()), before);
-  await saveRecords(sql, identity, JSON.stringify(records));
+  const records = decideRecords({ ...identity, mailHost }, new Map(), new Date());
+  const dnsRecords = JSON.stringify(keepChecked(records, parseRecords(stored.dnsRecords)));
+  await saveDnsRecords(sql, identity, dnsRecords);
 }
 
 const pollMs = 1000;
-/**
- * Bounds what all the look-ups of a process ask of the world: each is some 15 questions where a domain has two servers, up to 100,
- * and up to 500 more where every server has to be asked.
- */
+/** Limits DNS traffic: a check sends about 15 questions to a domain with two servers, up to 100, and up to 500 more to all servers. */
 const checksPerSecond = 20;
-/** A check may take 8 s, or twice that; those that do must not hold up the others, nor pile up. */
-const maxUnderWay = 80;
+/** A check may take 16 s. Slow checks must neither delay the others nor pile up. */
+const maxRunning = 80;
 
-/** Checks what is due, a bounded number a second, the owners in turn. Any number of processes may run it. */
+/** Runs the checks that are due, taking turns between users. Several processes may run this loop. */
 export function startVerification(parts: VerifyParts): Loop {
   const { sql, log } = parts;
   const stopping = new AbortController();
-  const underWay = new Set<Promise<void>>();
+  const running = new Set<Promise<void>>();
 
-  async function checkDue(identity: DomainIdentity): Promise<void> {
+  async function runCheck(identity: DomainIdentity): Promise<void> {
     try {
-      const whole = identity.dkimKeys.length > 0 ? identity : await giveKey(identity);
-      if (whole) await checkDomain(parts, whole, { asked: false, signal: stopping.signal });
+      const complete = identity.dkimKeys.length > 0 ? identity : await addFirstKey(identity);
+      if (complete) await checkDomain(parts, complete, { requested: false, signal: stopping.signal });
     } catch (err) {
-      // It is due again in two minutes.
       const level = isUnavailable(err) || stopping.signal.aborted ? 'warn' : 'error';
-      log[level]({ err, identityId: identity.id }, 'an identity could not be checked');
+      log[level](
+        { err, identityId: identity.id },
+        'the check of an identity failed; it is repeated in two minutes',
+      );
     }
   }
 
-  /** One that was made before there were keys. */
-  async function giveKey({ ownerId, id }: DomainIdentity): Promise<DomainIdentity | undefined> {
-    await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts.sealer, ownerId, id));
+  /** For identities older than DKIM keys. */
+  async function addFirstKey({ ownerId, id }: DomainIdentity): Promise<DomainIdentity | undefined> {
+    await rotateDkim(parts, sql, ownerId, id, await makeSealedDkimKey(parts, ownerId, id));
     return findDomainIdentity(sql, ownerId, id);
   }
 
-  function begin(identity: DomainIdentity): void {
-    const started = checkDue(identity).finally(() => underWay.delete(started));
-    underWay.add(started);
-  }
-
   async function work(): Promise<boolean> {
-    // Room for one of each of many owners: who has many that are slow does not keep the others out.
-    while (underWay.size > maxUnderWay - checksPerSecond) await Promise.race(underWay);
-    const due = stopping.signal.aborted ? [] : await claimDue(sql, checksPerSecond);
+    while (running.size > maxRunning - checksPerSecond) await Promise.race(running);
+    const due = stopping.signal.aborted ? [] : await claimDueChecks(sql, checksPerSecond);
     for (const identity of due) {
-      begin(identity);
-      await pause(1000 / checksPerSecond, stopping.signal);
+      const started = runCheck(identity).finally(() => running.delete(started));
+      running.add(started);
+      await delay(1000 / checksPerSecond, undefined, { signal: stopping.signal }).catch(() => {});
     }
     return due.length > 0;
   }
@@ -229,11 +228,7 @@ export function startVerification(parts: VerifyParts): Loop {
     async stop() {
       stopping.abort();
       await loop.stop();
-      await Promise.all(underWay);
+      await Promise.all(running);
     },
   };
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<unknown> {
-  return delay(ms, undefined, { signal }).catch(() => {});
 }

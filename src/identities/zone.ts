@@ -1,22 +1,22 @@
 /**
- * DNS records as a zone file has them (RFC 1035 §5.1), to be pasted into one. Pure.
- * Guarantee: printable ASCII and line ends only, absolute names, no string over 255 bytes; parsing it gives the records back.
+ * Writes DNS records in zone file format (RFC 1035 §5.1). Pure.
+ * Guarantee: only printable ASCII and line ends, absolute names, no string over 255 bytes; parsing gives the same records.
  */
 import type { DnsRecord } from '../contract/identity.ts';
 
 const titles: Record<DnsRecord['purpose'], string> = {
-  ownership: 'Ownership: proves that the domain is yours',
+  ownership: 'Ownership: proves that you own the domain',
   mx: 'Incoming mail',
-  spf: 'SPF: put it in the place of the SPF record that is there, if one is',
-  dkim: 'DKIM: the key that signatures are checked with',
-  dmarc: 'DMARC: put it in the place of the DMARC record that is there, if one is',
+  spf: 'SPF: replaces the SPF record of the domain, if there is one',
+  dkim: 'DKIM: the public key that receivers verify signatures with',
+  dmarc: 'DMARC: replaces the DMARC record of the domain, if there is one',
 };
 const maxString = 255;
 
 export function writeZone(domain: string, records: readonly DnsRecord[]): string {
   const lines = records.flatMap((record) => [
     '',
-    `; ${titles[record.purpose]} (${record.required ? 'required' : 'advised'})`,
+    `; ${titles[record.purpose]} (${record.required ? 'required' : 'recommended'})`,
     [writeName(record.name), record.ttl, 'IN', record.type, writeData(record)].join(' '),
   ]);
   return `${[`; DNS records of ${writeName(domain)} for Posthorn`, ...lines].join('\n')}\n`;
@@ -35,12 +35,12 @@ function writeStrings(value: string): string {
   }).join(' ');
 }
 
-/** The dot at the end makes it absolute: without, the zone's own name would be added. */
+/** Without the dot at the end, the name server would append the zone's name. */
 function writeName(name: string): string {
   return `${escapeBytes(Buffer.from(name.replace(/\.$/, '')), /[\w.-]/)}.`;
 }
 
-/** What is not plain as `\DDD`, the one escape that every server reads alike. */
+/** `\DDD` is the escape that every name server reads in the same way. */
 function escapeBytes(bytes: Uint8Array, plain: RegExp): string {
   return Array.from(bytes, (byte) => {
     const character = String.fromCharCode(byte);

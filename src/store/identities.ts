@@ -1,13 +1,19 @@
 /**
- * Identities and their mailboxes. An email identity points to the same owner's identity of its domain whenever
- * there is one, whichever came first.
+ * Identities and their mailboxes. Guarantee: an address points to the same owner's identity of its domain, whichever of the two
+ * was created first.
  */
 import { type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
-import { type Followers, holdDomain, type IdentityStatus, setFollowers, wakeRivals } from './verification.ts';
+import {
+  type ChangedAddresses,
+  checkClaimantsNow,
+  type IdentityStatus,
+  lockDomain,
+  setAddressStatus,
+} from './verification.ts';
 
 export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
@@ -35,11 +41,11 @@ export interface Identity {
 type ListedIdentity = Identity & { position: string };
 
 /**
- * What is not proven is pending while it, or the domain of an address, is being looked at. Told when it is read and never
- * written: what is decided rests on `status` alone, and a look that is lost leaves nothing to put right.
+ * An identity that is not verified shows as pending while its domain is checked. Computed when it is read and never stored, so a
+ * check that is lost leaves nothing to repair.
  */
 function shownStatus(sql: Sql) {
-  // A scalar subquery, which PostgreSQL asks row by row: an `exists` it hashed, out of all owners' identities.
+  // A scalar subquery runs row by row. For an `exists` PostgreSQL hashed the identities of all owners.
   return sql`
     case when identities.status in ('unverified', 'failed') and
       case when identities.domain_identity_id is null then identities.pending_until else (
@@ -49,12 +55,12 @@ function shownStatus(sql: Sql) {
     then 'pending' else identities.status end`;
 }
 
-/** What is verified never shows otherwise. */
+/** A verified identity never shows as pending. */
 function hasStatus(sql: Sql, status: IdentityStatus) {
   return status === 'verified' ? sql`status = 'verified'` : sql`${shownStatus(sql)} = ${status}`;
 }
 
-// Timestamps are formatted here because a Date would lose the microseconds.
+// SQL formats the times, because a Date would lose the microseconds.
 function columns(sql: Sql) {
   return sql`
     id, owner_id, kind, public_id, value, incoming_domain, domain_identity_id,
@@ -75,15 +81,15 @@ export interface NewIdentity {
   smtpAccountId: string | null;
   /** JSON text. */
   meta: string;
-  /** What proves a domain; null for an address. */
+  /** Null for an address. */
   proof: { token: string; dnsRecords: string; dkimKey: NewDkimKey; firstCheckSeconds: number } | null;
 }
 
-/** Undefined when the owner has it already. */
+/** Undefined if the owner already has this identity. */
 export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): Promise<Identity | undefined> {
   return transaction(sql, async (sql) => {
-    // An address and its domain made at the same moment must see each other, or they stay unlinked.
-    await holdOwner(sql, ownerId);
+    // An address and its domain that are created at the same moment must see each other, or they stay unlinked.
+    await lockUser(sql, ownerId);
     const { id, proof } = given;
     const domain = given.kind === 'email' ? await findDomain(sql, ownerId, given.domain) : undefined;
     const [made] = await sql<{ id: string }[]>`
@@ -109,11 +115,11 @@ export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): P
   });
 }
 
-async function holdOwner(sql: Sql, ownerId: string): Promise<void> {
+async function lockUser(sql: Sql, ownerId: string): Promise<void> {
   await sql`select from users where id = ${ownerId} for no key update`;
 }
 
-/** Held as it is until the address that points to it is there: it might be about to lose its proof. */
+/** Locks the domain's status until the address that copies it is saved. */
 async function findDomain(
   sql: Sql,
   ownerId: string,
@@ -191,7 +197,7 @@ export interface IdentityChanges {
   meta?: string;
 }
 
-/** Changes what is supplied and nothing else; nothing supplied leaves `updated_at` alone too. */
+/** Without changes `updated_at` stays as it is. */
 export async function updateIdentity(
   sql: Sql,
   ownerId: string,
@@ -207,25 +213,24 @@ export async function updateIdentity(
 }
 
 /**
- * Its mailboxes and their sync state go with it, by the schema's cascades, and the webhooks restricted to it as when deleted.
- * Its mail goes in the background, however much it is. Tells which addresses lost their status; undefined when there is none.
+ * Deletes the identity, its mailboxes (by cascade) and the webhooks restricted to it; the purge deletes its mail later. Returns
+ * the addresses that lost their status; undefined if there is no such identity.
  */
 export function deleteIdentity(
   sql: Sql,
   ownerId: string,
   id: string,
-): Promise<{ domain: string; followers: Followers } | undefined> {
+): Promise<{ domain: string; addresses: ChangedAddresses } | undefined> {
   return transaction(sql, async (sql) => {
-    // An address made at this moment must not point to a domain that is on its way out.
-    await holdOwner(sql, ownerId);
-    // A look at this domain, or at a rival's claim to it, locks some of the same rows in another order.
+    // An address that is created at this moment must not point to a deleted domain.
+    await lockUser(sql, ownerId);
     const [known] = await sql<Pick<NewIdentity, 'kind' | 'domain'>[]>`
       select kind, domain from identities where owner_id = ${ownerId} and id = ${id}`;
     if (!known) return undefined;
     const { kind, domain } = known;
-    if (kind === 'domain') await holdDomain(sql, domain);
-    // What the addresses of a domain had from it, their status, they lose with it.
-    const followers = await setFollowers(sql, { ownerId, id }, 'unverified');
+    // Before any row: checks of this domain lock some of the same rows in another order.
+    if (kind === 'domain') await lockDomain(sql, domain);
+    const addresses = await setAddressStatus(sql, { ownerId, id }, 'unverified');
     await sql`
       update identities set domain_identity_id = null, updated_at = now()
       where owner_id = ${ownerId} and domain_identity_id = ${id}`;
@@ -238,7 +243,7 @@ export function deleteIdentity(
       ), purge as (insert into identity_purges (identity_id, owner_id) select id, owner_id from gone)
       select status from gone`;
     if (!gone) return undefined;
-    if (kind === 'domain' && gone.status === 'verified') await wakeRivals(sql, domain, id);
-    return { domain, followers };
+    if (kind === 'domain' && gone.status === 'verified') await checkClaimantsNow(sql, domain, id);
+    return { domain, addresses };
   });
 }

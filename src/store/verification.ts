@@ -1,13 +1,12 @@
 /**
- * The proof of domain identities: which are due for a look, how they stand, and who holds a value. The identities
- * of one value are decided one at a time, so that never two owners hold it; a unique index stands behind that.
+ * The verification of domain identities: which checks are due, the state of each identity, and who owns a domain. Guarantee:
+ * the identities of one domain are decided one at a time, and a unique index allows only one of them to be verified.
  */
 import { only, type Sql } from '../db/client.ts';
 
 export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
 export type IdentityStatus = (typeof identityStatuses)[number];
 
-/** A domain identity with all that a check of its DNS needs to know. */
 export interface DomainIdentity {
   id: string;
   ownerId: string;
@@ -29,16 +28,15 @@ function domainColumns(sql: Sql) {
     ) as "dkimKeys"`;
 }
 
-/** A check that has not ended by then is given up for lost, and made again. */
+/** A check that has not ended by then is lost, and repeated. */
 const checkSeconds = 120;
-/** Of more at once, chance picks some. */
 const maxOwners = 200;
 
 /**
- * Those that are due, theirs to check for two minutes: one of each owner, then a second of each, whoever has many. Of more
- * owners than that chance picks, so that nobody waits behind those who are always first. Not by owner: the loop works for all.
+ * Leases due checks for two minutes: the first of each owner, then the second of each, and so on. If more owners than
+ * `maxOwners` have checks due, chance chooses among them, so that no owner always comes last. Not by owner: the loop works for all.
  */
-export async function claimDue(sql: Sql, limit: number): Promise<DomainIdentity[]> {
+export async function claimDueChecks(sql: Sql, limit: number): Promise<DomainIdentity[]> {
   return sql<DomainIdentity[]>`
     with owners as (
       select owner_id from identities where next_check_at <= now() group by owner_id order by random() limit ${maxOwners}
@@ -61,15 +59,15 @@ export async function claimDue(sql: Sql, limit: number): Promise<DomainIdentity[
     returning ${domainColumns(sql)}`;
 }
 
-/** From now on it shows as pending, unless it is verified: until the look ends that a person asked for, or is lost. */
+/** The identity shows as pending until a requested check ends, or is lost; a verified identity stays verified. */
 export async function showPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
   await sql`
     update identities set pending_until = now() + ${checkSeconds} * interval '1 second'
     where owner_id = ${ownerId} and id = ${id} and status in ('unverified', 'failed')`;
 }
 
-/** The look ended without a word. */
-export async function stopPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
+/** After a check whose result was not saved. */
+export async function clearPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
   await sql`
     update identities set pending_until = null
     where owner_id = ${ownerId} and id = ${id} and pending_until is not null`;
@@ -86,8 +84,7 @@ export async function findDomainIdentity(
   return row;
 }
 
-/** The same, held until the transaction ends: what a look says of it is decided before or after. */
-export async function holdDomainIdentity(
+export async function lockDomainIdentity(
   sql: Sql,
   ownerId: string,
   id: string,
@@ -96,144 +93,137 @@ export async function holdDomainIdentity(
   return findDomainIdentity(sql, ownerId, id);
 }
 
-/** How an identity stands. */
-export interface Standing {
+export interface VerificationState {
   status: IdentityStatus;
-  /** When the present checks began: when it was made, when a person asked again, or when it failed. */
+  /** The schedule of checks counts from here: the creation, the last `POST …/verify`, or the failure. */
   since: Date;
-  /** When required records of a verified identity were first seen to be gone. */
+  /** When a check first saw that a required record of a verified identity is gone. */
   graceSince: Date | null;
-  /** Why it is what it is, in a sentence. */
+  /** Why the identity has this status, in a sentence. */
   reason: string | null;
-  /** Whose value this one is about to take over, and when a look first saw that it may. */
+  /** The identity of the owner whose domain this claimant is taking over, and the start of the check that began it. */
   takeoverOf: string | null;
   takeoverSince: Date | null;
 }
 
-/** The same with its records as they were last seen. */
-export interface Stored extends Standing {
+export interface StoredState extends VerificationState {
   id: string;
   ownerId: string;
   token: string;
   /** JSON text. */
   dnsRecords: string;
-  /** When the look began that this rests on. */
-  lookedAt: Date | null;
+  /** Start of the check that this state is the result of. */
+  checkStartedAt: Date | null;
 }
 
-export interface Held {
+export interface LockedIdentity {
   now: Date;
-  /** As it is now: it may have changed since it was found. */
   identity: DomainIdentity;
-  mine: Stored;
-  /** Who else holds the value verified. */
-  holder: Stored | undefined;
+  state: StoredState;
+  /** Another identity that is verified for the domain. */
+  otherOwner: StoredState | undefined;
 }
 
-/** Decisions about the identities of one domain are made one after the other. Taken before any row of theirs. */
-export async function holdDomain(sql: Sql, domain: string): Promise<void> {
+/** To be locked before any row of the domain's identities: checks and deletions lock those rows in different orders. */
+export async function lockDomain(sql: Sql, domain: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${`identity ${domain}`}, 0))`;
 }
 
-/**
- * Holds a value until the transaction ends, and tells how the identity stands that is to be decided on, and which other one
- * holds the value verified. Undefined when the identity is gone.
- */
-export async function holdValue(
+/** Locks the domain and reads who owns it. Undefined if the identity was deleted. */
+export async function lockForDecision(
   sql: Sql,
   { id, ownerId, domain }: DomainIdentity,
-): Promise<Held | undefined> {
-  await holdDomain(sql, domain);
-  // After the lock, so that what the one before us did is seen.
-  const rows = await sql<Stored[]>`
+): Promise<LockedIdentity | undefined> {
+  await lockDomain(sql, domain);
+  // A statement of its own after the lock, so that it sees what the previous holder of the lock committed.
+  const rows = await sql<StoredState[]>`
     select id, owner_id as "ownerId", verification_token as token, status, standing_since as since,
       grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords",
-      looked_at as "lookedAt", takeover_of as "takeoverOf", takeover_since as "takeoverSince"
+      looked_at as "checkStartedAt", takeover_of as "takeoverOf", takeover_since as "takeoverSince"
     from identities
     where kind = 'domain' and value_key = ${domain} and (id = ${id} or status = 'verified')
     order by id for no key update`;
-  const mine = rows.find((row) => row.id === id);
+  const state = rows.find((row) => row.id === id);
   const now = await readClock(sql);
-  const identity = mine && (await findDomainIdentity(sql, ownerId, id));
-  return identity && { now, identity, mine, holder: rows.find((row) => row.id !== id) };
+  const identity = state && (await findDomainIdentity(sql, ownerId, id));
+  return identity && { now, identity, state, otherOwner: rows.find((row) => row.id !== id) };
 }
 
-/** When a look begins, and who holds the value then; not by owner, since it may be another's. */
-export async function beginLook(
+/** The time by the database's clock, and the identity, of any user, that is verified for the domain. */
+export async function startCheck(
   sql: Sql,
   { domain }: DomainIdentity,
-): Promise<{ lookedAt: Date; holderId: string | null }> {
+): Promise<{ startedAt: Date; verifiedId: string | null }> {
   return only(
-    await sql<{ lookedAt: Date; holderId: string | null }[]>`
-      select clock_timestamp() as "lookedAt", (
+    await sql<{ startedAt: Date; verifiedId: string | null }[]>`
+      select clock_timestamp() as "startedAt", (
         select id from identities
-        where kind = 'domain' and value_key = ${domain} and status = 'verified') as "holderId"`,
+        where kind = 'domain' and value_key = ${domain} and status = 'verified') as "verifiedId"`,
   );
 }
 
-/** By which looks are told apart: the database's clock, whichever process looks. */
+/** Checks of several processes are compared by time, so all use the database's clock. */
 async function readClock(sql: Sql): Promise<Date> {
   return only(await sql<{ now: Date }[]>`select clock_timestamp() as now`).now;
 }
 
-export interface NewStanding extends Standing {
+export interface NewState extends VerificationState {
   /** JSON text. */
   dnsRecords: string;
-  /** When the look began. */
-  lookedAt: Date;
-  /** Until the next look; null for none. */
+  checkStartedAt: Date;
+  /** Until the next check; null for none. */
   waitSeconds: number | null;
-  /** Whether anything but the time of the look has changed. */
+  /** Whether anything but the time of the check has changed. */
   changed: boolean;
 }
 
-/** Addresses whose status changed with that of their domain: each of them, or only their number where they are many. */
-export interface Followers {
+/** Addresses whose status changed with their domain. `each` is empty if there are more than 20. */
+export interface ChangedAddresses {
   count: number;
   each: { id: string; value: string; from: IdentityStatus }[];
 }
 
-const maxFollowersTold = 20;
+const maxListedAddresses = 20;
 
-/** The owner's addresses at a domain take a status. */
-export async function setFollowers(
+/** Gives the owner's addresses at a domain the status of the domain identity. */
+export async function setAddressStatus(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
   status: IdentityStatus,
-): Promise<Followers> {
-  const rows = await sql<(Followers['each'][number] & { count: number })[]>`
-    with followers as (
+): Promise<ChangedAddresses> {
+  const rows = await sql<(ChangedAddresses['each'][number] & { count: number })[]>`
+    with changed as (
       update identities set status = ${status}, updated_at = now()
       from identities as before
       where identities.owner_id = ${ownerId} and identities.domain_identity_id = ${id}
         and identities.status <> ${status} and before.id = identities.id
       returning identities.id, identities.value, before.status as "from"
     )
-    select id, value, "from", count(*) over ()::int as count from followers limit ${maxFollowersTold + 1}`;
+    select id, value, "from", count(*) over ()::int as count from changed limit ${maxListedAddresses + 1}`;
   const count = rows[0]?.count ?? 0;
-  return { count, each: count > maxFollowersTold ? [] : rows.map(({ count: _, ...one }) => one) };
+  return { count, each: count > maxListedAddresses ? [] : rows.map(({ count: _, ...one }) => one) };
 }
 
-/** Writes how a domain identity stands now; the owner's addresses at the domain stand as it does. */
-export async function saveStanding(
+/** Saves the result of a check, also for the owner's addresses at the domain. */
+export async function saveState(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
-  given: NewStanding,
-): Promise<Followers> {
+  given: NewState,
+): Promise<ChangedAddresses> {
   await sql`
     update identities
     set status = ${given.status}, standing_since = ${given.since}, grace_since = ${given.graceSince},
       standing_reason = ${given.reason}, dns_records = ${given.dnsRecords}::text::json,
-      looked_at = greatest(looked_at, ${given.lookedAt}), pending_until = null,
+      looked_at = greatest(looked_at, ${given.checkStartedAt}), pending_until = null,
       takeover_of = ${given.takeoverOf}, takeover_since = ${given.takeoverSince},
       next_check_at = now() + ${given.waitSeconds}::float8 * interval '1 second',
       updated_at = case when ${given.changed} then now() else updated_at end
     where owner_id = ${ownerId} and id = ${id}`;
-  return setFollowers(sql, { ownerId, id }, given.status);
+  return setAddressStatus(sql, { ownerId, id }, given.status);
 }
 
-/** Replaces the records that are shown, between two looks; and has it looked at soon. */
-export async function saveRecords(
+/** Replaces the records that are shown, and makes a check due. */
+export async function saveDnsRecords(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
   dnsRecords: string,
@@ -243,28 +233,27 @@ export async function saveRecords(
     where owner_id = ${ownerId} and id = ${id}`;
 }
 
-/** Other identities of the value, of whichever owner, may have it now: also those that had been given up. */
-export async function wakeRivals(sql: Sql, domain: string, id: string): Promise<void> {
+/** Makes the checks of all claimants due, also of those that had no next check. */
+export async function checkClaimantsNow(sql: Sql, domain: string, id: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
     where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
 }
 
-/** The holder's token stands after all: nobody, of whichever owner, is about to take the value over. */
-export async function dropTakeovers(sql: Sql, { id, domain }: DomainIdentity): Promise<void> {
+/** For an owner whose token was found: every claimant has to start again. */
+export async function cancelTakeovers(sql: Sql, { id, domain }: DomainIdentity): Promise<void> {
   await sql`
     update identities set takeover_of = null, takeover_since = null
     where kind = 'domain' and value_key = ${domain} and takeover_of = ${id}`;
 }
 
-/** Has a domain identity looked at now. */
-export async function makeDue(sql: Sql, ownerId: string, id: string): Promise<void> {
+export async function checkNow(sql: Sql, ownerId: string, id: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
     where owner_id = ${ownerId} and id = ${id} and kind = 'domain'`;
 }
 
-export async function readRecords(
+export async function findDnsRecords(
   sql: Sql,
   ownerId: string,
   id: string,
@@ -278,8 +267,8 @@ export async function readRecords(
 const burst = 10;
 const secondsEach = 5;
 
-/** Takes one of the checks that a person may ask for: 10 at once, then one every 5 s. Answers the seconds to wait, if any. */
-export async function takeCheck(
+/** Rate limit of requested checks: 10 at once, then one every 5 s. Returns the seconds to wait if the limit is reached. */
+export async function takeCheckAllowance(
   sql: Sql,
   ownerId: string,
   id: string,

@@ -2,7 +2,7 @@
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, describe, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
-import { describeFollowers } from '../../identities/save-check.ts';
+import { describeAddressChanges } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { readAddressOrDomain } from '../../net/address-or-domain.ts';
@@ -16,7 +16,7 @@ import {
   listIdentities,
   updateIdentity,
 } from '../../store/identities.ts';
-import { identityStatuses, makeDue } from '../../store/verification.ts';
+import { checkNow, identityStatuses } from '../../store/verification.ts';
 import { withAccess } from '../access.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
@@ -133,7 +133,7 @@ export function identityRoutes(
       const changes = meta === undefined ? rest : { ...rest, meta: toJsonText(meta) };
       const identity = await orNotFound(updateIdentity(sql, request.ownerId, id, changes));
       // The identity needs other DNS records now: the next check, which is due at once, writes them.
-      if (request.body.incoming_domain !== undefined) await makeDue(sql, request.ownerId, id);
+      if (request.body.incoming_domain !== undefined) await checkNow(sql, request.ownerId, id);
       return identity;
     },
   );
@@ -149,11 +149,11 @@ export function identityRoutes(
     }),
     async (request, reply) => {
       const { ownerId } = request;
-      const { domain, followers } = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
+      const { domain, addresses } = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
       parts.wakePurge();
       const change = { ownerId, domain, to: 'unverified' };
       const reason = 'The domain identity was deleted.';
-      for (const { message, ...fields } of describeFollowers(followers, change, reason))
+      for (const { message, ...fields } of describeAddressChanges(addresses, change, reason))
         log.info(fields, message);
       reply.code(204).send(null);
     },
@@ -178,9 +178,7 @@ async function prepareIdentity(
   const { kind, value, key, domain } = readValue(given.value);
   const incomingDomain = given.incoming_domain ?? false;
   const proof =
-    kind === 'domain'
-      ? await prepareProof(verification, verification.sealer, { id, ownerId, domain, incomingDomain })
-      : null;
+    kind === 'domain' ? await prepareProof(verification, { id, ownerId, domain, incomingDomain }) : null;
   return {
     id,
     proof,

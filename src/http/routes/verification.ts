@@ -8,7 +8,7 @@ import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
 import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
-import { findDomainIdentity, readRecords, takeCheck } from '../../store/verification.ts';
+import { findDnsRecords, findDomainIdentity, takeCheckAllowance } from '../../store/verification.ts';
 import { withAccess } from '../access.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
@@ -18,7 +18,7 @@ import { rateLimited } from '../rate-limit.ts';
 const tags = ['Identities'];
 
 export function verificationRoutes(app: App, parts: PostParts & { verification: VerifyParts }): void {
-  const { sql, sealer, verification } = parts;
+  const { sql, verification } = parts;
 
   app.post(
     '/identities/:id/verify',
@@ -36,9 +36,9 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
         const identity = await orNotFound(findIdentity(sql, ownerId, id));
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
         if (!domain) throw new Problem('domain_needed');
-        const limited = await takeCheck(sql, ownerId, domain.id);
+        const limited = await takeCheckAllowance(sql, ownerId, domain.id);
         if (limited) throw rateLimited(limited.waitSeconds, 'This identity was checked too often.');
-        await checkDomain(verification, domain, { asked: true, signal: abortOnClose(reply) });
+        await checkDomain(verification, domain, { requested: true, signal: abortOnClose(reply) });
       };
       await actAndRespondOnce(parts, request, reply, check, async (sql) => ({
         status: 200,
@@ -56,7 +56,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
       response: { 200: Type.Array(DnsRecord) },
     }),
     async (request) => {
-      const { dnsRecords } = await orNotFound(readRecords(sql, request.ownerId, request.params.id));
+      const { dnsRecords } = await orNotFound(findDnsRecords(sql, request.ownerId, request.params.id));
       return JSON.parse(dnsRecords) ?? [];
     },
   );
@@ -69,7 +69,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
       response: { 200: { content: { 'text/plain': { schema: Type.String() } } } },
     }),
     async (request, reply) => {
-      const found = await orNotFound(readRecords(sql, request.ownerId, request.params.id));
+      const found = await orNotFound(findDnsRecords(sql, request.ownerId, request.params.id));
       const { value, dnsRecords } = found;
       return reply.type('text/plain; charset=utf-8').send(writeZone(value, JSON.parse(dnsRecords) ?? []));
     },
@@ -96,7 +96,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
           if (known.kind === 'email') throw new Problem('domain_needed');
           const limited = await findRotationWait(sql, { ownerId, id });
           if (limited) throw tooManyKeys(limited.waitSeconds);
-          return { known, key: await makeSealedDkimKey(sealer, ownerId, id) };
+          return { known, key: await makeSealedDkimKey(verification, ownerId, id) };
         },
         async (sql, { known, key }) => {
           const outcome = await rotateDkim(verification, sql, ownerId, id, key);
