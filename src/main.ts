@@ -25,9 +25,9 @@ import { makeExaminer } from './receiving/examine.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
-import { purgeAnswers } from './store/idempotency.ts';
-import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeOld, purgeSpent } from './store/purge.ts';
-import { workReplay } from './store/replays.ts';
+import { purgeResponses } from './store/idempotency.ts';
+import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
+import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
 import { createFirstUser, type User } from './store/users.ts';
 import { startDelivery } from './webhooks/deliver.ts';
@@ -126,11 +126,11 @@ async function startLoops(parts: Parts, database: Database, stops: Stops): Promi
 function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
   const work = async () => {
     const more = [
-      await purgeAnswers(sql),
+      await purgeResponses(sql),
       await purgeDeletedWebhooks(sql),
       await purgeDeletedIdentities(sql),
       await purgeOld(sql, retentionDays),
-      await purgeSpent(sql, retentionDays),
+      await purgeExpired(sql, retentionDays),
     ];
     return more.includes(true);
   };
@@ -165,7 +165,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
 
 function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   const work = async () => {
-    const step = await workReplay(sql);
+    const step = await runReplayBatch(sql);
     if (step?.queued) wakeDelivery();
     return step !== undefined;
   };

@@ -47,7 +47,7 @@ describe('one address of several that is not public refuses the name', () => {
       assert.ok(!resolution.ok);
       assert.equal(resolution.code, 'target_refused');
       assert.ok(resolution.reason.includes(address), resolution.reason);
-      assert.equal(await egress.findFault('hooks.example'), resolution.reason);
+      assert.equal(await egress.findRefusal('hooks.example'), resolution.reason);
     });
   }
 });
@@ -55,7 +55,7 @@ describe('one address of several that is not public refuses the name', () => {
 test('the refusal is a sentence that says what to do', async () => {
   dns.answer('hooks.example', { A: ['10.0.0.5'] });
   assert.equal(
-    await egress.findFault('hooks.example'),
+    await egress.findRefusal('hooks.example'),
     'hooks.example resolves to 10.0.0.5, which is a private address; the service calls public addresses only, ' +
       'unless the operator allows more (POSTHORN_ALLOW_TARGETS).',
   );
@@ -76,7 +76,7 @@ describe('failures of DNS', () => {
       assert.ok(!resolution.ok);
       assert.equal(resolution.code, 'dns_failed');
       assert.match(resolution.reason, reason);
-      assert.equal(await egress.findFault('hooks.example'), null);
+      assert.equal(await egress.findRefusal('hooks.example'), null);
     });
   }
 
@@ -86,7 +86,7 @@ describe('failures of DNS', () => {
     assert.ok(!resolution.ok);
     assert.equal(resolution.code, 'dns_failed');
     assert.match(resolution.reason, /no answer from DNS came in time/);
-    assert.equal(await egress.findFault('silent.example', 50), null);
+    assert.equal(await egress.findRefusal('silent.example', 50), null);
   });
 
   test('silence ends by itself', async () => {
@@ -128,7 +128,7 @@ describe('one family answers, the other does not', () => {
   test('what has come is checked though the other is still out', async () => {
     dns.answer('late.example', { A: ['10.0.0.5'] });
     dns.answerType('late.example', 'AAAA', 'DROP');
-    assert.match((await egress.findFault('late.example', 3000)) ?? '', /private/);
+    assert.match((await egress.findRefusal('late.example', 3000)) ?? '', /private/);
   });
 });
 

@@ -10,7 +10,7 @@ beforeEach(() => dns.reset());
 const strict = makeEgress({ allowTargets: [], dnsServers: [dns.address] });
 const onLoopback = makeEgress({ allowTargets: ['127.0.0.0/8', '::1'], dnsServers: [dns.address] });
 const hostOf = (address: string) => (address.includes(':') ? `[${address}]` : address);
-const faultOf = (text: string, egress = strict) => egress.findFault(new URL(text).hostname);
+const faultOf = (text: string, egress = strict) => egress.findRefusal(new URL(text).hostname);
 
 describe('literal addresses', () => {
   const publicOnes = [
@@ -262,7 +262,7 @@ describe('what the operator allows', () => {
 
   test('a name may lead there', async () => {
     dns.answer('inside.example', { A: ['10.1.2.3'] });
-    assert.equal(await egress.findFault('inside.example'), null);
+    assert.equal(await egress.findRefusal('inside.example'), null);
   });
 
   test('a range that is none is told when it is made', () => {

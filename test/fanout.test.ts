@@ -8,7 +8,7 @@ import { connect } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { createIdentity } from '../src/store/identities.ts';
-import { createReplay, workReplay } from '../src/store/replays.ts';
+import { createReplay, runReplayBatch } from '../src/store/replays.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { createWebhook } from '../src/store/webhooks.ts';
 import { makeDatabase } from './harness.ts';
@@ -140,7 +140,7 @@ test('deliveries are made for exactly the webhooks that listen; a replay adds no
       const given = { webhookId: webhooks[index] ?? '', since: '2020-01-01T00:00:00Z', until: null };
       await createReplay(sql, owners[webhook.owner] ?? '', { ...given, status: 'all' });
     }
-    while (await workReplay(sql));
+    while (await runReplayBatch(sql));
     assert.deepEqual(await made(), expected);
   });
   await fc.assert(property, { numRuns: 60 });

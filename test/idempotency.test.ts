@@ -6,7 +6,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
-import { purgeAnswers } from '../src/store/idempotency.ts';
+import { purgeResponses } from '../src/store/idempotency.ts';
 import { type Answer, assertProblem, startTestService, type TestUser, waitFor } from './harness.ts';
 import { startReceiver } from './receiver.ts';
 
@@ -266,12 +266,12 @@ describe('what is kept', () => {
           now() - case when n <= 5 then interval '25 hours' else interval '23 hours' end
         from generate_series(1, 8) n`;
       const left = async () => (await sql`select from idempotency_records`).count;
-      assert.equal(await purgeAnswers(sql, 2), true);
+      assert.equal(await purgeResponses(sql, 2), true);
       assert.equal(await left(), 6);
-      assert.equal(await purgeAnswers(sql, 2), true);
-      assert.equal(await purgeAnswers(sql, 2), false);
+      assert.equal(await purgeResponses(sql, 2), true);
+      assert.equal(await purgeResponses(sql, 2), false);
       assert.equal(await left(), 3);
-      assert.equal(await purgeAnswers(sql), false);
+      assert.equal(await purgeResponses(sql), false);
       assert.equal(await left(), 3);
     });
   });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { purgeDeletedWebhooks } from '../src/store/purge.ts';
-import { createReplay, replaySelections, workReplay } from '../src/store/replays.ts';
+import { createReplay, replaySelections, runReplayBatch } from '../src/store/replays.ts';
 import { deleteWebhook } from '../src/store/webhooks.ts';
 import { assertProblem, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 import { answer, startReceiver } from './receiver.ts';
@@ -159,7 +159,7 @@ describe('selections', () => {
         until: null,
         status,
       });
-      const step = await workReplay(sql);
+      const step = await runReplayBatch(sql);
       assert.deepEqual([step?.examined, step?.queued], [5, wanted[status].length]);
       const rows =
         await sql`select event_id, tries from deliveries where webhook_id = ${webhook.id} and ready`;
@@ -167,7 +167,7 @@ describe('selections', () => {
       assert.deepEqual(queued.sort(), wanted[status].map((name) => events[name]).sort());
       const [row] = await sql`select completed_at is not null as done from replays where id = ${id}`;
       assert.equal(row?.done, true);
-      assert.equal(await workReplay(sql), undefined);
+      assert.equal(await runReplayBatch(sql), undefined);
     });
   }
 
@@ -186,7 +186,7 @@ describe('selections', () => {
       ...{ webhookId: webhook.id, since: '2026-01-31T10:00:00Z', until: '2026-01-31T12:00:00Z' },
       status: 'missing',
     });
-    while (await workReplay(sql, 1));
+    while (await runReplayBatch(sql, 1));
     const rows = await sql`select event_id from deliveries where webhook_id = ${webhook.id}`;
     assert.deepEqual(rows.map((row) => row.event_id).sort(), ids.slice(0, 3).sort());
   });
@@ -204,7 +204,7 @@ describe('selections', () => {
     const body = { enabled: true, events: ['message.sent'], identityId };
     assert.equal((await idle.call('PATCH', `/webhooks/${webhook.id}`, { as: owner, body })).status, 200);
     await createReplay(sql, owner.userId, { webhookId: webhook.id, since: long, until: null, status: 'all' });
-    const step = await workReplay(sql);
+    const step = await runReplayBatch(sql);
     assert.deepEqual([step?.examined, step?.queued], [3, 1]);
     const rows = await sql`select event_id from deliveries where webhook_id = ${webhook.id}`;
     assert.deepEqual(
@@ -233,7 +233,7 @@ describe('thousands of events', () => {
       ...{ webhookId: webhook.id, since: long, until: null, status: 'missing' as const },
     });
     const progress: number[] = [];
-    while (await workReplay(sql, 1000)) {
+    while (await runReplayBatch(sql, 1000)) {
       const [row] = await sql`select examined, queued, completed_at from replays where id = ${id}`;
       assert.equal(row?.examined, row?.queued);
       progress.push(row?.examined);
@@ -259,7 +259,7 @@ describe('thousands of events', () => {
     const open = async () => (await sql`select from replays where completed_at is null`).count > 0;
     const work = async () => {
       let queued = 0;
-      while (await open()) queued += (await workReplay(idle.sql, 400))?.queued ?? 0;
+      while (await open()) queued += (await runReplayBatch(idle.sql, 400))?.queued ?? 0;
       return queued;
     };
     const queued = await Promise.all([work(), work(), work(), work()]);
@@ -302,21 +302,21 @@ describe('side by side', () => {
 
   test('they take turns, so that a long one does not hold up the others', async () => {
     const { ids } = await prepare(3);
-    for (let turn = 0; turn < 3; turn += 1) await workReplay(idle.sql, 2);
+    for (let turn = 0; turn < 3; turn += 1) await runReplayBatch(idle.sql, 2);
     assert.deepEqual(await examined(ids), [2, 2, 2]);
-    while (await workReplay(idle.sql, 2));
+    while (await runReplayBatch(idle.sql, 2));
   });
 
   test('one whose webhook is turned off waits, and goes on from there when it is on again', async () => {
     const { webhooks, ids } = await prepare(1);
     const turn = (enabled: boolean) => idle.sql`
       update webhooks set enabled = ${enabled} where id = ${webhooks[0]?.id ?? null}`;
-    await workReplay(idle.sql, 2);
+    await runReplayBatch(idle.sql, 2);
     await turn(false);
-    assert.equal(await workReplay(idle.sql, 2), undefined);
+    assert.equal(await runReplayBatch(idle.sql, 2), undefined);
     assert.deepEqual(await examined(ids), [2]);
     await turn(true);
-    while (await workReplay(idle.sql, 2));
+    while (await runReplayBatch(idle.sql, 2));
     const made = await idle.sql`select from deliveries where webhook_id = ${webhooks[0]?.id ?? null}`;
     assert.equal(made.count, 6);
   });
@@ -324,7 +324,7 @@ describe('side by side', () => {
   test('one whose webhook is deleted ends and queues nothing more', async () => {
     const { owner, webhooks, ids } = await prepare(1);
     await deleteWebhook(idle.sql, owner.userId, webhooks[0]?.id ?? '');
-    while (await workReplay(idle.sql, 2));
+    while (await runReplayBatch(idle.sql, 2));
     const [row] = await idle.sql`select completed_at, queued from replays where id = ${ids[0] ?? null}`;
     assert.ok(row?.completed_at);
     assert.equal(row?.queued, 0);

@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
 import { recordEvent } from '../src/store/events.ts';
-import { purgeDeletedWebhooks, purgeOld, purgeSpent } from '../src/store/purge.ts';
+import { purgeDeletedWebhooks, purgeExpired, purgeOld } from '../src/store/purge.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { deleteWebhook } from '../src/store/webhooks.ts';
 import { makeDatabase, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
@@ -117,7 +117,7 @@ describe('what is past its retention', () => {
         values (gen_random_uuid(), ${owner.userId}, ${webhook.id}, now(), now(), 'all', now(),
           now() - ${age}::text::interval)`;
     }
-    assert.equal(await purgeSpent(sql, days), false);
+    assert.equal(await purgeExpired(sql, days), false);
     const count = async (table: string) =>
       (await sql`select from ${identifier(table)} where webhook_id = ${webhook.id}`).count;
     assert.equal(await count('retired_webhook_secrets'), 1);

@@ -191,17 +191,17 @@ describe('rows are what their interfaces say', () => {
     assert.deepEqual(await webhooks.findSealedSecret(sql, owner, given.id), sealedSecret);
     for (const row of await sealedSecrets.countSealedByKey(sql))
       assertShape(row, { keyId: 'string', count: 'number' });
-    const [sealed] = await sealedSecrets.listSealedElsewhere(sql, '00000000', 1);
+    const [sealed] = await sealedSecrets.listSealedByOtherKeys(sql, '00000000', 1);
     assertShape(sealed, { place: 'string', id: 'string', selector: 'string|null', sealed: 'Buffer' });
   });
 
   test('kept answers', async () => {
     const scope = { ownerId: owner, path: '/identities', key: text() };
     const answer = { requestHash: randomBytes(32), status: 201, location: null, body: randomBytes(9) };
-    assert.equal(await transaction(sql, (sql) => idempotency.holdKey(sql, scope)), true);
-    await idempotency.keepAnswer(sql, scope, answer);
-    const kept = await idempotency.findAnswer(sql, scope);
-    const shape: Shape<idempotency.KeptAnswer> = {
+    assert.equal(await transaction(sql, (sql) => idempotency.lockKey(sql, scope)), true);
+    await idempotency.saveResponse(sql, scope, answer);
+    const kept = await idempotency.findResponse(sql, scope);
+    const shape: Shape<idempotency.StoredResponse> = {
       requestHash: 'Buffer',
       status: 'number',
       location: 'string|null',

@@ -6,7 +6,7 @@ import type { Command } from 'commander';
 import type { Pool } from '../db/client.ts';
 import { dkimContext } from '../identities/dkim.ts';
 import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
-import { listSealedElsewhere, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
+import { listSealedByOtherKeys, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
 import { secretContext } from '../webhooks/secret.ts';
 import { addCommand, print, withSchema } from './database-tool.ts';
 
@@ -33,7 +33,7 @@ export function addReseal(program: Command): void {
 async function resealSecrets(sql: Pool, sealer: Sealer): Promise<number> {
   const [keyId = ''] = sealer.keyIds;
   for (let resealed = 0; ; ) {
-    const found = await listSealedElsewhere(sql, keyId, batchSize);
+    const found = await listSealedByOtherKeys(sql, keyId, batchSize);
     if (found.length === 0) return resealed;
     for (const secret of found) {
       const context = contextOf(secret);

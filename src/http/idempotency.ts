@@ -8,7 +8,13 @@ import { type Pool, type Sql, transaction } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import { Problem } from '../problems.ts';
-import { findAnswer, forgetUnderWay, holdKey, keepAnswer, markUnderWay } from '../store/idempotency.ts';
+import {
+  clearInProgress,
+  findResponse,
+  lockKey,
+  markInProgress,
+  saveResponse,
+} from '../store/idempotency.ts';
 
 export interface PostParts {
   sql: Pool;
@@ -104,8 +110,8 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
 
   /** Locks the key until the transaction ends. */
   async function find(sql: Sql): Promise<SerializedResponse | undefined> {
-    if (!(await holdKey(sql, scope))) throw new Problem('idempotency_in_progress');
-    const stored = await findAnswer(sql, scope);
+    if (!(await lockKey(sql, scope))) throw new Problem('idempotency_in_progress');
+    const stored = await findResponse(sql, scope);
     if (!stored) return undefined;
     if (!stored.requestHash.equals(requestHash)) throw new Problem('idempotency_mismatch');
     if (stored.status === null) throw new Problem('idempotency_in_progress');
@@ -115,15 +121,15 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
 
   async function save(sql: Sql, response: SerializedResponse): Promise<SerializedResponse> {
     const { status, location, text } = response;
-    await keepAnswer(sql, scope, { requestHash, status, location, body: sealer.seal(text, context) });
+    await saveResponse(sql, scope, { requestHash, status, location, body: sealer.seal(text, context) });
     return response;
   }
 
   return {
     find,
     save,
-    markInProgress: (sql: Sql) => markUnderWay(sql, scope, requestHash),
-    release: (sql: Sql) => forgetUnderWay(sql, scope),
+    markInProgress: (sql: Sql) => markInProgress(sql, scope, requestHash),
+    release: (sql: Sql) => clearInProgress(sql, scope),
   };
 }
 

@@ -15,7 +15,7 @@ export type ConnectErrorCode =
   | 'tls_failed'
   | 'tls_timeout';
 
-export class ConnectFault extends Error {
+export class ConnectError extends Error {
   readonly code: ConnectErrorCode;
   constructor(code: ConnectErrorCode, message: string) {
     super(message);
@@ -25,7 +25,7 @@ export class ConnectFault extends Error {
 
 type Phase = 'resolving' | 'connecting' | 'securing' | 'over';
 
-interface Target {
+interface ConnectTarget {
   /** A name without a dot at its end, or a literal address without brackets. */
   hostname: string;
   port: number;
@@ -40,9 +40,9 @@ export interface Connecting {
 
 /** Calls `done` once, with a fault or with a connected (and secured) socket. */
 export function connect(
-  target: Target,
+  target: ConnectTarget,
   egress: Egress,
-  done: (fault: ConnectFault | null, socket: net.Socket | null) => void,
+  done: (fault: ConnectError | null, socket: net.Socket | null) => void,
 ): Connecting {
   let phase: Phase = 'resolving';
   let socket: net.Socket | null = null;
@@ -70,13 +70,13 @@ export function connect(
     finish(describe(new Error('The connection was closed')));
   }
 
-  function describe(error: Error): ConnectFault {
-    if (phase === 'securing') return new ConnectFault('tls_failed', tell(error));
+  function describe(error: Error): ConnectError {
+    if (phase === 'securing') return new ConnectError('tls_failed', describeSocketError(error));
     const timedOut = (error as NodeJS.ErrnoException).code === 'ETIMEDOUT';
-    return new ConnectFault(timedOut ? 'connect_timeout' : 'connect_failed', tell(error));
+    return new ConnectError(timedOut ? 'connect_timeout' : 'connect_failed', describeSocketError(error));
   }
 
-  function finish(fault: ConnectFault | null): void {
+  function finish(fault: ConnectError | null): void {
     if (phase === 'over') return;
     phase = 'over';
     socket
@@ -90,7 +90,7 @@ export function connect(
 
   egress.resolve(target.hostname).then((resolution) => {
     if (phase !== 'resolving') return;
-    if (!resolution.ok) return finish(new ConnectFault(resolution.code, resolution.reason));
+    if (!resolution.ok) return finish(new ConnectError(resolution.code, resolution.reason));
     try {
       open(resolution.addresses);
     } catch (error) {
@@ -100,14 +100,14 @@ export function connect(
 
   return {
     expire() {
-      if (phase === 'resolving') finish(new ConnectFault('dns_failed', 'No answer from DNS came in time'));
-      else if (phase === 'connecting') finish(new ConnectFault('connect_timeout', 'No connection in time'));
-      else finish(new ConnectFault('tls_timeout', 'Connected, but the TLS handshake did not end in time'));
+      if (phase === 'resolving') finish(new ConnectError('dns_failed', 'No answer from DNS came in time'));
+      else if (phase === 'connecting') finish(new ConnectError('connect_timeout', 'No connection in time'));
+      else finish(new ConnectError('tls_timeout', 'Connected, but the TLS handshake did not end in time'));
     },
   };
 }
 
-function openSocket({ hostname, port, secure }: Target, addresses: TargetAddress[]): net.Socket {
+function openSocket({ hostname, port, secure }: ConnectTarget, addresses: TargetAddress[]): net.Socket {
   const [first] = addresses;
   // Goes on to the next address when one fails or stays silent for a moment. In the end the first once more, with all the time
   // that is left: a packet that was lost is sent again after a second.
@@ -128,7 +128,7 @@ function openSocket({ hostname, port, secure }: Target, addresses: TargetAddress
 }
 
 /** What an error of a socket says to a person. That of OpenSSL has its gist in `reason`. */
-export function tell(error: Error & { reason?: string }): string {
+export function describeSocketError(error: Error & { reason?: string }): string {
   const errors: { reason?: string; message: string }[] =
     error instanceof AggregateError ? error.errors : [error];
   return errors.map(({ reason, message }) => reason ?? message).join('; ');

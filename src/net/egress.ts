@@ -20,7 +20,7 @@ export interface Egress {
   /** The addresses of a host (a name or a literal, as URL.hostname has it), all of them checked. Never rejects. */
   resolve(host: string, deadlineMs?: number): Promise<Resolution>;
   /** For an early error: why this host is refused, or null. A name that does not resolve in time is let through. */
-  findFault(host: string, deadlineMs?: number): Promise<string | null>;
+  findRefusal(host: string, deadlineMs?: number): Promise<string | null>;
 }
 
 const advice =
@@ -95,7 +95,7 @@ export function makeEgress(options: {
 
   return {
     resolve,
-    async findFault(host, deadlineMs = 2000) {
+    async findRefusal(host, deadlineMs = 2000) {
       const resolution = await resolve(host, deadlineMs);
       return resolution.ok || resolution.code === 'dns_failed' ? null : resolution.reason;
     },

@@ -135,7 +135,7 @@ export async function readEventData(sql: Sql, id: string): Promise<ReadEvent | u
  * The small ones among these, each taken as it comes: hundreds of texts that wait for the last of them outlive the garbage
  * collector's quick rounds, and the slow ones that they then cause are a fifth of what a delivery costs.
  */
-export async function eachSmallEvent(
+export async function forEachSmallEvent(
   sql: Sql,
   ids: readonly string[],
   maxBytes: number,

@@ -13,7 +13,7 @@ export interface IdempotencyScope {
 /** How long a request whose process may have died is still taken to be under way. */
 const underWaySeconds = 60;
 
-export interface KeptAnswer {
+export interface StoredResponse {
   requestHash: Buffer;
   status: number;
   location: string | null;
@@ -21,7 +21,7 @@ export interface KeptAnswer {
 }
 
 /** Holds the key until the transaction ends; false while another request holds it. */
-export async function holdKey(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<boolean> {
+export async function lockKey(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<boolean> {
   const name = `${ownerId} ${path} ${key}`;
   const row = only(
     await sql<{ held: boolean }[]>`
@@ -30,11 +30,11 @@ export async function holdKey(sql: Sql, { ownerId, path, key }: IdempotencyScope
   return row.held;
 }
 
-export async function findAnswer(
+export async function findResponse(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
-): Promise<KeptAnswer | { requestHash: Buffer; status: null } | undefined> {
-  const [row] = await sql<KeptAnswer[]>`
+): Promise<StoredResponse | { requestHash: Buffer; status: null } | undefined> {
+  const [row] = await sql<StoredResponse[]>`
     select request_hash as "requestHash", status, location, body
     from idempotency_records
     where owner_id = ${ownerId} and path = ${path} and key = ${key} and created_at > now() -
@@ -43,7 +43,7 @@ export async function findAnswer(
 }
 
 /** For all to see, once committed: a request with this key is under way, and no transaction is open for it. */
-export async function markUnderWay(
+export async function markInProgress(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
   requestHash: Buffer,
@@ -56,16 +56,16 @@ export async function markUnderWay(
 }
 
 /** It came to nothing, so that it can be sent again at once. */
-export async function forgetUnderWay(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
+export async function clearInProgress(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
   await sql`
     delete from idempotency_records
     where owner_id = ${ownerId} and path = ${path} and key = ${key} and status is null`;
 }
 
-export async function keepAnswer(
+export async function saveResponse(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
-  answer: KeptAnswer,
+  answer: StoredResponse,
 ): Promise<void> {
   await sql`
     insert into idempotency_records (owner_id, path, key, request_hash, status, location, body)
@@ -76,7 +76,7 @@ export async function keepAnswer(
 }
 
 /** Removes a batch of records past their day; true when there may be more. */
-export async function purgeAnswers(sql: Sql, batch = 1000): Promise<boolean> {
+export async function purgeResponses(sql: Sql, batch = 1000): Promise<boolean> {
   const purged = await sql`
     delete from idempotency_records where ctid = any(array(
       select ctid from idempotency_records where created_at < now() - interval '24 hours'

@@ -155,7 +155,7 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
 }
 
 /** A batch of small things past their time: secrets that sign no more, and replays that ended long ago. */
-export async function purgeSpent(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
+export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
     delete from retired_webhook_secrets where ctid = any (array(
       select ctid from retired_webhook_secrets where retired_at < now() - interval '24 hours'

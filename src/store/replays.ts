@@ -83,7 +83,7 @@ interface Step {
  * One batch of the open replay that has waited longest, so that they take turns; undefined when nobody has one to do. That
  * of a webhook that was turned off waits until it is on again; that of a deleted one ends.
  */
-export function workReplay(sql: Sql, batch = 500): Promise<Step | undefined> {
+export function runReplayBatch(sql: Sql, batch = 500): Promise<Step | undefined> {
   return transaction(sql, async (sql) => {
     const [work] = await sql<Work[]>`
       select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,

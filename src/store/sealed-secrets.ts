@@ -67,7 +67,7 @@ export function describeMissingKeys({ keyIds }: Sealer, stored: readonly SealedC
 }
 
 /** Some that are sealed under another key than this. */
-export async function listSealedElsewhere(sql: Sql, keyId: string, limit: number): Promise<SealedSecret[]> {
+export async function listSealedByOtherKeys(sql: Sql, keyId: string, limit: number): Promise<SealedSecret[]> {
   return sql<SealedSecret[]>`
     select place, id, selector, sealed from ${everywhere(sql)}
     where substring(sealed from 1 for 4) <> decode(${keyId}, 'hex') limit ${limit}`;

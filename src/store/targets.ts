@@ -4,7 +4,7 @@
  */
 import type { Sql } from '../db/client.ts';
 
-export interface Target {
+export interface WebhookTarget {
   id: string;
   url: string;
   /** Whether its deliveries are to be tried now. */
@@ -15,8 +15,8 @@ export interface Target {
   failing: boolean;
 }
 
-export async function readTargets(sql: Sql, ids: readonly string[]): Promise<Target[]> {
-  const rows = await sql<(Omit<Target, 'sealedSecrets'> & { secret: Buffer; retired: string[] })[]>`
+export async function readTargets(sql: Sql, ids: readonly string[]): Promise<WebhookTarget[]> {
+  const rows = await sql<(Omit<WebhookTarget, 'sealedSecrets'> & { secret: Buffer; retired: string[] })[]>`
     select id, url, enabled, first_failure_at is not null as failing, secret,
       array(
         select encode(secret, 'base64') from retired_webhook_secrets

@@ -4,7 +4,7 @@
  */
 import type { Sql } from '../db/client.ts';
 import { Slots } from '../lib/slots.ts';
-import { eachSmallEvent, readEventData, readEventSize, type StoredData } from '../store/events.ts';
+import { forEachSmallEvent, readEventData, readEventSize, type StoredData } from '../store/events.ts';
 
 /** `data` is JSON text, which becomes part of the body unchanged. */
 export function buildBody(event: string, data: string): Buffer {
@@ -92,7 +92,7 @@ export class Bodies {
     let bytes = 0;
     for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchBatch) {
       const batch = missing.slice(at, at + prefetchBatch);
-      await eachSmallEvent(this.#sql, batch, maxSmallBytes, (stored) => {
+      await forEachSmallEvent(this.#sql, batch, maxSmallBytes, (stored) => {
         const body = this.#blocks.write(writeBody(stored.event, this.#completeData(stored)));
         this.#keep(stored.id, body);
         bytes += body.length;

@@ -1,10 +1,10 @@
 /** Records in the database which webhooks fail, and disables webhooks that responded 410. A healthy webhook costs no write. */
 import type { Sql } from '../db/client.ts';
 import type { Persist } from '../queue/recorder.ts';
-import { disableGone, noteFailures, noteRecoveries, type Target } from '../store/targets.ts';
+import { disableGone, noteFailures, noteRecoveries, type WebhookTarget } from '../store/targets.ts';
 
 export interface TriedWebhook {
-  target: Target;
+  target: WebhookTarget;
   error: string | null;
   gone: boolean;
 }
@@ -37,7 +37,7 @@ export class WebhookHealth {
     if (gone.length > 0) await persist('disabling webhooks', () => disableGone(this.#sql, gone));
   }
 
-  #isFailing(target: Target): boolean {
+  #isFailing(target: WebhookTarget): boolean {
     return target.failing || this.#failing.has(target.id);
   }
 }

@@ -5,7 +5,7 @@
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import { readTargets, type Target } from '../store/targets.ts';
+import { readTargets, type WebhookTarget } from '../store/targets.ts';
 import { openTarget, type SigningTarget } from './try.ts';
 
 const recentMs = 1000;
@@ -71,7 +71,7 @@ export class KnownTargets {
   }
 
   /** A secret that was encrypted with a key which is no longer configured stops its own webhook only. */
-  #open(target: Target): SigningTarget | undefined {
+  #open(target: WebhookTarget): SigningTarget | undefined {
     const known = this.#known.get(target.id)?.target;
     if (known && isSame(known, target)) return { ...known, failing: target.failing };
     const { log, sealer } = this.#parts;
@@ -93,7 +93,7 @@ function copyOutOfPool(bytes: Buffer): Buffer {
 }
 
 /** Comparing secrets is cheaper than decrypting them. */
-function isSame(known: Target, now: Target): boolean {
+function isSame(known: WebhookTarget, now: WebhookTarget): boolean {
   return (
     known.url === now.url &&
     known.sealedSecrets.length === now.sealedSecrets.length &&

@@ -9,7 +9,13 @@ import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { Client, type Dispatcher } from 'undici';
 import { MovableTimer } from '../lib/movable-timer.ts';
-import { type ConnectErrorCode, ConnectFault, type Connecting, connect, tell } from '../net/connect.ts';
+import {
+  ConnectError,
+  type ConnectErrorCode,
+  type Connecting,
+  connect,
+  describeSocketError,
+} from '../net/connect.ts';
 import type { Egress } from '../net/egress.ts';
 import { type IncomingHeaders, keepHeaders, maxKeptBytes, readText } from './response.ts';
 
@@ -302,7 +308,7 @@ class Post implements Dispatcher.DispatchHandler {
     // once, because the new connection is not a reused one.
     if (code === 'connection_lost' && connection?.isReused && !this.#hasResponseStarted)
       connection.resend(this);
-    else this.fail(code, tell(error));
+    else this.fail(code, describeSocketError(error));
   }
 
   expire(): void {
@@ -341,7 +347,7 @@ class Post implements Dispatcher.DispatchHandler {
 const controlCharacters = /[\u0000-\u001f\u007f]+/g;
 
 function toErrorCode(error: Error, hasHeaders: boolean): PostErrorCode {
-  if (error instanceof ConnectFault) return error.code;
+  if (error instanceof ConnectError) return error.code;
   const { name, code = '', message } = error as NodeJS.ErrnoException;
   // undici 8.12 leaves out the parser's code. A response that ends with the connection, and ended too early, is not malformed.
   if (name === 'HTTPParserError') return message.includes('EOF') ? 'connection_lost' : 'invalid_response';

@@ -2,17 +2,17 @@
 import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/secrets.ts';
 import type { TryResult } from '../store/deliveries.ts';
-import type { Target } from '../store/targets.ts';
+import type { WebhookTarget } from '../store/targets.ts';
 import type { Decision } from './decide.ts';
 import type { Poster, PostOutcome } from './post.ts';
 import { secretContext } from './secret.ts';
 import { signatureHeaders, signingKey } from './sign.ts';
 
-export interface SigningTarget extends Target {
+export interface SigningTarget extends WebhookTarget {
   keys: KeyObject[];
 }
 
-export function openTarget(target: Target, sealer: Sealer): SigningTarget {
+export function openTarget(target: WebhookTarget, sealer: Sealer): SigningTarget {
   const open = (sealed: Buffer) => signingKey(sealer.open(sealed, secretContext(target.id)));
   return { ...target, keys: target.sealedSecrets.map(open) };
 }

@@ -77,7 +77,7 @@ export function webhookRoutes(
   /** Every delivery checks its address again; this check only reports the error early. */
   async function findForbiddenHost({ url }: Record<string, unknown>): Promise<FieldError[]> {
     const target = typeof url === 'string' && /^https?:/i.test(url) ? URL.parse(url) : null;
-    const reason = target && (await egress.findFault(target.hostname));
+    const reason = target && (await egress.findRefusal(target.hostname));
     return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
   }
 
