@@ -89,7 +89,7 @@ for (const [whose, open] of askers) {
 }
 
 const none = { kind: 'none', why: 'no_such_name' };
-const late = { kind: 'unknown', reason: 'no answer from DNS came in time' };
+const late = { kind: 'unknown', reason: 'DNS did not answer in time' };
 const hello = { kind: 'records', values: ['hello'] };
 
 describe('what DNS says of a name', () => {
@@ -142,7 +142,7 @@ describe('what DNS says of a name', () => {
   for (const [answer, reason] of [
     ['SERVFAIL', /SERVFAIL/],
     ['REFUSED', /REFUSED/],
-    ['NOTIMP', /does not answer such questions/],
+    ['NOTIMP', /does not support this question/],
   ] as const) {
     test(`${answer} is no answer, in words`, async () => {
       first.answer('a.example', answer);

@@ -56,8 +56,8 @@ test('the refusal is a sentence that says what to do', async () => {
   dns.answer('hooks.example', { A: ['10.0.0.5'] });
   assert.equal(
     await egress.findRefusal('hooks.example'),
-    'hooks.example resolves to 10.0.0.5, which is a private address; the service calls public addresses only, ' +
-      'unless the operator allows more (POSTHORN_ALLOW_TARGETS).',
+    'hooks.example resolves to 10.0.0.5, which is a private address; the service calls only public addresses ' +
+      'and the ranges in POSTHORN_ALLOW_TARGETS.',
   );
 });
 
@@ -85,7 +85,7 @@ describe('failures of DNS', () => {
     const resolution = await egress.resolve('silent.example', 50);
     assert.ok(!resolution.ok);
     assert.equal(resolution.code, 'dns_failed');
-    assert.match(resolution.reason, /no answer from DNS came in time/);
+    assert.match(resolution.reason, /DNS did not answer in time/);
     assert.equal(await egress.findRefusal('silent.example', 50), null);
   });
 

@@ -174,7 +174,7 @@ test('silence is unknown, and takes nothing else along', async () => {
   publish('mx', good.mx);
   const [first, mx, ...rest] = await check();
   assert.equal(first?.status, 'unknown');
-  assert.match(first?.note ?? '', /no answer from DNS came in time/);
+  assert.match(first?.note ?? '', /DNS did not answer in time/);
   assert.equal(mx?.status, 'valid');
   assert.ok(rest.every(({ status }) => status === 'missing'));
 });

@@ -43,6 +43,6 @@ async function resealSecrets(sql: Pool, sealer: Sealer): Promise<number> {
   }
 }
 
-function contextOf({ place, id, selector }: SealedSecret): string {
-  return place === 'dkim_keys' ? dkimContext(id, selector ?? '') : secretContext(id);
+function contextOf({ table, id, selector }: SealedSecret): string {
+  return table === 'dkim_keys' ? dkimContext(id, selector ?? '') : secretContext(id);
 }

@@ -1,10 +1,9 @@
 /**
- * The certificate that STARTTLS shows: the operator's files, looked at again while mail comes in, or one made here.
- * Guarantee: once there is a certificate there is always one; files that do not fit together are logged and left alone
- * until they change again.
+ * The certificate for STARTTLS: the operator's files, which may change at any time, or a self-signed one. Guarantee: new files
+ * that cannot be used are logged, and the previous certificate stays in use.
  *
- * The files' contents are compared, at most once a second and only when a client asks for TLS. A watcher would follow
- * the old file when certbot moves a symbolic link, or Kubernetes the folder that the link goes through.
+ * The files are read again when a client starts TLS, at most once a second. A file watcher would follow the old file when certbot
+ * replaces a symbolic link, or Kubernetes the folder behind the link.
  */
 import { constants, createPrivateKey, X509Certificate } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -19,7 +18,6 @@ export interface CertificateFiles {
 }
 
 export interface Certificate {
-  /** What to show to the next client. */
   context(): Promise<tls.SecureContext>;
 }
 
@@ -30,7 +28,7 @@ interface Pair {
 
 const standardRecheckMs = 1000;
 
-/** Throws an OperatorError if the files cannot be used: better at the start than at the first mail. */
+/** Throws an OperatorError if the files cannot be used. */
 export async function openCertificate(options: {
   files: CertificateFiles | null;
   mailHost: string;
@@ -41,7 +39,7 @@ export async function openCertificate(options: {
   return files ? openFiles(files, log, recheckMs) : makeOnDemand(mailHost);
 }
 
-/** Made when the first client asks: many an installation never meets one. */
+/** Made for the first client that starts TLS: many installations never see one. */
 function makeOnDemand(mailHost: string): Certificate {
   let made: tls.SecureContext | null = null;
   return {
@@ -59,13 +57,13 @@ async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): 
     current = { pair, context: secure(pair) };
   } catch (cause) {
     throw new OperatorError(
-      `The certificate for SMTP cannot be used: ${(cause as Error).message}. It was read from ${files.certFile}, its key from ${files.keyFile}.`,
+      `The certificate for SMTP cannot be used: ${(cause as Error).message}. Check the certificate ${files.certFile} and its key ${files.keyFile}.`,
       { cause },
     );
   }
   warnIfExpired(current.pair);
   let checkedAt = performance.now();
-  let toldFault = '';
+  let loggedError = '';
   let checking: Promise<void> | null = null;
 
   async function check(): Promise<void> {
@@ -75,16 +73,16 @@ async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): 
       seen = pair.cert + pair.key;
       if (seen === current.pair.cert + current.pair.key) return;
       current = { pair, context: secure(pair) };
-      toldFault = '';
+      loggedError = '';
       log.info({ certFile: files.certFile }, 'The new certificate for SMTP is in use');
       warnIfExpired(pair);
     } catch (err) {
-      const fault = `${(err as Error).message} ${seen}`;
-      if (fault === toldFault) return;
-      toldFault = fault;
+      const reason = `${(err as Error).message} ${seen}`;
+      if (reason === loggedError) return;
+      loggedError = reason;
       log.error(
         { ...files, reason: (err as Error).message },
-        'The new certificate for SMTP cannot be used; the one before stays in use',
+        'The new certificate for SMTP cannot be used; the previous certificate stays in use',
       );
     } finally {
       checkedAt = performance.now();
@@ -113,15 +111,15 @@ async function readPair(files: CertificateFiles): Promise<Pair> {
 }
 
 function secure({ cert, key }: Pair): tls.SecureContext {
-  // TLS itself takes an empty file, and then has nothing to show.
+  // TLS accepts an empty file, and then has no certificate to send.
   if (!new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))) {
-    throw new Error('the key is not the one of the certificate');
+    throw new Error('the key does not belong to the certificate');
   }
   return tls.createSecureContext({
     cert,
     key,
     minVersion: 'TLSv1.2',
-    // A client could make us redo handshakes without end.
+    // A client could request handshakes without end.
     secureOptions: constants.SSL_OP_NO_RENEGOTIATION,
   });
 }

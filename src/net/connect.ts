@@ -1,7 +1,6 @@
 /**
- * One connection to a host: resolve, check, TCP, TLS.
- * Guarantee: it goes to an address that egress handed out for this very connection, and for https the other side has
- * proved that name (or literal address). It knows what it is waiting for, so that a failure has its code.
+ * Opens one connection: DNS, egress check, TCP, TLS. Guarantee: the socket is connected to an address that egress allowed for this
+ * connection, and with https the certificate is valid for the host name or IP address.
  */
 import net, { type LookupFunction } from 'node:net';
 import tls from 'node:tls';
@@ -26,7 +25,7 @@ export class ConnectError extends Error {
 type Phase = 'resolving' | 'connecting' | 'securing' | 'over';
 
 interface ConnectTarget {
-  /** A name without a dot at its end, or a literal address without brackets. */
+  /** A name without a dot at its end, or an IP address without brackets. */
   hostname: string;
   port: number;
   /** Null for plain http. */
@@ -34,15 +33,15 @@ interface ConnectTarget {
 }
 
 export interface Connecting {
-  /** Time is up: `done` gets the fault of the phase that it is in. */
+  /** After a timeout: `done` gets the error code of the current phase. */
   expire(): void;
 }
 
-/** Calls `done` once, with a fault or with a connected (and secured) socket. */
+/** Calls `done` once, with an error or with a connected socket. */
 export function connect(
   target: ConnectTarget,
   egress: Egress,
-  done: (fault: ConnectError | null, socket: net.Socket | null) => void,
+  done: (error: ConnectError | null, socket: net.Socket | null) => void,
 ): Connecting {
   let phase: Phase = 'resolving';
   let socket: net.Socket | null = null;
@@ -63,20 +62,20 @@ export function connect(
   }
 
   function onError(error: Error): void {
-    finish(describe(error));
+    finish(toConnectError(error));
   }
 
   function onClose(): void {
-    finish(describe(new Error('The connection was closed')));
+    finish(toConnectError(new Error('The connection was closed')));
   }
 
-  function describe(error: Error): ConnectError {
+  function toConnectError(error: Error): ConnectError {
     if (phase === 'securing') return new ConnectError('tls_failed', describeSocketError(error));
     const timedOut = (error as NodeJS.ErrnoException).code === 'ETIMEDOUT';
     return new ConnectError(timedOut ? 'connect_timeout' : 'connect_failed', describeSocketError(error));
   }
 
-  function finish(fault: ConnectError | null): void {
+  function finish(error: ConnectError | null): void {
     if (phase === 'over') return;
     phase = 'over';
     socket
@@ -84,8 +83,8 @@ export function connect(
       .off('close', onClose)
       .off('connect', onConnect)
       .off('secureConnect', onSecure);
-    if (fault) socket?.on('error', () => {}).destroy();
-    done(fault, fault ? null : socket);
+    if (error) socket?.on('error', () => {}).destroy();
+    done(error, error ? null : socket);
   }
 
   egress.resolve(target.hostname).then((resolution) => {
@@ -94,27 +93,28 @@ export function connect(
     try {
       open(resolution.addresses);
     } catch (error) {
-      finish(describe(error as Error));
+      finish(toConnectError(error as Error));
     }
   });
 
   return {
     expire() {
-      if (phase === 'resolving') finish(new ConnectError('dns_failed', 'No answer from DNS came in time'));
-      else if (phase === 'connecting') finish(new ConnectError('connect_timeout', 'No connection in time'));
-      else finish(new ConnectError('tls_timeout', 'Connected, but the TLS handshake did not end in time'));
+      if (phase === 'resolving') finish(new ConnectError('dns_failed', 'DNS did not answer in time'));
+      else if (phase === 'connecting')
+        finish(new ConnectError('connect_timeout', 'The host did not accept the connection in time'));
+      else finish(new ConnectError('tls_timeout', 'The TLS handshake did not finish in time'));
     },
   };
 }
 
 function openSocket({ hostname, port, secure }: ConnectTarget, addresses: TargetAddress[]): net.Socket {
   const [first] = addresses;
-  // Goes on to the next address when one fails or stays silent for a moment. In the end the first once more, with all the time
-  // that is left: a packet that was lost is sent again after a second.
-  const inTurn = first && addresses.length > 1 ? [...addresses, first] : addresses;
-  // Asked for whatever is not a literal; a literal is itself the address that was checked.
+  // Node tries the next address after 500 ms. The first address is tried again at the end, with all the time that is left: TCP
+  // resends a lost packet only after a second.
+  const attempts = first && addresses.length > 1 ? [...addresses, first] : addresses;
+  // Node does not call this for an IP address, which egress has checked as it is.
   const lookup: LookupFunction = (_hostname, { all }, answer) =>
-    all ? answer(null, inTurn) : answer(null, first?.address ?? '', first?.family);
+    all ? answer(null, attempts) : answer(null, first?.address ?? '', first?.family);
   const multiple = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 500 };
   const options = { host: hostname, port, lookup, ...multiple };
   if (!secure) return net.connect(options);
@@ -122,12 +122,12 @@ function openSocket({ hostname, port, secure }: ConnectTarget, addresses: Target
     ...options,
     secureContext: secure,
     ALPNProtocols: ['http/1.1'],
-    // SNI is for names only (RFC 6066 section 3); a literal is checked against the addresses in the certificate.
+    // SNI is for names only (RFC 6066 §3). An IP address is checked against the addresses in the certificate.
     ...(net.isIP(hostname) === 0 ? { servername: hostname } : {}),
   });
 }
 
-/** What an error of a socket says to a person. That of OpenSSL has its gist in `reason`. */
+/** OpenSSL puts the readable part into `reason`. */
 export function describeSocketError(error: Error & { reason?: string }): string {
   const errors: { reason?: string; message: string }[] =
     error instanceof AggregateError ? error.errors : [error];

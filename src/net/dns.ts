@@ -1,18 +1,18 @@
 /**
- * The one DNS client, for mail, webhooks and identities. Guarantees: an answer is one of three values and never an exception;
- * "there is none" never stands for an outage; what one server fails at, by whatever answer or by silence, the
- * next is asked; the same question is asked once at a time; when nobody waits any more, nothing is asked any more.
+ * The DNS client for mail, webhooks and identities. Guarantees: it returns one of three values and never throws; a failure is never
+ * reported as "no record"; if a server fails or does not answer, the next server is asked; equal questions at the same time are
+ * asked once; when all callers have aborted, open questions are cancelled.
  */
 import { getServers, Resolver } from 'node:dns/promises';
 
 export type DnsAnswer<Value> =
   | { kind: 'records'; values: Value[] }
-  /** `impossible_name`: DNS cannot hold it, or it has a character that c-ares refuses, such as `+` or `=`; no server was asked. */
+  /** `impossible_name`: too long for DNS, or with a character that c-ares refuses, such as `+` or `=`; no server was asked. */
   | { kind: 'none'; why: 'no_such_record' | 'no_such_name' | 'impossible_name' }
   /** `reason`: the end of a sentence, without its full stop. */
   | { kind: 'unknown'; reason: string };
 
-/** What a record of each type says: of TXT all its strings joined, of SOA the serial. */
+/** TXT is all its strings joined, SOA is the serial number. */
 interface RecordValues {
   A: string;
   AAAA: string;
@@ -27,7 +27,7 @@ interface RecordValues {
 export type RecordType = keyof RecordValues;
 
 export interface DnsClient {
-  /** Never rejects. After `signal` nothing is asked: what is not remembered is unknown. */
+  /** Never rejects. After `signal` aborts, only cached answers are known. */
   resolve<Type extends RecordType>(
     name: string,
     type: Type,
@@ -37,9 +37,9 @@ export interface DnsClient {
 
 type AnyAnswer = DnsAnswer<RecordValues[RecordType]>;
 
-const maxKept = 2000;
-/** A longer answer is not kept: 2,000 of the longest that DNS can give would be 128 MB. */
-const maxKeptChars = 4096;
+const maxCached = 2000;
+/** 2,000 answers of the maximum length in DNS would be 128 MB. */
+const maxCachedChars = 4096;
 
 const absences: Record<string, Extract<AnyAnswer, { kind: 'none' }>['why'] | undefined> = {
   ENODATA: 'no_such_record',
@@ -49,29 +49,29 @@ const absences: Record<string, Extract<AnyAnswer, { kind: 'none' }>['why'] | und
 const reasons: Record<string, string | undefined> = {
   ESERVFAIL: 'the DNS server failed (SERVFAIL)',
   EREFUSED: 'the DNS server refused to answer (REFUSED)',
-  ETIMEOUT: 'no answer from DNS came in time',
-  ECANCELLED: 'no answer from DNS came in time',
+  ETIMEOUT: 'DNS did not answer in time',
+  ECANCELLED: 'DNS did not answer in time',
   ECONNREFUSED: 'no DNS server could be reached',
-  EBADRESP: 'the DNS server answered nonsense',
-  EFORMERR: 'the DNS server did not understand the question',
-  ENOTIMP: 'the DNS server does not answer such questions',
-  ENOSERVER: 'there is no DNS server to ask',
-  EBUDGET: 'it takes too many questions to look this up',
+  EBADRESP: 'the DNS server sent an answer that cannot be read',
+  EFORMERR: 'the DNS server could not read the question (FORMERR)',
+  ENOTIMP: 'the DNS server does not support this question (NOTIMP)',
+  ENOSERVER: 'no DNS server is configured',
+  EBUDGET: 'the lookup needs too many questions',
 };
 
 export function makeDnsClient(options: {
-  /** Asked in turn. Null for those of the system. */
+  /** In this order. Null for the servers of the system. */
   dnsServers: readonly string[] | null;
-  /** How long to wait for each server, and then for each of the silent ones once more, and so on. */
+  /** The timeout of each server in the first round, then of those that did not answer in the second round, and so on. */
   roundsMs?: readonly number[];
-  /** How long an answer, or that there is none, is remembered; an outage never is. */
+  /** How long answers are cached, also that there is no record. Failures are never cached. */
   keepMs?: number;
-  /** Counts down with each question to a server; at 0 none is asked. Several clients may share one. */
+  /** Counts down with each question to a server; at 0 no more are asked. Several clients may share a budget. */
   budget?: { left: number };
 }): DnsClient {
   const { keepMs = 0, roundsMs = [1000, 2000], budget = { left: Number.POSITIVE_INFINITY } } = options;
   const servers = openServers(options.dnsServers, roundsMs);
-  const kept = new Map<string, { answer: AnyAnswer; until: number }>();
+  const cache = new Map<string, { answer: AnyAnswer; until: number }>();
   const asked = new Map<string, Promise<AnyAnswer>>();
   let waiting = 0;
 
@@ -79,17 +79,17 @@ export function makeDnsClient(options: {
     let failure = 'ENOSERVER';
     let silent = [...servers];
     for (const round of roundsMs.keys()) {
-      const inTurn = silent;
+      const asking = silent;
       silent = [];
-      for (const server of inTurn) {
+      for (const server of asking) {
         if (budget.left === 0) return toAnswer('EBUDGET');
         budget.left -= 1;
-        const said = await askServer(server[round] as Resolver, name, type);
-        if (typeof said !== 'string') return said;
-        failure = said;
+        const result = await askServer(server[round] as Resolver, name, type);
+        if (typeof result !== 'string') return result;
+        failure = result;
         if (failure === 'ECANCELLED') return toAnswer(failure);
         if (failure === 'ETIMEOUT') silent.push(server);
-        // A dead server among good ones costs its silence once.
+        // To the end of the list, so that a dead server costs its timeout once.
         servers.push(...servers.splice(servers.indexOf(server), 1));
       }
     }
@@ -101,7 +101,7 @@ export function makeDnsClient(options: {
     if (open) return open;
     const question = ask(name, type).then((answer) => {
       if (asked.get(key) === question) asked.delete(key);
-      keep(key, answer);
+      writeCache(key, answer);
       return answer;
     });
     asked.set(key, question);
@@ -119,35 +119,34 @@ export function makeDnsClient(options: {
     return answer;
   }
 
-  function recall(key: string): AnyAnswer | null {
-    const entry = kept.get(key);
+  function readCache(key: string): AnyAnswer | null {
+    const entry = cache.get(key);
     if (!entry) return null;
     if (entry.until > Date.now()) return entry.answer;
-    kept.delete(key);
+    cache.delete(key);
     return null;
   }
 
-  function keep(key: string, answer: AnyAnswer): void {
-    if (keepMs === 0 || answer.kind === 'unknown' || JSON.stringify(answer).length > maxKeptChars) return;
-    kept.delete(key);
-    const [oldest] = kept.size >= maxKept ? kept.keys() : [];
-    if (oldest !== undefined) kept.delete(oldest);
-    kept.set(key, { answer, until: Date.now() + keepMs });
+  function writeCache(key: string, answer: AnyAnswer): void {
+    if (keepMs === 0 || answer.kind === 'unknown' || JSON.stringify(answer).length > maxCachedChars) return;
+    cache.delete(key);
+    const [oldest] = cache.size >= maxCached ? cache.keys() : [];
+    if (oldest !== undefined) cache.delete(oldest);
+    cache.set(key, { answer, until: Date.now() + keepMs });
   }
 
   return {
     async resolve<Type extends RecordType>(name: string, type: Type, signal: AbortSignal) {
-      // A NUL would end the name on its way to DNS, and another be asked for.
+      // c-ares would cut the name at a NUL, and ask for another name.
       if (!/^[!-~]{1,255}$/.test(name)) return { kind: 'none', why: 'impossible_name' };
       const key = `${type} ${name.toLowerCase()}`;
-      const known = recall(key) ?? (signal.aborted ? toAnswer('ETIMEOUT') : null);
+      const known = readCache(key) ?? (signal.aborted ? toAnswer('ETIMEOUT') : null);
       const answer = known ?? (await waitFor(askOnce(key, name, type), signal));
       return answer as DnsAnswer<RecordValues[Type]>;
     },
   };
 }
 
-/** For work that has so much time, and ends early when `outer` does. */
 export async function withDeadline<T>(
   ms: number,
   work: (signal: AbortSignal) => Promise<T>,
@@ -167,15 +166,15 @@ export async function withDeadline<T>(
 }
 
 /**
- * Of each server a Resolver for each round. One for all would not do: c-ares takes SERVFAIL or REFUSED of the first server for
- * the answer. It keeps no answers (Node 24.21, c-ares 1.34.8: a record changed within its TTL is seen by the same Resolver).
+ * A Resolver for each server and round. A single Resolver for all servers would return SERVFAIL or REFUSED of the first server.
+ * c-ares caches nothing here (Node 24.21, c-ares 1.34.8: the same Resolver sees a record that changed within its TTL).
  */
 function openServers(dnsServers: readonly string[] | null, roundsMs: readonly number[]): Resolver[][] {
   const addresses = dnsServers ?? getServers();
   return addresses.map((address) =>
     roundsMs.map((timeout) => {
       const resolver = new Resolver({ timeout, tries: 1 });
-      // A single one of the system's is left to Node, which reads the settings anew while they lead nowhere.
+      // With a single server of the system, Node reads the system's settings again while no server can be reached.
       if (dnsServers || addresses.length > 1) resolver.setServers([address]);
       return resolver;
     }),
@@ -194,11 +193,11 @@ const queries: { [Type in RecordType]: (server: Resolver, name: string) => Promi
   TXT: async (server, name) => (await server.resolveTxt(name)).map((strings) => strings.join('')),
 };
 
-/** The answer, or the code of the failure. */
+/** Returns the answer, or an error code. */
 async function askServer(server: Resolver, name: string, type: RecordType): Promise<AnyAnswer | string> {
   try {
     const values = await queries[type](server, name);
-    // Empty where an alias was all that came.
+    // Empty if the answer was only an alias.
     return values.length > 0 ? { kind: 'records', values } : { kind: 'none', why: 'no_such_record' };
   } catch (error) {
     const { code = 'unknown' } = error as NodeJS.ErrnoException;
@@ -208,7 +207,7 @@ async function askServer(server: Resolver, name: string, type: RecordType): Prom
 }
 
 function toAnswer(code: string): AnyAnswer {
-  return { kind: 'unknown', reason: reasons[code] ?? `DNS could not be asked (${code})` };
+  return { kind: 'unknown', reason: reasons[code] ?? `the DNS lookup failed (${code})` };
 }
 
 function orAborted(question: Promise<AnyAnswer>, signal: AbortSignal): Promise<AnyAnswer> {

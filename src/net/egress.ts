@@ -1,7 +1,7 @@
 /**
- * Whom the service may call. One place decides, for registration and for every try.
- * Guarantee: an address that `resolve` hands out is global unicast or in a range that the operator allowed, and so is
- * every other address of its name; who connects to nothing else cannot be led inside, whatever DNS says next.
+ * Decides which hosts the service may call, when a webhook is saved and at every try.
+ * Guarantee: every address that `resolve` returns is public or in a range that the operator allowed. A caller that connects only to
+ * these addresses cannot be led into the operator's network, whatever DNS answers later.
  */
 import { isIP } from 'node:net';
 import { type DnsAnswer, makeDnsClient, withDeadline } from './dns.ts';
@@ -17,15 +17,14 @@ type Resolution =
   | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string };
 
 export interface Egress {
-  /** The addresses of a host (a name or a literal, as URL.hostname has it), all of them checked. Never rejects. */
+  /** `host` is a name or an IP address, as in `URL.hostname`. One refused address refuses the host. Never rejects. */
   resolve(host: string, deadlineMs?: number): Promise<Resolution>;
-  /** For an early error: why this host is refused, or null. A name that does not resolve in time is let through. */
+  /** For an early error message. Null if the host is allowed, or does not resolve in time. */
   findRefusal(host: string, deadlineMs?: number): Promise<string | null>;
 }
 
-const advice =
-  'the service calls public addresses only, unless the operator allows more (POSTHORN_ALLOW_TARGETS)';
-/** Names that mean something on this machine or network only. RFC 6761, 6762, 7686, 8375; ICANN for `internal`. */
+const advice = 'the service calls only public addresses and the ranges in POSTHORN_ALLOW_TARGETS';
+/** Names with a local meaning only: RFC 6761, 6762, 7686, 8375; ICANN for `internal`. */
 const localSuffixes = ['localhost', 'local', 'internal', 'home.arpa', 'onion'];
 const loopback: TargetAddress[] = [
   { address: '127.0.0.1', family: 4 },
@@ -38,16 +37,16 @@ export function makeEgress(options: {
   dnsServers: readonly string[] | null;
 }): Egress {
   const allowed = options.allowTargets.map(parseRange);
-  // Not dns.lookup: its four threads would be filled by a resolver that does not answer.
+  // dns.lookup has only four threads, which a resolver that does not answer would block.
   const dns = makeDnsClient({ dnsServers: options.dnsServers, roundsMs: [1000, 2000, 2000] });
 
-  function findNameFault(host: string): string | null {
+  function findNameRefusal(host: string): string | null {
     if (isIP(host) !== 0) {
-      const kind = findAddressFault(host);
+      const kind = findAddressRefusal(host);
       return kind && `is ${kind}; ${advice}.`;
     }
     if (isUnder(host, 'localhost')) {
-      return allowedLoopback().length > 0 ? null : `is this machine's own name; ${advice}.`;
+      return allowedLoopback().length > 0 ? null : `is the name of this machine; ${advice}.`;
     }
     const suffix = localSuffixes.find((name) => isUnder(host, name));
     if (suffix) return `is a name under .${suffix}, which has no meaning on the public internet.`;
@@ -55,7 +54,7 @@ export function makeEgress(options: {
     return null;
   }
 
-  function findAddressFault(address: string): string | null {
+  function findAddressRefusal(address: string): string | null {
     const kind = classify(address);
     return kind === 'public' || isWithin(address, allowed) ? null : kind;
   }
@@ -66,23 +65,23 @@ export function makeEgress(options: {
 
   async function resolve(given: string, deadlineMs = 5000): Promise<Resolution> {
     const host = normalise(given);
-    const fault = findNameFault(host);
-    if (fault) return { ok: false, code: 'target_refused', reason: `${host} ${fault}` };
+    const refusal = findNameRefusal(host);
+    if (refusal) return { ok: false, code: 'target_refused', reason: `${host} ${refusal}` };
     const family = isIP(host);
     if (family !== 0) return { ok: true, addresses: [{ address: host, family: family as 4 | 6 }] };
     if (isUnder(host, 'localhost')) return { ok: true, addresses: allowedLoopback() };
 
-    // What has come by the deadline is used while the other is still out.
+    // At the deadline one of the two answers is enough.
     const [v4, v6] = await withDeadline(deadlineMs, (signal) =>
       Promise.all([dns.resolve(host, 'A', signal), dns.resolve(host, 'AAAA', signal)]),
     );
-    // IPv4 first: a sender's machine without IPv6 is common, one without IPv4 is not.
+    // IPv4 first: a machine without IPv6 is common, one without IPv4 is not.
     const addresses = [...listAddresses(v4, 4), ...listAddresses(v6, 6)];
     if (addresses.length === 0) {
       return { ok: false, code: 'dns_failed', reason: `${host} ${describeFailure([v4, v6])}.` };
     }
     for (const { address } of addresses) {
-      const kind = findAddressFault(address);
+      const kind = findAddressRefusal(address);
       if (!kind) continue;
       return {
         ok: false,
@@ -109,11 +108,11 @@ function listAddresses(answer: DnsAnswer<string>, family: 4 | 6): TargetAddress[
 function describeFailure(answers: readonly DnsAnswer<string>[]): string {
   const unknown = answers.find((answer) => answer.kind === 'unknown');
   if (unknown) return `could not be resolved: ${unknown.reason}`;
-  const isThere = answers.every((answer) => answer.kind === 'none' && answer.why === 'no_such_record');
-  return isThere ? 'has no address in DNS' : 'does not exist in DNS (NXDOMAIN)';
+  const exists = answers.every((answer) => answer.kind === 'none' && answer.why === 'no_such_record');
+  return exists ? 'has no address in DNS' : 'does not exist in DNS (NXDOMAIN)';
 }
 
-/** As sockets and certificates want it: no brackets around an IPv6 literal, no dot at the end. */
+/** Sockets and certificates need IPv6 without brackets, and names without a dot at the end. */
 function normalise(hostname: string): string {
   return hostname
     .replace(/^\[|\]$/g, '')

@@ -1,6 +1,6 @@
 /**
- * What kind of address an address is. Pure. Guarantee: `public` is said only of global unicast (the IANA registries of
- * special-purpose addresses, and no IPv6 outside 2000::/3), looking through the forms that carry an IPv4 inside.
+ * Classifies IP addresses. Pure. Guarantee: an address is `public` only if it is global unicast by the IANA registries of
+ * special-purpose addresses (IPv6: inside 2000::/3), and so is an IPv4 address that it contains.
  */
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
@@ -8,9 +8,9 @@ import ipaddr from 'ipaddr.js';
 type Parsed = ipaddr.IPv4 | ipaddr.IPv6;
 export type AddressRange = [Parsed, number];
 
-/** In the words that a person reads after "which is". The first that matches counts. */
+/** Messages put these names after "which is". The first match counts. */
 const kinds: [string, readonly string[]][] = [
-  // Link-local ones are refused anyway; Azure's is a public address that answers inside Azure only.
+  // 168.63.129.16 is a public address that answers only inside Azure.
   [
     "a cloud's metadata address",
     ['169.254.169.254/32', '168.63.129.16/32', '100.100.100.200/32', '192.0.0.192/32', 'fd00:ec2::254/128'],
@@ -32,7 +32,7 @@ const kinds: [string, readonly string[]][] = [
   ['a relay or sink address', ['192.88.99.0/24', '192.31.196.0/24', '192.52.193.0/24', '192.175.48.0/24']],
   ['a relay or sink address', ['2001:4:112::/48', '2620:4f:8000::/48']],
   ['a locally translated address (NAT64)', ['64:ff9b:1::/48']],
-  // 2001::/23 is for protocols; of IPv6 the rest is everything but 2000::/3.
+  // 2001::/23 is for protocols. The other IPv6 ranges are everything outside 2000::/3.
   [
     'a reserved address',
     ['192.0.0.0/24', '240.0.0.0/4', '2001::/23', '::/3', '4000::/3', '6000::/3', '8000::/1'],
@@ -46,13 +46,13 @@ const table = kinds.map(([kind, ranges]): [string, AddressRange[]] => [
 const nat64 = ipaddr.parseCIDR('64:ff9b::/96');
 const sixToFour = ipaddr.parseCIDR('2002::/16');
 
-/** Throws on text that is no range. A single address is a range of one. */
+/** A single address is a range of one. */
 export function parseRange(text: string): AddressRange {
   const [, start = '', length] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
   const most = isIP(start) === 4 ? 32 : 128;
   const bits = Number(length ?? most);
   if (isIP(start) === 0 || bits > most)
-    throw new Error(`"${text}" is no range of addresses such as 10.0.0.0/8`);
+    throw new Error(`"${text}" is not an address range such as 10.0.0.0/8`);
   return [ipaddr.parse(start), bits];
 }
 
@@ -61,10 +61,10 @@ export function isWithin(text: string, ranges: readonly AddressRange[]): boolean
   return address !== null && ranges.some((range) => matches(address, range));
 }
 
-/** `public`, or what else it is: "a private address", "a loopback address" … */
+/** `public`, or a name such as "a private address". */
 export function classify(text: string): string {
   const address = parse(text);
-  return address === null ? 'no address' : classifyParsed(address);
+  return address === null ? 'not an address' : classifyParsed(address);
 }
 
 function classifyParsed(address: Parsed): string {
@@ -77,13 +77,13 @@ function classifyParsed(address: Parsed): string {
   return table.find(([, ranges]) => ranges.some((range) => matches(address, range)))?.[0] ?? 'public';
 }
 
-/** The IPv4 address that a packet to this IPv6 address would, or might, end at. */
+/** The IPv4 address that a packet to this IPv6 address may be translated to. */
 function findEmbedded(address: ipaddr.IPv6): ipaddr.IPv4 | null {
   const bytes = address.toByteArray();
-  // RFC 6052: an IPv6-only network with DNS64 knows every IPv4 host by such an address, so public ones are let through.
+  // RFC 6052: in an IPv6-only network with DNS64 every IPv4 host has such an address.
   if (matches(address, nat64)) return new ipaddr.IPv4(bytes.slice(12));
   if (matches(address, sixToFour)) return new ipaddr.IPv4(bytes.slice(2, 6));
-  // ISATAP, RFC 5214 6.1: an interface id of [02]00:5efe and the IPv4 address, under any prefix.
+  // ISATAP, RFC 5214 §6.1: the interface id is [02]00:5efe and the IPv4 address, under any prefix.
   const [, , , , group4 = 0, group5] = address.parts;
   if ((group4 & 0xfdff) === 0 && group5 === 0x5efe) return new ipaddr.IPv4(bytes.slice(12));
   return null;
@@ -93,9 +93,9 @@ function parse(text: string): Parsed | null {
   const family = isIP(text);
   if (family === 0) return null;
   if (family === 4) return ipaddr.IPv4.parse(text);
-  // ipaddr.js takes `::8.8.8.8` for `::ffff:8.8.8.8`. The URL parser writes every address in hexadecimal.
+  // ipaddr.js reads `::8.8.8.8` as `::ffff:8.8.8.8`; the URL parser turns the dots into hexadecimal.
   const address = ipaddr.IPv6.parse(new URL(`http://[${text.replace(/%.*/, '')}]`).hostname.slice(1, -1));
-  // The system connects to the IPv4 address.
+  // For a mapped address the system connects to the IPv4 address.
   return address.isIPv4MappedAddress() ? address.toIPv4Address() : address;
 }
 

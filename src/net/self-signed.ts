@@ -1,9 +1,9 @@
 /**
- * A certificate for a mail host whose operator brought none: enough for the opportunistic TLS between mail servers,
- * which asks for secrecy and not for a name. Its key is made here and never leaves the process.
+ * Makes a self-signed certificate, for operators without one. It is enough for the opportunistic TLS between mail servers, which
+ * encrypts and does not check the name. The key never leaves the process.
  *
- * Written out, since the one package for it, selfsigned 5.5, breaks when npm shares its ASN.1 library with mailauth's
- * (2.8 beside 2.11: "Cannot get schema") and takes 0.5 s to load; the shape of this certificate is fixed and short.
+ * Without a package, because selfsigned 5.5 fails when npm shares its ASN.1 library with mailauth's (2.8 beside 2.11: "Cannot get
+ * schema"), and takes 0.5 s to load.
  */
 import { generateKeyPairSync, randomBytes, sign } from 'node:crypto';
 import { domainToASCII } from 'node:url';
@@ -22,7 +22,7 @@ export function makeSelfSigned(host: string, now: Date): { cert: string; key: st
     integer(Buffer.concat([Buffer.from([1]), randomBytes(15)])),
     ecdsaWithSha256,
     issuerAndSubject,
-    // A day back, for clients whose clock is behind.
+    // From yesterday, for clients whose clock is slow.
     sequence(time(new Date(now.getTime() - dayMs)), time(new Date(now.getTime() + days * dayMs))),
     issuerAndSubject,
     publicKey.export({ type: 'spki', format: 'der' }),
@@ -40,7 +40,7 @@ function toPem(der: Buffer): string {
   return ['-----BEGIN CERTIFICATE-----', ...lines, '-----END CERTIFICATE-----', ''].join('\n');
 }
 
-/** One element in DER: tag, length, content. */
+/** DER: tag, length, content. */
 function element(tag: number, ...content: Buffer[]): Buffer {
   const { length } = Buffer.concat(content);
   const head =

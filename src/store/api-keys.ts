@@ -1,4 +1,4 @@
-/** API keys. The key itself is shown once, when it is made; only its hash, first 8 and last 4 characters are kept. */
+/** API keys. A key is shown once, when it is created; only its hash, first 8 and last 4 characters are stored. */
 import { only, type Sql } from '../db/client.ts';
 import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
@@ -55,7 +55,7 @@ export async function findApiKey(sql: Sql, ownerId: string, id: string): Promise
   return row;
 }
 
-/** False when there is no such key, or it has been revoked before. */
+/** False if there is no such key, or if it was already revoked. */
 export async function revokeApiKey(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   const revoked = await sql`
     update api_keys set revoked_at = now() where owner_id = ${ownerId} and id = ${id} and revoked_at is null`;
@@ -65,13 +65,13 @@ export async function revokeApiKey(sql: Sql, ownerId: string, id: string): Promi
 export interface ActiveKey {
   id: string;
   ownerId: string;
-  /** Seconds until it expires; null when it never does. */
+  /** Seconds; null if the key does not expire. */
   expiresIn: number | null;
-  /** Whether `last_used_at` is a minute old or more, and worth a write. */
+  /** `last_used_at` is a minute old or more, so a write is worth it. */
   stale: boolean;
 }
 
-/** Whose key this is: the one query of the hot path, so by hash and not by owner, whom it finds. */
+/** Runs for every request whose key is not cached. Not by owner: it finds the owner. */
 export async function findActiveKey(sql: Sql, keyHash: Buffer): Promise<ActiveKey | undefined> {
   const [row] = await sql<ActiveKey[]>`
     select id, owner_id as "ownerId", extract(epoch from expires_at - now())::float8 as "expiresIn",
@@ -88,13 +88,13 @@ export async function touchApiKey(sql: Sql, ownerId: string, id: string): Promis
       and coalesce(last_used_at < now() - interval '1 minute', true)`;
 }
 
-/** For the operator, who names a key by its id alone. */
+/** For the operator, who knows only the id of the key. */
 export async function findKeyOwner(sql: Sql, id: string): Promise<string | undefined> {
   const [row] = await sql<{ ownerId: string }[]>`select owner_id as "ownerId" from api_keys where id = ${id}`;
   return row?.ownerId;
 }
 
-/** Revoked keys too: the operator's view. */
+/** For the operator: revoked keys too. */
 export async function listAllApiKeys(
   sql: Sql,
   ownerId: string,

@@ -1,7 +1,7 @@
-/** What waits to be delivered, as the metrics tell it. Not by owner: it is the operator's. */
+/** How many deliveries wait, and for how long, for the metrics. Not by owner: the metrics are the operator's. */
 import { only, type Sql } from '../db/client.ts';
 
-/** Enabled webhooks that have something ready: hops along the index of what is ready, as a claim does. */
+/** Enabled webhooks with ready deliveries, found by hopping along the index of ready deliveries, as `claimDeliveries` does. */
 function waiting(sql: Sql) {
   return sql`
     recursive walk as (
@@ -14,7 +14,7 @@ function waiting(sql: Sql) {
     ), waiting as (select id from walk join webhooks on webhooks.id = walk.webhook_id and webhooks.enabled)`;
 }
 
-/** Pending deliveries of enabled webhooks. Counting ends at `most`, so that its cost does not grow with the backlog. */
+/** Pending deliveries of enabled webhooks. Counting stops at `most`, so that its cost does not grow with the backlog. */
 export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
   const { backlog } = only(
     await sql<{ backlog: number }[]>`
@@ -32,7 +32,7 @@ export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
   return backlog;
 }
 
-/** Seconds since the first ready delivery of any enabled webhook was due; 0 when there is none. */
+/** Seconds since the oldest ready delivery of any enabled webhook was due; 0 if there is none. */
 export async function readOldestPending(sql: Sql): Promise<number> {
   const { seconds } = only(
     await sql<{ seconds: number }[]>`

@@ -1,6 +1,6 @@
 /**
- * Deliveries: the queue. A claim leases what is ready; an outcome is recorded only while the lease is ours. Both work on
- * batches, and neither costs more when the backlog grows: see docs/decisions/0005-delivery-queue.md.
+ * The delivery queue. Guarantees: the result of a try is recorded only while its lease is ours; claiming and recording work on
+ * batches, whose cost does not grow with the backlog (docs/decisions/0005-delivery-queue.md).
  */
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
@@ -12,27 +12,27 @@ export const leaseSeconds = 20;
 export interface ClaimedDelivery extends Lease {
   eventId: string;
   webhookId: string;
-  /** Tries since the schedule last began. */
+  /** Tries since the retry schedule last started. */
   tries: number;
   /** Never tried before. */
   isNew: boolean;
-  /** How long it had been due when it was claimed. */
+  /** Between the time it was due and the claim. */
   waitedSeconds: number;
 }
 
 export interface ClaimOptions {
   token: string;
-  /** Webhooks are walked round-robin, beginning after this one. */
+  /** Webhooks take turns; this claim starts after the webhook with this id. */
   after: string;
-  /** How many each webhook may have; those not named here have `allowance`. 0 passes a webhook over. */
+  /** How many deliveries may be claimed of each webhook; `allowance` for webhooks that are not listed. 0 skips a webhook. */
   allowances: ReadonlyMap<string, number>;
   allowance: number;
   maxWebhooks: number;
 }
 
 /**
- * Leases what is ready, a few of each webhook. The walk hops from webhook to webhook along the index of what is ready, so a
- * webhook costs one hop however much waits for it; disabled ones and those without allowance cost no more.
+ * Leases ready deliveries, a few of each webhook. The query hops from webhook to webhook along the index of ready deliveries, so
+ * each webhook costs one hop, however many deliveries it has.
  */
 export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<ClaimedDelivery[]> {
   const limited = [...options.allowances.keys()];
@@ -52,7 +52,7 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
       left join unnest(${limited}::uuid[], ${limits}::int[]) as limits (webhook_id, allowance)
         on limits.webhook_id = walk.webhook_id
       where coalesce(limits.allowance, ${options.allowance}) > 0
-        -- Not those whose every delivery is being tried already: they would use up the limit, and others starve.
+        -- Webhooks whose deliveries are all leased would use up the limit, and others would starve.
         and exists (
           select from deliveries
           where ready and webhook_id between walk.webhook_id and walk.webhook_id
@@ -63,8 +63,8 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
       select free.id
       from chosen cross join lateral (
         select id from deliveries
-        -- A range of one and an order by both: with an equation the planner may walk the primary key instead of the
-        -- index of what is ready, past everything that was ever delivered (18 ms instead of 0.2 at 20,000 rows).
+        -- A range of one webhook, ordered by both columns: with "=" the planner may scan the primary key instead of the
+        -- index of ready deliveries, over everything that was ever delivered (18 ms instead of 0.2 at 20,000 rows).
         where ready and webhook_id between chosen.webhook_id and chosen.webhook_id
           and (lease_until is null or lease_until < now())
         order by webhook_id, id limit chosen.allowance
@@ -78,10 +78,9 @@ export async function claimDeliveries(sql: Sql, options: ClaimOptions): Promise<
       attempt_count = 0 as "isNew", extract(epoch from now() - next_attempt_at)::float8 as "waitedSeconds"`;
 }
 
-/** What a try came to. */
 export interface TryResult {
   status: 'pending' | 'delivered' | 'failed';
-  /** Until the next try, where there is one. */
+  /** Until the next try; null for none. */
   waitSeconds: number | null;
   durationMs: number;
   responseStatus: number | null;
@@ -92,15 +91,15 @@ export interface TryResult {
 }
 
 export interface TriedDelivery extends TryResult, Lease {
-  /** As claimed: tries since the schedule last began, before this one. */
+  /** As claimed: without this try. */
   tries: number;
-  /** When it began, by `performance.now()`: told to PostgreSQL as an age, since the clocks may differ. */
+  /** By `performance.now()`. PostgreSQL gets it as an age, because the clocks may differ. */
   startedAt: number;
 }
 
 /**
- * Records tries whose lease is still ours, and returns the ids of those; the others were taken over meanwhile. An answer
- * that PostgreSQL will not store must not hold up the rest: then each is recorded alone, and that one without its answer.
+ * Records the tries whose lease is still ours, and returns their ids. If PostgreSQL refuses to store a response, each try is
+ * recorded alone, and the refused one without its response, so that it does not block the others.
  */
 export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
   try {
@@ -118,7 +117,7 @@ export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Pr
 }
 
 async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
-  // It was asked for again while a late try was under way: the schedule has begun anew, and this is not its end.
+  // The delivery was sent again during this try, which restarted the schedule: a failed try must not end it.
   const renewed = sql`(tried.status <> 'delivered' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
   const nowMs = performance.now();
@@ -151,36 +150,36 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
   return recorded.map((row) => row.id);
 }
 
-/** Those of these leases that are still held; `held` is what they are called in the query. */
-function stillHeld(sql: Sql, leases: readonly Lease[]) {
+/** Restricts an update of `deliveries` to leases that are still ours. */
+function whereLeased(sql: Sql, leases: readonly Lease[]) {
   return sql`
-    from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as held (id, token)
-    where deliveries.id = held.id and deliveries.lease_token = held.token`;
+    from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
+    where deliveries.id = lease.id and deliveries.lease_token = lease.token`;
 }
 
-/** Returns the ids of those that were still ours. */
+/** Returns the ids of the deliveries whose lease was still ours. */
 export async function renewLeases(sql: Sql, leases: readonly Lease[]): Promise<Set<string>> {
   const renewed = await sql<{ id: string }[]>`
     update deliveries set lease_until = now() + ${leaseSeconds} * interval '1 second'
-    ${stillHeld(sql, leases)} returning deliveries.id`;
+    ${whereLeased(sql, leases)} returning deliveries.id`;
   return new Set(renewed.map(({ id }) => id));
 }
 
-/** Gives back what was claimed and not tried. */
+/** For deliveries that were claimed and not tried. */
 export async function releaseLeases(sql: Sql, leases: readonly Lease[]): Promise<void> {
-  await sql`update deliveries set lease_token = null, lease_until = null ${stillHeld(sql, leases)}`;
+  await sql`update deliveries set lease_token = null, lease_until = null ${whereLeased(sql, leases)}`;
 }
 
-/** Ends deliveries that cannot be made, because their event is gone. */
+/** For deliveries whose event was deleted. */
 export async function cancelDeliveries(sql: Sql, leases: readonly Lease[]): Promise<void> {
   await sql`
     update deliveries
     set status = 'cancelled', ready = false, completed_at = now(), next_attempt_at = null, lease_token = null,
       lease_until = null
-    ${stillHeld(sql, leases)}`;
+    ${whereLeased(sql, leases)}`;
 }
 
-/** Makes retries ready whose time has come; returns how many. */
+/** Makes retries that are due ready; returns how many. */
 export async function promoteDue(sql: Sql, batch = 1000): Promise<number> {
   const promoted = await sql`
     update deliveries set ready = true
@@ -194,7 +193,6 @@ export async function promoteDue(sql: Sql, batch = 1000): Promise<number> {
 
 export const deliveryStatuses = ['pending', 'delivered', 'failed', 'cancelled'] as const;
 
-/** A delivery as the interface shows it. */
 export interface Delivery {
   id: string;
   eventId: string;
@@ -242,7 +240,7 @@ export async function listDeliveries(
   return toPage(rows, page);
 }
 
-/** Deliveries of a webhook that was deleted are gone with it, though their rows may wait for the purge. */
+/** Hides deliveries of a deleted webhook, whose rows may still wait for the purge. */
 export async function findDelivery(sql: Sql, ownerId: string, id: string): Promise<Delivery | undefined> {
   const [row] = await sql<Delivery[]>`
     select ${columns(sql)} from deliveries
@@ -273,8 +271,8 @@ export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string
 }
 
 /**
- * Sends it again, whatever its status: the same row, the schedule from its start. A try that is under way at this moment
- * is the first of it, since a delivery never has two at once.
+ * Restarts the schedule of a delivery, whatever its status. A try that is running counts as the first try, because a delivery
+ * never has two tries at once.
  */
 export async function redeliver(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   const again = await sql`
@@ -284,7 +282,7 @@ export async function redeliver(sql: Sql, ownerId: string, id: string): Promise<
   return again.count > 0;
 }
 
-/** A sample event with its one delivery and try, all over when they are written. Returns the delivery's id. */
+/** Records a test event with its only delivery and try, both completed. Returns the id of the delivery. */
 export async function recordTestTry(
   sql: Sql,
   ownerId: string,

@@ -1,10 +1,10 @@
-/** DKIM keys of domain identities. The private part is sealed. */
+/** DKIM keys of domain identities. The private keys are encrypted. */
 import type { Sql } from '../db/client.ts';
 
 export interface NewDkimKey {
   selector: string;
   publicKey: string;
-  /** Sealed. */
+  /** Encrypted. */
   privateKey: Buffer;
 }
 
@@ -18,7 +18,7 @@ export async function addDkimKey(
     values (${ownerId}, ${id}, ${key.selector}, ${key.publicKey}, ${key.privateKey})`;
 }
 
-/** The one that was seen in DNS stays; those before it go. */
+/** Deletes the keys older than the key that a check found in DNS. */
 export async function retireDkimKeys(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
@@ -31,10 +31,9 @@ export async function retireDkimKeys(
       where owner_id = ${ownerId} and identity_id = ${id} and selector = ${selector})`;
 }
 
-/** One that was not seen in DNS yet is not replaced within so much time: to make one takes work. */
+/** A new key cannot be replaced sooner, because making a key costs CPU time. */
 const rotationSeconds = 60;
 
-/** How long a new key has to wait, if at all. */
 export async function findRotationWait(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },
@@ -46,7 +45,7 @@ export async function findRotationWait(
   return row;
 }
 
-/** The first stays, which may be in use; those after it were to replace it and have not been seen yet. */
+/** Keeps the first key, which may be in use, and deletes later ones that no check has found in DNS. */
 export async function dropUnseenDkimKeys(
   sql: Sql,
   { ownerId, id }: { ownerId: string; id: string },

@@ -1,4 +1,4 @@
-/** Events: what happened, for whom. An event and its deliveries are born in one statement; there is no "commit, then enqueue". */
+/** Events. Guarantee: an event and its deliveries are created in one statement, so no crash can separate them. */
 import { only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
@@ -27,10 +27,7 @@ export interface NewEvent {
   data: string;
 }
 
-/**
- * Records the event and a delivery for every webhook of the owner that listens now, inside the caller's transaction.
- * Returns how many deliveries there are; when it is more than none, wake the delivery loop after the commit.
- */
+/** Creates the event and its deliveries in the caller's transaction. If there are deliveries, wake the delivery loop after the commit. */
 export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: string; deliveries: number }> {
   const id = given.id ?? newId();
   const { deliveries } = only(
@@ -46,25 +43,25 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
   return { id, deliveries };
 }
 
-/** Makes a delivery for every webhook of the owner that listens now; `happened` is the event. */
+/** Creates a delivery for every webhook that is subscribed to the event `happened`. */
 export function queueDeliveries(sql: Sql) {
   return sql`
     insert into deliveries (id, owner_id, event_id, webhook_id, event)
     select delivery_id(happened.id, webhooks.id), happened.owner_id, happened.id, webhooks.id, happened.event
     from happened join webhooks using (owner_id)
-    where ${listens(sql)}
+    where ${isSubscribed(sql)}
     returning 1`;
 }
 
-/** Which webhooks an event reaches; `happened` is the event. The owner is joined on by whoever asks. */
-export function listens(sql: Sql) {
+/** Whether a webhook is subscribed to the event `happened`. The caller joins them by owner. */
+export function isSubscribed(sql: Sql) {
   return sql`
     webhooks.enabled and webhooks.deleted_at is null and happened.event = any (webhooks.events)
     and (webhooks.identity_id is null or webhooks.identity_id = happened.identity_id)`;
 }
 
-/** Mail of an identity that was deleted is gone with it, though its rows may wait for the purge. */
-export function isThere(sql: Sql) {
+/** Hides mail of a deleted identity, whose rows may still wait for the purge. */
+export function isVisible(sql: Sql) {
   return sql`
     (events.message_id is null or exists (
       select from identities
@@ -87,7 +84,7 @@ export async function listEvents(
   const rows = await sql<ListedEvent[]>`
     select ${columns(sql)}, ${position(sql)}
     from events
-    where owner_id = ${ownerId} and ${isThere(sql)}
+    where owner_id = ${ownerId} and ${isVisible(sql)}
       ${filter.event ? sql`and event = ${filter.event}` : sql``}
       ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
       ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
@@ -102,16 +99,16 @@ export async function findEvent(
 ): Promise<(Event & StoredData) | undefined> {
   const [row] = await sql<(Event & StoredData)[]>`
     select ${columns(sql)}, ${dataColumns(sql)} from events ${withRaw(sql)}
-    where events.owner_id = ${ownerId} and events.id = ${id} and ${isThere(sql)}`;
+    where events.owner_id = ${ownerId} and events.id = ${id} and ${isVisible(sql)}`;
   return row;
 }
 
-/** What of an event's data is stored with it. That of a message is completed, by its links and raw bytes, when it is told. */
+/** The data of an event. For a message, links and raw bytes are added when it is sent. */
 export interface StoredData {
   /** JSON text. */
   data: string;
   messageId: string | null;
-  /** Base64: the driver reads it at less than two thirds of the cost of hex. */
+  /** Base64: reading it costs less than two thirds of reading hex. */
   raw: string | null;
 }
 
@@ -123,7 +120,7 @@ function withRaw(sql: Sql) {
   return sql`left join raw_chunks on raw_chunks.raw_id = events.inline_raw_id and raw_chunks.n = 0`;
 }
 
-/** An event and what of its data is stored, as the delivery loop reads it: not by owner, since it works for all of them. */
+/** For the delivery loop. Not by owner: the loop works for all. */
 export type ReadEvent = { id: string; event: string } & StoredData;
 
 export async function readEventData(sql: Sql, id: string): Promise<ReadEvent | undefined> {
@@ -132,8 +129,8 @@ export async function readEventData(sql: Sql, id: string): Promise<ReadEvent | u
 }
 
 /**
- * The small ones among these, each taken as it comes: hundreds of texts that wait for the last of them outlive the garbage
- * collector's quick rounds, and the slow ones that they then cause are a fifth of what a delivery costs.
+ * Passes on each row as it arrives. Hundreds of texts that wait for the last row survive the minor garbage collections, and the
+ * major collections that follow are a fifth of the cost of a delivery.
  */
 export async function forEachSmallEvent(
   sql: Sql,
@@ -151,7 +148,7 @@ function selectEventData(sql: Sql, ids: readonly string[], maxBytes?: number) {
       ${maxBytes === undefined ? sql`` : sql`and events.bytes <= ${maxBytes}`}`;
 }
 
-/** About how much memory its body takes; undefined when there is no such event. */
+/** About how many bytes its body takes in memory. */
 export async function readEventSize(sql: Sql, id: string): Promise<number | undefined> {
   const [row] = await sql<{ bytes: number }[]>`select bytes from events where id = ${id}`;
   return row?.bytes;

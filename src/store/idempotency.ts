@@ -1,6 +1,6 @@
 /**
- * Answers kept under an Idempotency-Key. A record is written in the transaction of the effect it stands for: both
- * are there or neither, whatever crashes in between.
+ * Responses stored under an Idempotency-Key. Guarantee: a response is stored in the transaction of its request's effect, so a
+ * crash keeps both or neither.
  */
 import { only, type Sql } from '../db/client.ts';
 
@@ -10,8 +10,8 @@ export interface IdempotencyScope {
   key: string;
 }
 
-/** How long a request whose process may have died is still taken to be under way. */
-const underWaySeconds = 60;
+/** After this time the process of a request in progress is assumed to be dead. */
+const inProgressSeconds = 60;
 
 export interface StoredResponse {
   requestHash: Buffer;
@@ -20,14 +20,14 @@ export interface StoredResponse {
   body: Buffer;
 }
 
-/** Holds the key until the transaction ends; false while another request holds it. */
+/** Locks the key until the transaction ends; false if another request has the lock. */
 export async function lockKey(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<boolean> {
   const name = `${ownerId} ${path} ${key}`;
   const row = only(
-    await sql<{ held: boolean }[]>`
-    select pg_try_advisory_xact_lock(hashtextextended(${name}, 0)) as held`,
+    await sql<{ isLocked: boolean }[]>`
+    select pg_try_advisory_xact_lock(hashtextextended(${name}, 0)) as "isLocked"`,
   );
-  return row.held;
+  return row.isLocked;
 }
 
 export async function findResponse(
@@ -38,11 +38,11 @@ export async function findResponse(
     select request_hash as "requestHash", status, location, body
     from idempotency_records
     where owner_id = ${ownerId} and path = ${path} and key = ${key} and created_at > now() -
-      case when status is null then ${underWaySeconds} * interval '1 second' else interval '24 hours' end`;
+      case when status is null then ${inProgressSeconds} * interval '1 second' else interval '24 hours' end`;
   return row;
 }
 
-/** For all to see, once committed: a request with this key is under way, and no transaction is open for it. */
+/** For requests that work outside a transaction: commit this before the work starts. */
 export async function markInProgress(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
@@ -55,7 +55,7 @@ export async function markInProgress(
       request_hash = excluded.request_hash, status = null, location = null, body = null, created_at = now()`;
 }
 
-/** It came to nothing, so that it can be sent again at once. */
+/** After a failure, so that the request can be repeated at once. */
 export async function clearInProgress(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
   await sql`
     delete from idempotency_records
@@ -65,17 +65,17 @@ export async function clearInProgress(sql: Sql, { ownerId, path, key }: Idempote
 export async function saveResponse(
   sql: Sql,
   { ownerId, path, key }: IdempotencyScope,
-  answer: StoredResponse,
+  response: StoredResponse,
 ): Promise<void> {
   await sql`
     insert into idempotency_records (owner_id, path, key, request_hash, status, location, body)
-    values (${ownerId}, ${path}, ${key}, ${answer.requestHash}, ${answer.status}, ${answer.location}, ${answer.body})
+    values (${ownerId}, ${path}, ${key}, ${response.requestHash}, ${response.status}, ${response.location}, ${response.body})
     on conflict (owner_id, path, key) do update set
       request_hash = excluded.request_hash, status = excluded.status, location = excluded.location,
       body = excluded.body, created_at = now()`;
 }
 
-/** Removes a batch of records past their day; true when there may be more. */
+/** Deletes a batch of responses older than a day; true if there may be more. */
 export async function purgeResponses(sql: Sql, batch = 1000): Promise<boolean> {
   const purged = await sql`
     delete from idempotency_records where ctid = any(array(

@@ -1,6 +1,6 @@
 /**
- * Messages: mail as it arrived. A message, its event and the event's deliveries are born in one statement; the raw bytes are
- * kept once for each owner, in rows of up to 1 MiB.
+ * Received messages. Guarantee: a message, its event and the event's deliveries are created in one statement. Equal raw bytes are
+ * stored once for each owner, in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
 import { countDropped } from '../lib/garbage.ts';
@@ -19,30 +19,30 @@ export interface NewMessage {
   rawId: string;
   raw: Buffer;
   sha256: Buffer;
-  /** JSON texts: as lists show it, and the data of its event. */
+  /** JSON texts: the message in lists, and the data of its event. */
   summary: string;
   data: string;
-  /** Whether the raw bytes are part of what is POSTed. */
+  /** Whether webhooks receive the raw bytes in the event. */
   inline: boolean;
   messageKey: string | null;
   repeatKey: string | null;
 }
 
-interface Recorded {
-  /** Of a message that came already, that one's; null when the identity is gone. */
+interface RecordedMessage {
+  /** For a repeated message, the id of the first; null if the identity is gone. */
   id: string | null;
   deliveries: number;
 }
 
 /**
- * Records a message with its event and deliveries, by itself or inside the caller's transaction. A message that came already within 24
- * hours is not recorded again; neither is one whose identity was deleted, or lost its proof, a moment ago.
+ * Stores a message with its event and deliveries. Does nothing if the same message came within 24 hours, or if its identity was
+ * deleted or is no longer verified.
  */
 export async function recordMessage(
   sql: Sql,
   given: NewMessage,
   options: { acceptUnverified: boolean },
-): Promise<Recorded> {
+): Promise<RecordedMessage> {
   const { id, ownerId, identityId, rawId, raw } = given;
   const bytes = Buffer.byteLength(given.data) + (given.inline ? raw.length : 0);
   const row = only(
@@ -51,9 +51,9 @@ export async function recordMessage(
         select from identities
         where owner_id = ${ownerId} and id = ${identityId} and (
           status = 'verified' or ${options.acceptUnverified} and not exists (
-            select from identities holder
-            where holder.kind = identities.kind and holder.value_key = identities.value_key
-              and holder.status = 'verified'
+            select from identities owner
+            where owner.kind = identities.kind and owner.value_key = identities.value_key
+              and owner.status = 'verified'
           )
         )
       ), made as (
@@ -84,12 +84,12 @@ export async function recordMessage(
       select exists (select from identity) as known, exists (select from made) as stored,
         (select count(*)::int from queued) as deliveries`,
   );
-  if (row.stored) await recordFurtherChunks(sql, given);
-  const known = row.stored ? id : row.known ? await findEarlier(sql, given) : null;
+  if (row.stored) await saveFurtherChunks(sql, given);
+  const known = row.stored ? id : row.known ? await findFirst(sql, given) : null;
   return { id: known, deliveries: row.deliveries };
 }
 
-async function findEarlier(sql: Sql, { ownerId, identityId, repeatKey }: NewMessage): Promise<string> {
+async function findFirst(sql: Sql, { ownerId, identityId, repeatKey }: NewMessage): Promise<string> {
   const { id } = only(
     await sql<{ id: string }[]>`
       select id from messages
@@ -99,7 +99,7 @@ async function findEarlier(sql: Sql, { ownerId, identityId, repeatKey }: NewMess
   return id;
 }
 
-async function recordFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage): Promise<void> {
+async function saveFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage): Promise<void> {
   for (let n = 1; n * chunkBytes < raw.length; n += 1) {
     await sql`
       insert into raw_chunks (raw_id, n, owner_id, bytes)
@@ -109,14 +109,14 @@ async function recordFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage
   }
 }
 
-/** The thread of whichever of these messages the identity has, the newest first. */
+/** The thread of the newest of these messages that the identity has. */
 export async function findThread(
   sql: Sql,
   ownerId: string,
   identityId: string,
   messageKeys: readonly string[],
 ): Promise<string | undefined> {
-  // The newest of each key apart: a sender may use one Message-ID a thousand times.
+  // The newest of each key, because a sender may use one Message-ID a thousand times.
   const [row] = await sql<{ threadId: string }[]>`
     select thread_id as "threadId"
     from unnest(${messageKeys}::uuid[]) as named (key) cross join lateral (
@@ -139,8 +139,8 @@ interface ListedMessage {
   summary: Record<string, unknown>;
 }
 
-/** Those of an identity that was deleted are gone with it, though their rows may wait for the purge. */
-function isThere(sql: Sql) {
+/** Hides messages of a deleted identity, whose rows may still wait for the purge. */
+function isVisible(sql: Sql) {
   return sql`
     exists (
       select from identities
@@ -157,24 +157,24 @@ export async function listMessages(
   const rows = await sql<ListedMessage[]>`
     select id, summary, ${position(sql)}
     from messages
-    where owner_id = ${ownerId} and ${isThere(sql)}
+    where owner_id = ${ownerId} and ${isVisible(sql)}
       ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
       ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
       ${pageOf(sql, page)}`;
   return toPage(rows, page);
 }
 
-/** The message as it was announced, links left out. */
+/** The message as in its event, without links. */
 export async function findMessage(
   sql: Sql,
   ownerId: string,
   id: string,
 ): Promise<Record<string, unknown> | undefined> {
-  // Not by `->`, which refuses a text with \u0000 anywhere in it.
+  // PostgreSQL's `->` refuses a text that contains \u0000.
   const [row] = await sql<{ data: string }[]>`
     select events.data::text as data
     from messages join events on events.owner_id = messages.owner_id and events.id = messages.event_id
-    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${isThere(sql)}`;
+    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${isVisible(sql)}`;
   return row && JSON.parse(row.data).message;
 }
 
@@ -184,18 +184,18 @@ export interface StoredRaw {
   sha256: Buffer;
 }
 
-/** Of a signed link the owner is not known: the link itself says that its bearer may see this message. */
+/** A signed link has no owner (null): the signature is the permission. */
 export async function findRaw(sql: Sql, ownerId: string | null, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
     select raw_id as "rawId", size, sha256 from messages
-    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${isThere(sql)}`;
+    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${isVisible(sql)}`;
   return row;
 }
 
-/** The driver makes a text of what it reads and copies it several times: hence base64, which is shorter than hex, and less than a row at a time. */
+/** Less than a row, and base64 instead of the longer hex, because the driver copies the text several times. */
 const pieceBytes = 256 * 1024;
 
-/** The bytes from `start` up to and without `end`, piece by piece. */
+/** The bytes from `start` to `end` (exclusive), in pieces. */
 export async function* readRaw(
   sql: Sql,
   rawId: string,

@@ -1,6 +1,6 @@
 /**
- * Keyset paging, newest first: a page begins after a position (time of creation, id) and not at an offset, so rows
- * that come or go meanwhile neither repeat nor hide others.
+ * Keyset pagination, newest first. A page starts after a position (time of creation, id) and not at an offset, so rows that are
+ * added or deleted between two pages neither repeat nor hide others.
  */
 import type { Sql } from '../db/client.ts';
 import { identifier } from '../db/sql.ts';
@@ -18,13 +18,13 @@ export interface PageRequest {
 
 export interface Page<Row> {
   rows: Row[];
-  /** Where the next page begins; null on the last one. */
+  /** Where the next page starts; null on the last page. */
   next: Position | null;
 }
 
 /**
- * The end of a list query's WHERE clause, its order, and one row more than asked, which tells whether there are more. `table` is
- * for those that show a `created_at`: the bare name would mean that text, which no index has.
+ * The end of the WHERE clause of a list, its order, and a limit of one extra row, which shows that there is a next page. Pass
+ * `table` if the query selects a text named `created_at`: ordering by the bare name would use that text, which has no index.
  */
 export function pageOf(sql: Sql, page: PageRequest, table?: string) {
   const after = page.after
@@ -35,7 +35,6 @@ export function pageOf(sql: Sql, page: PageRequest, table?: string) {
   return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit + 1}`;
 }
 
-/** What list queries select beside what they show. */
 export function position(sql: Sql) {
   return sql`(extract(epoch from created_at) * 1000000)::bigint::text as position`;
 }

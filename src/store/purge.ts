@@ -1,11 +1,10 @@
 /**
- * What goes in the background, in small batches and never in one long delete: deliveries of deleted webhooks, mail of deleted
- * identities, and everything past its retention. Ids begin with the event's time, so that what is old is a range of the
- * primary key.
+ * Deletes in the background, in small batches: deliveries of deleted webhooks, mail of deleted identities, and everything past its
+ * retention. Ids start with the time of the event, so old rows are a range of the primary key.
  */
 import { only, type Sql, transaction } from '../db/client.ts';
 
-/** A batch of the deliveries of deleted webhooks, or else the webhooks themselves; true when there may be more. */
+/** Deletes a batch of the deliveries of deleted webhooks, then the webhooks; true if there may be more. */
 export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boolean> {
   const { purged } = only(
     await sql<{ purged: number }[]>`
@@ -30,9 +29,9 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   return false;
 }
 
-/** A batch of what is older than the retention; true when there may be more. What is pending stays, unless its webhook is off or gone. */
+/** Deletes a batch of what is past its retention; true if there may be more. Pending deliveries of enabled webhooks stay. */
 export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
-  // Ids are made by the program, whose clock may be off; what counts is PostgreSQL's own time.
+  // The program makes the ids, and its clock may be wrong: `created_at` is PostgreSQL's time, and decides.
   const oldest = sql`now() - ${retentionDays} * interval '1 day'`;
   const bound = sql`first_id_at(${oldest})`;
   await sql`
@@ -49,7 +48,7 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
         select id from deliveries
         where id < ${bound} and created_at < ${oldest} and status <> 'pending' order by id limit ${batch}
       ), gone as (
-        -- Again: a redelivery may have been acknowledged since the look above.
+        -- The status again: a redelivery may have been requested since the rows were selected.
         delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning id
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from gone))
@@ -57,7 +56,7 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
       select count(*)::int as deliveries from gone`,
   );
   if (deliveries > 0) return true;
-  // An event is needed while a delivery of it is left: one that is pending, or that a replay made of late.
+  // An event stays while it has a delivery that is pending, or that a recent replay created.
   const isOld = sql`
     events.id < ${bound} and events.created_at < ${oldest} and not exists (
       select from deliveries
@@ -77,13 +76,13 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
   return messages > 0 || events.count === batch;
 }
 
-/** Fewer than of other things, since each may be large. */
+/** Small, because each message may be large. */
 const messageBatch = 100;
 const maxRemovedBytes = 64 * 1024 * 1024;
-/** For so long a message that was taken in the same moment as its identity was deleted may still turn up. */
+/** A message that was being accepted while its identity was deleted may be stored this much later. */
 const lateSeconds = 60;
 
-/** A batch of the mail of deleted identities, with all that hangs on it, pending or not; true when there may be more. */
+/** Deletes a batch of the mail of deleted identities, also pending deliveries; true if there may be more. */
 export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   const removed = await removeMessages(
     sql,
@@ -103,10 +102,10 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   return false;
 }
 
-/** Messages, chosen by a query for their id, event_id, raw_id and size, with all that hangs on them. Returns how many. */
+/** Deletes messages with their events and deliveries. `chosen` selects id, event_id, raw_id and size. Returns how many. */
 function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
   return transaction(sql, async (sql) => {
-    // One process at a time: two that remove messages with shared bytes would each leave those to the other.
+    // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
     const { ours } = only(await sql`select pg_try_advisory_xact_lock(hashtext('posthorn purge')) as ours`);
     return ours ? removeChosen(sql, chosen) : 0;
   });
@@ -123,23 +122,23 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
         where before < ${maxRemovedBytes}
       ),
       queued as materialized (
-        -- Laterally, and with an offset that the planner cannot see through: else it reads the whole table for the join.
-        select hanging.id from doomed cross join lateral (
+        -- Lateral, with an offset that the planner cannot optimise away: otherwise it reads the whole table for the join.
+        select dependent.id from doomed cross join lateral (
           select id from deliveries
           where id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)
             and event_id = doomed.event_id
           offset 0
-        ) hanging
+        ) dependent
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from queued))
-      ), untold as (
+      ), old_deliveries as (
         delete from deliveries where id = any (array(select id from queued))
-      ), forgotten as (
+      ), old_events as (
         delete from events where id = any (array(select event_id from doomed))
       ), gone as (
         delete from messages where id = any (array(select id from doomed)) returning 1
-      ), unread as (
-        -- Bytes go with the last message that has them: the one they are named after, and those that share them.
+      ), old_bytes as (
+        -- Bytes are deleted with the last message that uses them: the message they are named after, or one that shares them.
         delete from raw_chunks where raw_id = any (array(
           select raw_id from doomed
           where not exists (
@@ -154,7 +153,7 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
   return removed;
 }
 
-/** A batch of small things past their time: secrets that sign no more, and replays that ended long ago. */
+/** Deletes a batch of replaced secrets and of completed replays that are past their time; true if there may be more. */
 export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
     delete from retired_webhook_secrets where ctid = any (array(

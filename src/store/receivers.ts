@@ -1,4 +1,4 @@
-/** Identities as the mail door sees them: who may get a recipient's mail. Not by owner: the world knows addresses only. */
+/** Finds the identities that may receive mail for a recipient. Not by owner: a sender knows only the address. */
 import type { Sql } from '../db/client.ts';
 import type { IdentityKind } from './identities.ts';
 
@@ -8,35 +8,35 @@ export interface Receiver {
   publicId: string;
   kind: IdentityKind;
   value: string;
-  /** What values are compared by. */
+  /** Values are compared by this key. */
   valueKey: string;
   verified: boolean;
   inboxId: string;
   spamId: string;
 }
 
-/** Holders of these addresses, and of the domain where it takes all its mail; of one owner, where one is named. */
+/** Identities of these addresses, and of the domain if it takes all its mail. `ownerId` restricts them to one owner. */
 export async function findReceivers(
   sql: Sql,
   keys: { addresses: readonly string[]; domain: string },
   ownerId?: string,
 ): Promise<Receiver[]> {
   return sql<Receiver[]>`
-    select claimant.id, claimant.owner_id as "ownerId", public_id as "publicId", claimant.kind, value,
+    select receiver.id, receiver.owner_id as "ownerId", public_id as "publicId", receiver.kind, value,
       value_key as "valueKey", status = 'verified' as verified, inbox.id as "inboxId", spam.id as "spamId"
-    -- Of each value two: more do not matter, and anyone may make many.
+    -- Two of each value are enough, and anyone could create many.
     from unnest(${[...keys.addresses, keys.domain]}::text[]) as named (key) cross join lateral (
       select id, owner_id, public_id, kind, value, value_key, status from identities
       where value_key = named.key and (kind = 'email' or incoming_domain)
-        -- Nor one without proof at a domain that another owner has proven.
+        -- An identity that is not verified gets nothing if another owner is verified for its domain.
         and (status = 'verified' or not exists (
-          select from identities proven
-          where proven.kind = 'domain' and proven.value_key = identities.domain and proven.status = 'verified'
-            and proven.owner_id <> identities.owner_id
+          select from identities owner
+          where owner.kind = 'domain' and owner.value_key = identities.domain and owner.status = 'verified'
+            and owner.owner_id <> identities.owner_id
         ))
         ${ownerId === undefined ? sql`` : sql`and owner_id = ${ownerId}`}
       order by status = 'verified' desc limit 2
-    ) claimant
-    join mailboxes inbox on inbox.identity_id = claimant.id and inbox.kind = 'inbox'
-    join mailboxes spam on spam.identity_id = claimant.id and spam.kind = 'spam'`;
+    ) receiver
+    join mailboxes inbox on inbox.identity_id = receiver.id and inbox.kind = 'inbox'
+    join mailboxes spam on spam.identity_id = receiver.id and spam.kind = 'spam'`;
 }

@@ -1,4 +1,4 @@
-/** Whether an id that a caller names in a body is one of the owner's. */
+/** Checks that an id in a request body belongs to the owner. */
 import type { Sql } from '../db/client.ts';
 import { identifier } from '../db/sql.ts';
 

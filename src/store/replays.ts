@@ -1,7 +1,7 @@
-/** Replays: sending past events to a webhook again, in batches, with progress that can be read. */
+/** Replays: past events are sent to a webhook again, in batches. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
-import { isThere, listens } from './events.ts';
+import { isSubscribed, isVisible } from './events.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
 type ReplaySelection = (typeof replaySelections)[number];
@@ -11,13 +11,13 @@ export interface Replay {
   webhookId: string;
   since: string;
   until: string;
-  /** Which events were asked for, by what became of them. */
+  /** Which events are sent, by the status of their delivery. */
   status: ReplaySelection;
-  /** Events looked at so far, and deliveries made or sent again. */
+  /** Events read so far, and deliveries created or restarted. */
   examined: number;
   queued: number;
   createdAt: string;
-  /** Null while it is under way. */
+  /** Null while the replay runs. */
   completedAt: string | null;
 }
 
@@ -34,7 +34,7 @@ function columns(sql: Sql) {
 export interface NewReplay {
   webhookId: string;
   since: string;
-  /** Left out: now. */
+  /** Null for now. */
   until: string | null;
   status: ReplaySelection;
 }
@@ -61,8 +61,7 @@ export async function findReplay(
   return row;
 }
 
-/** A replay being worked on: whose it is and where it stands. */
-interface Work {
+interface OpenReplay {
   id: string;
   ownerId: string;
   webhookId: string;
@@ -72,7 +71,7 @@ interface Work {
   positionId: string;
 }
 
-interface Step {
+interface ReplayBatch {
   examined: number;
   queued: number;
   at: string | null;
@@ -80,12 +79,12 @@ interface Step {
 }
 
 /**
- * One batch of the open replay that has waited longest, so that they take turns; undefined when nobody has one to do. That
- * of a webhook that was turned off waits until it is on again; that of a deleted one ends.
+ * Runs one batch of the replay that has waited longest, so that replays take turns. Returns undefined if there is none. The
+ * replay of a disabled webhook waits until the webhook is enabled; the replay of a deleted webhook ends.
  */
-export function runReplayBatch(sql: Sql, batch = 500): Promise<Step | undefined> {
+export function runReplayBatch(sql: Sql, batch = 500): Promise<ReplayBatch | undefined> {
   return transaction(sql, async (sql) => {
-    const [work] = await sql<Work[]>`
+    const [replay] = await sql<OpenReplay[]>`
       select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,
         position_at::text as "positionAt", position_id as "positionId"
       from replays
@@ -95,21 +94,21 @@ export function runReplayBatch(sql: Sql, batch = 500): Promise<Step | undefined>
           and (webhooks.enabled or webhooks.deleted_at is not null)
       )
       order by coalesce(worked_at, created_at) limit 1 for update skip locked`;
-    if (!work) return undefined;
-    const step = await queueBatch(sql, work, batch);
+    if (!replay) return undefined;
+    const step = await queueBatch(sql, replay, batch);
     await sql`
       update replays
       set examined = examined + ${step.examined}, queued = queued + ${step.queued},
         position_at = coalesce(${step.at}::text::timestamptz, position_at),
         position_id = coalesce(${step.id}::uuid, position_id), worked_at = clock_timestamp(),
         completed_at = ${step.examined < batch ? sql`now()` : null}
-      where owner_id = ${work.ownerId} and id = ${work.id}`;
+      where owner_id = ${replay.ownerId} and id = ${replay.id}`;
     return step;
   });
 }
 
-async function queueBatch(sql: Sql, work: Work, batch: number): Promise<Step> {
-  const { selection, ownerId, webhookId } = work;
+async function queueBatch(sql: Sql, replay: OpenReplay, batch: number): Promise<ReplayBatch> {
+  const { selection, ownerId, webhookId } = replay;
   const again = {
     missing: sql`false`,
     failed: sql`deliveries.status in ('failed', 'cancelled')`,
@@ -117,16 +116,16 @@ async function queueBatch(sql: Sql, work: Work, batch: number): Promise<Step> {
     all: sql`true`,
   }[selection];
   return only(
-    await sql<Step[]>`
+    await sql<ReplayBatch[]>`
       with batch as materialized (
         select id, event, identity_id, created_at from events
-        where owner_id = ${ownerId} and not test and ${isThere(sql)} and created_at < ${work.until}::text::timestamptz
-          and (created_at, id) > (${work.positionAt}::text::timestamptz, ${work.positionId}::uuid)
+        where owner_id = ${ownerId} and not test and ${isVisible(sql)} and created_at < ${replay.until}::text::timestamptz
+          and (created_at, id) > (${replay.positionAt}::text::timestamptz, ${replay.positionId}::uuid)
         order by created_at, id limit ${batch}
       ), wanted as (
         select delivery_id(happened.id, webhooks.id) as id, happened.id as event_id, happened.event
         from batch happened
-        join webhooks on webhooks.owner_id = ${ownerId} and webhooks.id = ${webhookId} and ${listens(sql)}
+        join webhooks on webhooks.owner_id = ${ownerId} and webhooks.id = ${webhookId} and ${isSubscribed(sql)}
       ), queued as (
         insert into deliveries (id, owner_id, event_id, webhook_id, event)
         select id, ${ownerId}, event_id, ${webhookId}, event from wanted

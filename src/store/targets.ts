@@ -1,17 +1,13 @@
-/**
- * Webhooks as the delivery loop sees them: where to POST, what to sign with, and how they have been doing. Not by owner: the
- * loop works for all of them, on ids that it claimed.
- */
+/** Webhooks for the delivery loop: URL, secrets, and failures. Not by owner: the loop works for all, on ids that it claimed. */
 import type { Sql } from '../db/client.ts';
 
 export interface WebhookTarget {
   id: string;
   url: string;
-  /** Whether its deliveries are to be tried now. */
   enabled: boolean;
-  /** The current secret first, then those replaced less than a day ago, which sign along. */
+  /** The current secret, then the secrets replaced less than a day ago, which still sign too. */
   sealedSecrets: Buffer[];
-  /** Nothing but failure of late; a success is worth noting. */
+  /** The last try failed, so a success must be recorded. */
   failing: boolean;
 }
 
@@ -30,7 +26,7 @@ export async function readTargets(sql: Sql, ids: readonly string[]): Promise<Web
   }));
 }
 
-/** Counts failed tries, and disables webhooks with nothing but failure for 5 days and 10 tries. */
+/** Counts failed tries, and disables a webhook after 5 days and 10 tries without a success. */
 export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<void> {
   await sql`
     with failed as (select id, count(*)::int as tries from unnest(${ids}::uuid[]) as id group by id order by id)
@@ -58,6 +54,6 @@ export async function disableGone(sql: Sql, gone: readonly { id: string; url: st
   await sql`
     update webhooks set enabled = false, disabled_reason = 'gone', updated_at = now()
     from unnest(${gone.map(({ id }) => id)}::uuid[], ${gone.map(({ url }) => url)}::text[]) as gone (id, url)
-    -- Not when it has moved on to another URL meanwhile.
+    -- The URL may have been changed since the try.
     where webhooks.id = gone.id and webhooks.url = gone.url and enabled`;
 }

@@ -1,4 +1,4 @@
-/** Users: who owns everything. */
+/** Users. Every other row belongs to a user. */
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 
@@ -14,7 +14,6 @@ function columns(sql: Sql) {
     iso_time(created_at) as "createdAt"`;
 }
 
-/** The user of that address, made if there is none yet. */
 export async function ensureUser(sql: Sql, email: string): Promise<{ user: User; created: boolean }> {
   const [made] = await sql<User[]>`
     insert into users (id, email) values (${newId()}, ${email})
@@ -22,7 +21,7 @@ export async function ensureUser(sql: Sql, email: string): Promise<{ user: User;
     returning ${columns(sql)}`;
   if (made) return { user: made, created: true };
   const user = await findUserByEmail(sql, email);
-  if (!user) throw new Error('A user vanished while being made');
+  if (!user) throw new Error('The user was deleted while it was being created');
   return { user, created: false };
 }
 
@@ -40,7 +39,7 @@ export async function listUsers(sql: Sql): Promise<User[]> {
   return sql<User[]>`select ${columns(sql)} from users order by created_at, id`;
 }
 
-/** Makes the very first user, and only that: of many processes that start at once, one gets it. */
+/** Undefined if there is a user already. If several processes start at once, one of them creates the user. */
 export async function createFirstUser(sql: Sql, email: string): Promise<User | undefined> {
   const [user] = await sql<User[]>`
     insert into users (id, email)

@@ -1,4 +1,4 @@
-/** Webhooks: subscriptions to events, and the secrets that sign what is sent to them. */
+/** Webhooks: subscriptions to events, and the secrets that sign their deliveries. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
 import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
@@ -71,7 +71,7 @@ export interface WebhookChanges {
   description?: string | null;
 }
 
-/** Changes what is supplied and nothing else. Turning a webhook on clears the reason it was turned off for. */
+/** Enabling a webhook clears the reason why it was disabled. */
 export async function updateWebhook(
   sql: Sql,
   ownerId: string,
@@ -88,7 +88,7 @@ export async function updateWebhook(
   return row;
 }
 
-/** Gone from every answer at once; what hangs on it goes in the background, however much that is. */
+/** Hides the webhook at once; the purge deletes its deliveries later. */
 export async function deleteWebhook(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   const deleted = await sql`
     update webhooks set deleted_at = now(), enabled = false
@@ -102,12 +102,12 @@ export async function findSealedSecret(sql: Sql, ownerId: string, id: string): P
   return row?.secret;
 }
 
-/** Each replaced secret signs along for a day, so their number is bounded. */
+/** Every replaced secret signs too for a day, so their number is limited. */
 export const maxRotationsPerDay = 10;
 
 /**
- * Puts a new secret in place of the current one, which is kept to sign along for a day. Answers the seconds to wait where too
- * many do so already; undefined without such a webhook.
+ * Replaces the secret; the old one signs too for a day. Returns the seconds to wait if the limit is reached, or undefined if there
+ * is no such webhook.
  */
 export async function rotateSecret(
   sql: Sql,
