@@ -75,7 +75,7 @@ function decideOn(
   tokens: TokenComparison | null = null,
   random = 0,
 ): Decision {
-  return decideStatus(given, seen, tokens && ownerWith(tokens), now, () => random);
+  return decideStatus(given, seen, tokens && ownerWith(tokens), { now, random: () => random });
 }
 
 describe('the status after a check', () => {
@@ -361,7 +361,10 @@ describe('the next check', () => {
             assert.ok(wait >= 5 && wait <= 1.1 * day, String(wait));
             time += wait * 1000;
             const random = randoms[checks % randoms.length] ?? 0;
-            const decision = decideStatus(given, records('missing'), null, new Date(time), () => random);
+            const decision = decideStatus(given, records('missing'), null, {
+              now: new Date(time),
+              random: () => random,
+            });
             given = decision;
             wait = decision.waitSeconds;
           }
@@ -444,7 +447,7 @@ describe('a domain with another owner', () => {
   }
 
   test('the former owner fails, from now, with the reason', () => {
-    const decision = decideLoss(stateOf('verified', 90 * day, hour), now, () => 0);
+    const decision = decideLoss(stateOf('verified', 90 * day, hour), { now, random: () => 0 });
     assert.equal(decision.status, 'failed');
     assert.deepEqual(decision.since, now);
     assert.equal(decision.graceSince, null);

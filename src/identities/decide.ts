@@ -24,6 +24,12 @@ export interface OtherOwner {
   comparedAt: Date;
 }
 
+interface Moment {
+  now: Date;
+  /** For jitter: 0 to 1. */
+  random: () => number;
+}
+
 const minute = 60;
 const hour = 60 * minute;
 const day = 24 * hour;
@@ -47,26 +53,25 @@ export function decideStatus(
   state: VerificationState,
   records: readonly DnsRecord[],
   otherOwner: OtherOwner | null,
-  now: Date,
-  random: () => number,
+  moment: Moment,
 ): Decision {
   const required = records.filter((record) => record.required);
   const isProven = required.length > 0 && required.every(({ status }) => status === 'valid');
   const step = isProven ? decideOwnership(state, otherOwner) : null;
   if (step === 'verify' || step === 'take_over') {
     const reason = `All required records are valid${state.graceSince ? ' again' : ''}.`;
-    const decision = makeDecision(state, 'verified', reason, aroundSixHours(random));
+    const decision = makeDecision(state, 'verified', reason, jitter(6 * hour, moment));
     return { ...decision, takesOver: step === 'take_over' };
   }
-  if (state.status === 'verified') return decideVerified(state, required, now, random);
-  if (otherOwner && step === 'await_second_check') return awaitSecondCheck(state, otherOwner, now, random);
-  if (state.status === 'failed') return decideFailed(state, otherOwner, isProven, now, random);
+  if (state.status === 'verified') return decideVerified(state, required, moment);
+  if (otherOwner && step === 'await_second_check') return awaitSecondCheck(state, otherOwner, moment);
+  if (state.status === 'failed') return decideFailed(state, otherOwner, isProven, moment);
   if (isProven) {
     // The owner's token may disappear at any time, so a claimant always has a next check.
-    const waitSeconds = nextWait(unprovenAges, state.since, now, random) ?? jitter(day, random);
+    const waitSeconds = nextWait(unprovenAges, state.since, moment) ?? jitter(day, moment);
     return makeDecision(state, 'pending', describeOtherOwner(otherOwner), waitSeconds);
   }
-  return decideUnproven(state, records, now, random);
+  return decideUnproven(state, records, moment);
 }
 
 /**
@@ -90,51 +95,41 @@ function secondCheckFrom(
   return addSeconds(since ?? comparedAt, takeoverSeconds);
 }
 
-function awaitSecondCheck(
-  state: VerificationState,
-  otherOwner: OtherOwner,
-  now: Date,
-  random: () => number,
-): Decision {
+function awaitSecondCheck(state: VerificationState, otherOwner: OtherOwner, moment: Moment): Decision {
   const from = secondCheckFrom(state, otherOwner);
   const reason = `Another owner is verified for this domain, but the ownership record of that owner is gone. The domain becomes yours if a check after ${from.toISOString()} finds the same on every name server that answers. That check runs by itself.`;
-  const leftSeconds = Math.max(0, (from.getTime() - now.getTime()) / 1000);
+  const leftSeconds = Math.max(0, (from.getTime() - moment.now.getTime()) / 1000);
   const status = state.status === 'failed' ? 'failed' : 'pending';
   return {
-    ...makeDecision(state, status, reason, leftSeconds + 1 + 5 * random()),
+    ...makeDecision(state, status, reason, leftSeconds + 1 + 5 * moment.random()),
     takeoverOf: otherOwner.id,
     takeoverSince: addSeconds(from, -takeoverSeconds),
   };
 }
 
-function decideVerified(
-  state: VerificationState,
-  required: readonly DnsRecord[],
-  now: Date,
-  random: () => number,
-): Decision {
+function decideVerified(state: VerificationState, required: readonly DnsRecord[], moment: Moment): Decision {
   const gone = required.filter(isGone);
   const uncertain = `${nameRecords(required.filter(isUnknown))} could not be checked with certainty.`;
-  const graceSince = state.graceSince ?? (gone.length > 0 ? now : null);
+  const graceSince = state.graceSince ?? (gone.length > 0 ? moment.now : null);
   if (graceSince === null) {
     return makeDecision(
       state,
       'verified',
       `${uncertain} The identity stays verified.`,
-      aroundSixHours(random),
+      jitter(6 * hour, moment),
     );
   }
   const graceUntil = addSeconds(graceSince, graceSeconds);
   // A grace period ends in failure only when this check saw the record gone: DNS may be down at that moment.
-  if (gone.length > 0 && now >= graceUntil) {
-    return fail(state, `${nameRecords(gone)} did not become valid again within 72 hours.`, now, random);
+  if (gone.length > 0 && moment.now >= graceUntil) {
+    return fail(state, `${nameRecords(gone)} did not become valid again within 72 hours.`, moment);
   }
   const reason =
     gone.length > 0
       ? `${nameRecords(gone)} must be valid by ${graceUntil.toISOString()}, or this identity becomes failed.`
       : `${uncertain} The grace period continues.`;
-  const leftSeconds = (graceUntil.getTime() - now.getTime()) / 1000;
-  const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, random), leftSeconds) : jitter(hour, random);
+  const leftSeconds = (graceUntil.getTime() - moment.now.getTime()) / 1000;
+  const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, moment), leftSeconds) : jitter(hour, moment);
   return { ...makeDecision(state, 'verified', reason, waitSeconds), graceSince, graceUntil };
 }
 
@@ -143,29 +138,23 @@ function decideFailed(
   state: VerificationState,
   otherOwner: OtherOwner | null,
   isProven: boolean,
-  now: Date,
-  random: () => number,
+  moment: Moment,
 ): Decision {
   const reason = isProven
     ? describeOtherOwner(otherOwner)
     : (state.reason ?? 'The required records are not valid.');
-  return makeDecision(state, 'failed', reason, nextWait(failedAges, state.since, now, random));
+  return makeDecision(state, 'failed', reason, nextWait(failedAges, state.since, moment));
 }
 
-function decideUnproven(
-  state: VerificationState,
-  records: readonly DnsRecord[],
-  now: Date,
-  random: () => number,
-): Decision {
-  const waitSeconds = nextWait(unprovenAges, state.since, now, random);
+function decideUnproven(state: VerificationState, records: readonly DnsRecord[], moment: Moment): Decision {
+  const waitSeconds = nextWait(unprovenAges, state.since, moment);
   const ownership = records.find(({ purpose }) => purpose === 'ownership')?.status ?? 'unknown';
-  const isLate = now >= addSeconds(state.since, patienceSeconds);
+  const isLate = moment.now >= addSeconds(state.since, patienceSeconds);
   if (isLate && (ownership === 'missing' || ownership === 'mismatch')) {
-    return fail(state, 'The ownership record was not found within 72 hours.', now, random);
+    return fail(state, 'The ownership record was not found within 72 hours.', moment);
   }
   if (waitSeconds === null && ownership === 'unknown') {
-    return fail(state, 'The ownership record could not be looked up for ten days.', now, random);
+    return fail(state, 'The ownership record could not be looked up for ten days.', moment);
   }
   // Any DMARC record is valid, so a valid one may be older than the identity.
   const ours = records.filter(({ purpose }) => purpose !== 'dmarc');
@@ -183,9 +172,9 @@ function decideUnproven(
   return makeDecision(state, status, `${nameRecords(unknown)} could not be looked up${others}.`, waitSeconds);
 }
 
-function fail(state: VerificationState, reason: string, now: Date, random: () => number): Decision {
-  const waitSeconds = nextWait(failedAges, now, now, random);
-  return { ...makeDecision(state, 'failed', reason, waitSeconds), since: now };
+function fail(state: VerificationState, reason: string, moment: Moment): Decision {
+  const waitSeconds = nextWait(failedAges, moment.now, moment);
+  return { ...makeDecision(state, 'failed', reason, waitSeconds), since: moment.now };
 }
 
 function makeDecision(
@@ -200,11 +189,11 @@ function makeDecision(
 }
 
 /** For the owner whose domain a claimant takes over. */
-export function decideLoss(state: VerificationState, now: Date, random: () => number): Decision {
+export function decideLoss(state: VerificationState, moment: Moment): Decision {
   const reason =
     'Another owner took over the domain: the ownership record of that owner is published, and the ownership record of this identity is gone. To take the domain back, publish this record and remove the other one.';
   // Soon, in case the claimant's checks saw an old copy of the zone.
-  return { ...fail(state, reason, now, random), waitSeconds: jitter(5 * minute, random) };
+  return { ...fail(state, reason, moment), waitSeconds: jitter(5 * minute, moment) };
 }
 
 /** After `POST …/verify` an identity that is not verified is treated like a new one. */
@@ -261,17 +250,13 @@ function listPurposes(records: readonly DnsRecord[]): string {
 }
 
 /** Up to 10 % late, so that identities created together are not checked together for ever. */
-function nextWait(ages: readonly number[], since: Date, now: Date, random: () => number): number | null {
+function nextWait(ages: readonly number[], since: Date, { now, random }: Moment): number | null {
   const age = (now.getTime() - since.getTime()) / 1000;
   const next = ages.find((seconds) => seconds >= age + 5);
   return next === undefined ? null : (next - age) * (1 + 0.1 * random());
 }
 
-function aroundSixHours(random: () => number): number {
-  return jitter(6 * hour, random);
-}
-
-function jitter(seconds: number, random: () => number): number {
+function jitter(seconds: number, { random }: Moment): number {
   return seconds * (0.9 + 0.2 * random());
 }
 

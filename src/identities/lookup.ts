@@ -54,16 +54,15 @@ const maxAliases = 8;
 
 interface Breadth {
   servers: number;
-  /** Of each server. */
-  addresses: number;
+  addressesEach: number;
   questions: number;
 }
-const few: Breadth = { servers: 4, addresses: 1, questions: 100 };
+const few: Breadth = { servers: 4, addressesEach: 1, questions: 100 };
 /**
  * 13 servers fit in one DNS packet; several addresses may be several machines. Each is asked for its SOA, the record and an alias,
  * partly twice: 13 · 8 · 4 questions, and some for the names of the servers.
  */
-const every: Breadth = { servers: 13, addresses: 8, questions: 500 };
+const every: Breadth = { servers: 13, addressesEach: 8, questions: 500 };
 
 export function makeLookup(options: LookupOptions): Lookup {
   const { dnsServers, deadlineMs = 8000 } = options;
@@ -217,23 +216,22 @@ function zoneFinder(limits: Limits, options: LookupOptions, breadth: Breadth): F
           : `the names of the name servers of ${zone} could not be resolved`,
       };
     }
-    const probes = await Promise.all(
-      open.map(async (server) => ({ server, ...(await probeServer(server, zone)) })),
-    );
-    const good = probes.filter(({ reply }) => reply.kind === 'records');
-    if (good.length === 0) return { kind: 'unknown', reason: describeLame(zone, probes) };
+    const replies = await Promise.all(open.map((server) => askSerial(server, zone)));
+    const good = open.flatMap((server, n) => {
+      const reply = replies[n];
+      return reply?.kind === 'records' ? [{ server, serial: reply.values[0] ?? 0 }] : [];
+    });
+    if (good.length === 0) return { kind: 'unknown', reason: describeLame(zone, replies) };
     good.sort((one, other) => compareSerials(other.serial, one.serial));
-    return serve(
-      limits,
-      good.map(({ server }) => server),
-    );
+    const authoritative = good.map(({ server }) => server);
+    return serve(limits, authoritative);
   }
 
   /** IPv4 first: a machine without IPv6 is common, one without IPv4 is not. */
   async function locate(name: string): Promise<{ at: string[]; isRefused: boolean }> {
     const v4 = await findAddresses(name, 'A');
-    const v6 = v4.length < breadth.addresses ? await findAddresses(name, 'AAAA') : [];
-    const places = [...v4, ...v6].slice(0, breadth.addresses).map((address) => serverAt(address));
+    const v6 = v4.length < breadth.addressesEach ? await findAddresses(name, 'AAAA') : [];
+    const places = [...v4, ...v6].slice(0, breadth.addressesEach).map((address) => serverAt(address));
     return { at: places.filter((place) => place !== null), isRefused: places.includes(null) };
   }
 
@@ -246,20 +244,16 @@ function zoneFinder(limits: Limits, options: LookupOptions, breadth: Breadth): F
    * A server without the zone's SOA is not authoritative (RFC 1034 §4.2.1). c-ares reports its answers and referrals as "no
    * data", which must not be read as "no record".
    */
-  async function probeServer(
-    server: string,
-    zone: string,
-  ): Promise<{ reply: DnsAnswer<number>; serial: number }> {
+  function askSerial(server: string, zone: string): Promise<DnsAnswer<number>> {
     const dns = makeDnsClient({ dnsServers: [server], roundsMs: probeMs, budget });
-    const reply = await ask(limits, dns, zone, 'SOA');
-    return { reply, serial: reply.kind === 'records' ? (reply.values[0] ?? 0) : 0 };
+    return ask(limits, dns, zone, 'SOA');
   }
 
   return find;
 }
 
-function describeLame(zone: string, probes: readonly { reply: DnsAnswer<number> }[]): string {
-  const reasons = probes.flatMap(({ reply }) => (reply.kind === 'unknown' ? [reply.reason] : []));
+function describeLame(zone: string, replies: readonly DnsAnswer<number>[]): string {
+  const reasons = replies.flatMap((reply) => (reply.kind === 'unknown' ? [reply.reason] : []));
   return `no name server of ${zone} answered for this zone (${reasons[0] ?? 'they do not have the zone'})`;
 }
 

@@ -76,7 +76,7 @@ export async function saveCheck(
     tokens: compareTokens(ownership, serverAnswers, { claimant: identity.token, owner: otherOwner.token }),
   };
   const before = check.requested ? restartSchedule(state, now) : state;
-  const decision = decideStatus(before, records, comparison ?? null, now, Math.random);
+  const decision = decideStatus(before, records, comparison ?? null, { now, random: Math.random });
   // The former owner first: a unique index allows one verified identity for each domain.
   const lost =
     otherOwner && decision.takesOver
@@ -119,7 +119,7 @@ async function failFormerOwner(
 ): Promise<StatusChange[]> {
   const identity = await findDomainIdentity(sql, owner.ownerId, owner.id);
   if (!identity) return [];
-  const decision = decideLoss(owner, now, Math.random);
+  const decision = decideLoss(owner, { now, random: Math.random });
   const outsideGrace = parseRecords(owner.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
   const records = keepChecked(decideRecords({ ...identity, mailHost }, answers, now), outsideGrace);
   return save(sql, owner, identity.domain, records, decision, startedAt);

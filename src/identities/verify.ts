@@ -54,7 +54,7 @@ export function makeVerifyParts(given: Omit<VerifyParts, 'checkSlots' | 'keySlot
   };
 }
 
-/** The token, the DKIM key and the DNS records, not checked yet, of a new domain identity. */
+/** For a new domain identity. */
 export async function prepareProof(
   parts: Pick<VerifyParts, 'mailHost' | 'sealer' | 'keySlots'>,
   given: { id: string; ownerId: string; domain: string; incomingDomain: boolean },

@@ -48,29 +48,12 @@ function element(tag: number, ...content: Buffer[]): Buffer {
   return Buffer.concat([Buffer.from([tag, ...head]), ...content]);
 }
 
-function sequence(...content: Buffer[]): Buffer {
-  return element(0x30, ...content);
-}
-
-function tagged(number: number, content: Buffer): Buffer {
-  return element(0xa0 + number, content);
-}
-
-function integer(content: Buffer): Buffer {
-  return element(0x02, content);
-}
-
-function bits(content: Buffer): Buffer {
-  return element(0x03, Buffer.from([0]), content);
-}
-
-function octets(content: Buffer): Buffer {
-  return element(0x04, content);
-}
-
-function objectId(hex: string): Buffer {
-  return element(0x06, Buffer.from(hex, 'hex'));
-}
+const sequence = (...content: Buffer[]) => element(0x30, ...content);
+const tagged = (number: number, content: Buffer) => element(0xa0 + number, content);
+const integer = (content: Buffer) => element(0x02, content);
+const bits = (content: Buffer) => element(0x03, Buffer.from([0]), content);
+const octets = (content: Buffer) => element(0x04, content);
+const objectId = (hex: string) => element(0x06, Buffer.from(hex, 'hex'));
 
 /** RFC 5280 §4.1.2.5: two digits for the year until 2049. */
 function time(date: Date): Buffer {

@@ -2,7 +2,7 @@
 import { only, type Sql } from '../db/client.ts';
 import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export interface ApiKey {
   id: string;
@@ -13,8 +13,6 @@ export interface ApiKey {
   expiresAt: string | null;
   lastUsedAt: string | null;
 }
-
-type ListedApiKey = ApiKey & { position: string };
 
 function columns(sql: Sql) {
   return sql`
@@ -42,8 +40,12 @@ export async function createApiKey(
 }
 
 /** Keys that have not been revoked, newest first. */
-export async function listApiKeys(sql: Sql, ownerId: string, page: PageRequest): Promise<Page<ListedApiKey>> {
-  const rows = await sql<ListedApiKey[]>`
+export async function listApiKeys(
+  sql: Sql,
+  ownerId: string,
+  page: PageRequest,
+): Promise<Page<Listed<ApiKey>>> {
+  const rows = await sql<Listed<ApiKey>[]>`
     select ${columns(sql)}, ${position(sql)}
     from api_keys where owner_id = ${ownerId} and revoked_at is null ${pageOf(sql, page)}`;
   return toPage(rows, page);

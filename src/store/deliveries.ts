@@ -5,7 +5,7 @@
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Lease } from '../queue/leases.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export const leaseSeconds = 20;
 
@@ -105,7 +105,7 @@ export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Pr
   try {
     return await recordBatch(sql, tries);
   } catch (error) {
-    if (!errorCode(error)?.startsWith('22')) throw error;
+    if (!/^(22|54)/.test(errorCode(error) ?? '')) throw error;
     const [first] = tries;
     if (first && tries.length === 1) {
       return recordBatch(sql, [{ ...first, responseHeaders: null, responseBody: null }]);
@@ -165,7 +165,6 @@ export async function renewLeases(sql: Sql, leases: readonly Lease[]): Promise<S
   return new Set(renewed.map(({ id }) => id));
 }
 
-/** For deliveries that were claimed and not tried. */
 export async function releaseLeases(sql: Sql, leases: readonly Lease[]): Promise<void> {
   await sql`update deliveries set lease_token = null, lease_until = null ${whereLeased(sql, leases)}`;
 }
@@ -205,8 +204,6 @@ export interface Delivery {
   completedAt: string | null;
 }
 
-type ListedDelivery = Delivery & { position: string };
-
 function columns(sql: Sql) {
   return sql`
     id, event_id as "eventId", webhook_id as "webhookId", event, status, attempt_count as "attemptCount",
@@ -228,8 +225,8 @@ export async function listDeliveries(
   webhookId: string,
   filter: DeliveryFilter,
   page: PageRequest,
-): Promise<Page<ListedDelivery>> {
-  const rows = await sql<ListedDelivery[]>`
+): Promise<Page<Listed<Delivery>>> {
+  const rows = await sql<Listed<Delivery>[]>`
     select ${columns(sql)}, ${position(sql)}
     from deliveries
     where owner_id = ${ownerId} and webhook_id = ${webhookId}

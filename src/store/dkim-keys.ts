@@ -1,5 +1,6 @@
 /** DKIM keys of domain identities. The private keys are encrypted. */
 import type { Sql } from '../db/client.ts';
+import type { IdentityRef } from './verification.ts';
 
 export interface NewDkimKey {
   selector: string;
@@ -8,11 +9,7 @@ export interface NewDkimKey {
   privateKey: Buffer;
 }
 
-export async function addDkimKey(
-  sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
-  key: NewDkimKey,
-): Promise<void> {
+export async function addDkimKey(sql: Sql, { ownerId, id }: IdentityRef, key: NewDkimKey): Promise<void> {
   await sql`
     insert into dkim_keys (owner_id, identity_id, selector, public_key, private_key)
     values (${ownerId}, ${id}, ${key.selector}, ${key.publicKey}, ${key.privateKey})`;
@@ -21,7 +18,7 @@ export async function addDkimKey(
 /** Deletes the keys older than the key that a check found in DNS. */
 export async function retireDkimKeys(
   sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
+  { ownerId, id }: IdentityRef,
   selector: string,
 ): Promise<void> {
   await sql`
@@ -36,7 +33,7 @@ const rotationSeconds = 60;
 
 export async function findRotationWait(
   sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
+  { ownerId, id }: IdentityRef,
 ): Promise<{ waitSeconds: number } | undefined> {
   const [row] = await sql<{ waitSeconds: number }[]>`
     select ceil(${rotationSeconds} - extract(epoch from now() - max(created_at)))::int as "waitSeconds"
@@ -46,10 +43,7 @@ export async function findRotationWait(
 }
 
 /** Keeps the first key, which may be in use, and deletes later ones that no check has found in DNS. */
-export async function dropUnseenDkimKeys(
-  sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
-): Promise<void> {
+export async function dropUnseenDkimKeys(sql: Sql, { ownerId, id }: IdentityRef): Promise<void> {
   await sql`
     delete from dkim_keys
     where owner_id = ${ownerId} and identity_id = ${id} and created_at > (

@@ -1,7 +1,8 @@
 /** Events. Guarantee: an event and its deliveries are created in one statement, so no crash can separate them. */
 import { only, type Sql } from '../db/client.ts';
+import { identifier } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export interface Event {
   id: string;
@@ -9,8 +10,6 @@ export interface Event {
   identityId: string | null;
   createdAt: string;
 }
-
-type ListedEvent = Event & { position: string };
 
 function columns(sql: Sql) {
   return sql`
@@ -43,7 +42,6 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
   return { id, deliveries };
 }
 
-/** Creates a delivery for every webhook that is subscribed to the event `happened`. */
 export function queueDeliveries(sql: Sql) {
   return sql`
     insert into deliveries (id, owner_id, event_id, webhook_id, event)
@@ -60,13 +58,17 @@ export function isSubscribed(sql: Sql) {
     and (webhooks.identity_id is null or webhooks.identity_id = happened.identity_id)`;
 }
 
-/** Hides mail of a deleted identity, whose rows may still wait for the purge. */
 export function isVisible(sql: Sql) {
+  return sql`(events.message_id is null or ${identityExists(sql, 'events')})`;
+}
+
+/** Hides mail of a deleted identity, whose rows may still wait for the purge. */
+export function identityExists(sql: Sql, table: 'events' | 'messages') {
   return sql`
-    (events.message_id is null or exists (
+    exists (
       select from identities
-      where identities.owner_id = events.owner_id and identities.id = events.identity_id
-    ))`;
+      where identities.owner_id = ${identifier(table)}.owner_id and identities.id = ${identifier(table)}.identity_id
+    )`;
 }
 
 export interface EventFilter {
@@ -80,8 +82,8 @@ export async function listEvents(
   ownerId: string,
   filter: EventFilter,
   page: PageRequest,
-): Promise<Page<ListedEvent>> {
-  const rows = await sql<ListedEvent[]>`
+): Promise<Page<Listed<Event>>> {
+  const rows = await sql<Listed<Event>[]>`
     select ${columns(sql)}, ${position(sql)}
     from events
     where owner_id = ${ownerId} and ${isVisible(sql)}

@@ -6,7 +6,7 @@ import { type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 import {
   type ChangedAddresses,
   checkClaimantsNow,
@@ -37,8 +37,6 @@ export interface Identity {
   created_at: string;
   updated_at: string;
 }
-
-type ListedIdentity = Identity & { position: string };
 
 /**
  * An identity that is not verified shows as pending while its domain is checked. Computed when it is read and never stored, so a
@@ -160,8 +158,8 @@ export async function listIdentities(
   ownerId: string,
   filter: IdentityFilter,
   page: PageRequest,
-): Promise<Page<ListedIdentity>> {
-  const rows = await sql<ListedIdentity[]>`
+): Promise<Page<Listed<Identity>>> {
+  const rows = await sql<Listed<Identity>[]>`
     select ${columns(sql)}, ${position(sql)}
     from identities
     where owner_id = ${ownerId}

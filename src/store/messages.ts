@@ -4,8 +4,8 @@
  */
 import { only, type Sql } from '../db/client.ts';
 import { countDropped } from '../lib/garbage.ts';
-import { queueDeliveries } from './events.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { identityExists, queueDeliveries } from './events.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export const chunkBytes = 1024 * 1024;
 
@@ -133,19 +133,9 @@ export interface MessageFilter {
   since?: string | undefined;
 }
 
-interface ListedMessage {
+interface MessageSummary {
   id: string;
-  position: string;
   summary: Record<string, unknown>;
-}
-
-/** Hides messages of a deleted identity, whose rows may still wait for the purge. */
-function isVisible(sql: Sql) {
-  return sql`
-    exists (
-      select from identities
-      where identities.owner_id = messages.owner_id and identities.id = messages.identity_id
-    )`;
 }
 
 export async function listMessages(
@@ -153,11 +143,11 @@ export async function listMessages(
   ownerId: string,
   filter: MessageFilter,
   page: PageRequest,
-): Promise<Page<ListedMessage>> {
-  const rows = await sql<ListedMessage[]>`
+): Promise<Page<Listed<MessageSummary>>> {
+  const rows = await sql<Listed<MessageSummary>[]>`
     select id, summary, ${position(sql)}
     from messages
-    where owner_id = ${ownerId} and ${isVisible(sql)}
+    where owner_id = ${ownerId} and ${identityExists(sql, 'messages')}
       ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
       ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
       ${pageOf(sql, page)}`;
@@ -174,7 +164,7 @@ export async function findMessage(
   const [row] = await sql<{ data: string }[]>`
     select events.data::text as data
     from messages join events on events.owner_id = messages.owner_id and events.id = messages.event_id
-    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${isVisible(sql)}`;
+    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql, 'messages')}`;
   return row && JSON.parse(row.data).message;
 }
 
@@ -188,7 +178,7 @@ export interface StoredRaw {
 export async function findRaw(sql: Sql, ownerId: string | null, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
     select raw_id as "rawId", size, sha256 from messages
-    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${isVisible(sql)}`;
+    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${identityExists(sql, 'messages')}`;
   return row;
 }
 

@@ -16,6 +16,8 @@ export interface PageRequest {
   after: Position | null;
 }
 
+export type Listed<Row> = Row & { position: string };
+
 export interface Page<Row> {
   rows: Row[];
   /** Where the next page starts; null on the last page. */
@@ -39,10 +41,7 @@ export function position(sql: Sql) {
   return sql`(extract(epoch from created_at) * 1000000)::bigint::text as position`;
 }
 
-export function toPage<Row extends { id: string; position: string }>(
-  rows: Row[],
-  page: PageRequest,
-): Page<Row> {
+export function toPage<Row extends Listed<{ id: string }>>(rows: Row[], page: PageRequest): Page<Row> {
   const shown = rows.slice(0, page.limit);
   const last = shown.at(-1);
   const more = rows.length > page.limit && last;

@@ -34,7 +34,7 @@ function columns(sql: Sql) {
 export interface NewReplay {
   webhookId: string;
   since: string;
-  /** Null for now. */
+  /** Null means now. */
   until: string | null;
   status: ReplaySelection;
 }

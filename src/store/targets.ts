@@ -7,7 +7,7 @@ export interface WebhookTarget {
   enabled: boolean;
   /** The current secret, then the secrets replaced less than a day ago, which still sign too. */
   sealedSecrets: Buffer[];
-  /** The last try failed, so a success must be recorded. */
+  /** A try failed since the last success. */
   failing: boolean;
 }
 

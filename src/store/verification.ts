@@ -7,9 +7,12 @@ import { only, type Sql } from '../db/client.ts';
 export const identityStatuses = ['unverified', 'pending', 'verified', 'failed'] as const;
 export type IdentityStatus = (typeof identityStatuses)[number];
 
-export interface DomainIdentity {
-  id: string;
+export interface IdentityRef {
   ownerId: string;
+  id: string;
+}
+
+export interface DomainIdentity extends IdentityRef {
   domain: string;
   token: string;
   incomingDomain: boolean;
@@ -60,14 +63,14 @@ export async function claimDueChecks(sql: Sql, limit: number): Promise<DomainIde
 }
 
 /** The identity shows as pending until a requested check ends, or is lost; a verified identity stays verified. */
-export async function showPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
+export async function showPending(sql: Sql, { ownerId, id }: IdentityRef): Promise<void> {
   await sql`
     update identities set pending_until = now() + ${checkSeconds} * interval '1 second'
     where owner_id = ${ownerId} and id = ${id} and status in ('unverified', 'failed')`;
 }
 
 /** After a check whose result was not saved. */
-export async function clearPending(sql: Sql, { ownerId, id }: DomainIdentity): Promise<void> {
+export async function clearPending(sql: Sql, { ownerId, id }: IdentityRef): Promise<void> {
   await sql`
     update identities set pending_until = null
     where owner_id = ${ownerId} and id = ${id} and pending_until is not null`;
@@ -106,9 +109,7 @@ export interface VerificationState {
   takeoverSince: Date | null;
 }
 
-export interface StoredState extends VerificationState {
-  id: string;
-  ownerId: string;
+export interface StoredState extends VerificationState, IdentityRef {
   token: string;
   /** JSON text. */
   dnsRecords: string;
@@ -120,7 +121,6 @@ export interface LockedIdentity {
   now: Date;
   identity: DomainIdentity;
   state: StoredState;
-  /** Another identity that is verified for the domain. */
   otherOwner: StoredState | undefined;
 }
 
@@ -188,7 +188,7 @@ const maxListedAddresses = 20;
 /** Gives the owner's addresses at a domain the status of the domain identity. */
 export async function setAddressStatus(
   sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
+  { ownerId, id }: IdentityRef,
   status: IdentityStatus,
 ): Promise<ChangedAddresses> {
   const rows = await sql<(ChangedAddresses['each'][number] & { count: number })[]>`
@@ -204,10 +204,9 @@ export async function setAddressStatus(
   return { count, each: count > maxListedAddresses ? [] : rows.map(({ count: _, ...one }) => one) };
 }
 
-/** Saves the result of a check, also for the owner's addresses at the domain. */
 export async function saveState(
   sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
+  { ownerId, id }: IdentityRef,
   given: NewState,
 ): Promise<ChangedAddresses> {
   await sql`
@@ -222,10 +221,9 @@ export async function saveState(
   return setAddressStatus(sql, { ownerId, id }, given.status);
 }
 
-/** Replaces the records that are shown, and makes a check due. */
 export async function saveDnsRecords(
   sql: Sql,
-  { ownerId, id }: { ownerId: string; id: string },
+  { ownerId, id }: IdentityRef,
   dnsRecords: string,
 ): Promise<void> {
   await sql`

@@ -1,7 +1,7 @@
 /** Webhooks: subscriptions to events, and the secrets that sign their deliveries. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
-import { type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
 export interface Webhook {
   id: string;
@@ -15,8 +15,6 @@ export interface Webhook {
   createdAt: string;
   updatedAt: string;
 }
-
-type ListedWebhook = Webhook & { position: string };
 
 function columns(sql: Sql) {
   return sql`
@@ -50,8 +48,8 @@ export async function listWebhooks(
   sql: Sql,
   ownerId: string,
   page: PageRequest,
-): Promise<Page<ListedWebhook>> {
-  const rows = await sql<ListedWebhook[]>`
+): Promise<Page<Listed<Webhook>>> {
+  const rows = await sql<Listed<Webhook>[]>`
     select ${columns(sql)}, ${position(sql)}
     from webhooks where owner_id = ${ownerId} and deleted_at is null ${pageOf(sql, page)}`;
   return toPage(rows, page);
