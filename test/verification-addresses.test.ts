@@ -73,7 +73,7 @@ test('made before its domain, it follows from then on: pending, verified, failed
   assert.deepEqual([await statusOf(address), await statusOf(late)], ['verified', 'verified']);
 });
 
-test('POST verify of an address looks at its domain, with the allowance of that, and answers the address', async () => {
+test('POST verify of an address checks its domain, uses the allowance of the domain, and returns the address', async () => {
   const domain = newDomain();
   const owner = await add(domain);
   const addresses = await Promise.all([add(`a@${domain}`), add(`b@${domain}`)]);

@@ -1,6 +1,6 @@
 /**
  * One rightful owner where a domain's own name servers are asked, which need not agree: several of them, at public addresses
- * that lead to ports of this machine. Nothing is looked at but when asked.
+ * that lead to ports of this machine. Nothing is checked but when asked.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -32,9 +32,9 @@ const parts = makeVerifyParts({
 });
 
 async function check({ owner_id, id }: Identity): Promise<string> {
-  const claim = await findDomainIdentity(sql, owner_id, id);
-  assert.ok(claim);
-  await checkDomain(parts, claim, { requested: false, signal: new AbortController().signal });
+  const identity = await findDomainIdentity(sql, owner_id, id);
+  assert.ok(identity);
+  await checkDomain(parts, identity, { requested: false, signal: new AbortController().signal });
   return (await find({ id })).status;
 }
 
@@ -104,7 +104,7 @@ test('one server in other hands, fresher than all, takes nothing: not at once, n
   }
 });
 
-test("a holder's look that finds the token on one server stops a takeover", async () => {
+test("an owner's check that finds the token on one server stops a takeover", async () => {
   await publish([mine], ...servers);
   assert.equal(await check(mine), 'pending');
   await publish([theirs, mine], third);
@@ -141,7 +141,7 @@ test('every server is asked only by who has something to gain or to lose', async
     return servers.filter((server) => server.count(`_posthorn.${domain}`, 'TXT') > 0).length;
   };
   assert.equal(await countAsked(mine, [theirs]), 1, 'not by a claimant without a token');
-  assert.equal(await countAsked(theirs, [theirs]), 1, 'not by a holder whose token stands');
-  assert.equal(await countAsked(mine, [theirs, mine]), 3, 'by a claimant whose token stands');
-  assert.equal(await countAsked(theirs, []), 3, 'by a holder whose token is gone');
+  assert.equal(await countAsked(theirs, [theirs]), 1, 'not by an owner whose token is found');
+  assert.equal(await countAsked(mine, [theirs, mine]), 3, 'by a claimant whose token is found');
+  assert.equal(await countAsked(theirs, []), 3, 'by an owner whose token is gone');
 });

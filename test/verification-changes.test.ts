@@ -1,4 +1,4 @@
-/** What moves `updated_at` and what does not, and what brings an identity's next look forward. */
+/** What moves `updated_at` and what does not, and what brings an identity's next check forward. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
@@ -26,7 +26,7 @@ const parts = makeVerifyParts({
   log: makeLog({ level: 'fatal', json: true }),
 });
 
-async function secondsToNextLook({ id }: Identity): Promise<number | null> {
+async function secondsToNextCheck({ id }: Identity): Promise<number | null> {
   const [row] = await sql<{ wait: number | null }[]>`
     select extract(epoch from next_check_at - now())::float8 as wait from identities where id = ${id}`;
   return row?.wait ?? null;
@@ -37,7 +37,7 @@ async function updatedAt(identity: { id: string }): Promise<string> {
 }
 
 describe('updated_at', () => {
-  test('moves when the status or a record changes, and not by a look that changes nothing', async () => {
+  test('moves when the status or a record changes, and not by a check that changes nothing', async () => {
     const domain = newDomain();
     const made = await add(domain);
     const address = await add(`a@${domain}`);
@@ -51,7 +51,7 @@ describe('updated_at', () => {
       assert.equal(before[0] !== after[0], wanted.domain, what);
       assert.equal(before[1] !== after[1], wanted.address, what);
     };
-    await moves('the first look: what was not known is missing', { domain: true, address: false });
+    await moves('the first check: what was not known is missing', { domain: true, address: false });
     await moves('the same', { domain: false, address: false });
     dns.answer(domain, { TXT: ['v=spf1 -all', 'v=spf1 mx -all', 'b', 'a'] });
     await moves('another record found', { domain: true, address: false });
@@ -72,7 +72,7 @@ describe('updated_at', () => {
     await moves('failed', { domain: true, address: true });
   });
 
-  test('of the former holder moves in a takeover, and every change is logged with its reason', async () => {
+  test('of the former owner moves in a takeover, and every change is logged with its reason', async () => {
     const domain = newDomain();
     const other = await service.makeUser();
     const [one, two] = [await add(domain), await add(domain, {}, other)];
@@ -112,20 +112,20 @@ describe('updated_at', () => {
   });
 });
 
-describe('the next look', () => {
+describe('the next check', () => {
   test('follows at once when incoming_domain is changed, and brings the MX in or takes it out', async () => {
     const domain = newDomain();
     const made = await add(domain);
     await publish(domain, [made]);
     assert.equal(await statusAfterCheck(made), 'verified');
-    assert.ok(Number(await secondsToNextLook(made)) > 5 * 3600);
+    assert.ok(Number(await secondsToNextCheck(made)) > 5 * 3600);
     await call('PATCH', `/identities/${made.id}`, { body: { meta: { a: 1 } } });
-    assert.ok(Number(await secondsToNextLook(made)) > 5 * 3600, 'nothing else is wanted');
+    assert.ok(Number(await secondsToNextCheck(made)) > 5 * 3600, 'nothing else is wanted');
 
     await call('PATCH', `/identities/${made.id}`, { body: { incoming_domain: true } });
-    assert.ok(Number(await secondsToNextLook(made)) <= 0);
+    assert.ok(Number(await secondsToNextCheck(made)) <= 0);
     const loop = startVerification(parts);
-    await waitFor('a look', async () => Number(await secondsToNextLook(made)) > 180);
+    await waitFor('a check', async () => Number(await secondsToNextCheck(made)) > 180);
     const mx = await record(made, 'mx');
     assert.deepEqual([mx.status, mx.required], ['missing', true]);
     assert.ok(mx.graceUntil, 'verified, and in grace until the MX stands');
@@ -137,51 +137,51 @@ describe('the next look', () => {
     await loop.stop();
   });
 
-  test('of rivals follows at once when a verified domain is deleted', async () => {
+  test('of claimants follows at once when a verified domain is deleted', async () => {
     const domain = newDomain();
     const other = await service.makeUser();
-    const [holder, rival, givenUp] = [
+    const [owner, claimant, givenUp] = [
       await add(domain),
       await add(domain, {}, other),
       await add(domain, {}, await service.makeUser()),
     ];
-    await publish(domain, [holder, rival]);
-    await verify(holder);
-    assert.equal(await statusAfterCheck(rival, other), 'pending');
-    await sql`update identities set next_check_at = now() + interval '6 hours' where id = ${rival.id}`;
+    await publish(domain, [owner, claimant]);
+    await verify(owner);
+    assert.equal(await statusAfterCheck(claimant, other), 'pending');
+    await sql`update identities set next_check_at = now() + interval '6 hours' where id = ${claimant.id}`;
     await sql`update identities set next_check_at = null where id = ${givenUp.id}`;
-    assert.equal((await call('DELETE', `/identities/${holder.id}`)).status, 204);
-    assert.ok(Number(await secondsToNextLook(rival)) <= 0);
-    assert.ok(Number(await secondsToNextLook(givenUp)) <= 0, 'also one that was given up');
+    assert.equal((await call('DELETE', `/identities/${owner.id}`)).status, 204);
+    assert.ok(Number(await secondsToNextCheck(claimant)) <= 0);
+    assert.ok(Number(await secondsToNextCheck(givenUp)) <= 0, 'also one that was given up');
     const loop = startVerification(parts);
-    await waitFor('the rival to have it', async () => (await find(rival)).status === 'verified');
+    await waitFor('the claimant to have it', async () => (await find(claimant)).status === 'verified');
     await loop.stop();
   });
 
-  test("of rivals follows at once when the holder's ownership record goes missing, once", async () => {
+  test("of claimants follows at once when the owner's ownership record goes missing, once", async () => {
     const domain = newDomain();
     const other = await service.makeUser();
-    const [holder, rival] = [await add(domain), await add(domain, {}, other)];
-    await publish(domain, [holder]);
-    await verify(holder);
+    const [owner, claimant] = [await add(domain), await add(domain, {}, other)];
+    await publish(domain, [owner]);
+    await verify(owner);
     const later = () =>
-      sql`update identities set next_check_at = now() + interval '6 hours' where id = ${rival.id}`;
+      sql`update identities set next_check_at = now() + interval '6 hours' where id = ${claimant.id}`;
     await later();
     await publish(domain, []);
-    await verify(holder);
-    assert.ok((await record(holder, 'ownership')).graceUntil);
-    assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+    await verify(owner);
+    assert.ok((await record(owner, 'ownership')).graceUntil);
+    assert.ok(Number(await secondsToNextCheck(claimant)) <= 0);
     await later();
-    await verify(holder);
-    assert.ok(Number(await secondsToNextLook(rival)) > 0, 'the grace goes on');
+    await verify(owner);
+    assert.ok(Number(await secondsToNextCheck(claimant)) > 0, 'the grace goes on');
   });
 
-  test('of rivals does not when one that was not verified is deleted', async () => {
+  test('of claimants does not when one that was not verified is deleted', async () => {
     const domain = newDomain();
     const other = await service.makeUser();
-    const [one, rival] = [await add(domain), await add(domain, {}, other)];
+    const [one, claimant] = [await add(domain), await add(domain, {}, other)];
     await call('DELETE', `/identities/${one.id}`);
-    assert.ok(Number(await secondsToNextLook(rival)) > 0);
+    assert.ok(Number(await secondsToNextCheck(claimant)) > 0);
   });
 });
 
@@ -195,13 +195,13 @@ function slowly(change: () => Promise<unknown>): VerifyParts {
   return { ...parts, lookup: { ...lookup, ask } };
 }
 async function checkWhile(made: Identity, change: () => Promise<unknown>, signal?: AbortSignal) {
-  const claim = await findDomainIdentity(sql, made.owner_id, made.id);
-  assert.ok(claim);
+  const identity = await findDomainIdentity(sql, made.owner_id, made.id);
+  assert.ok(identity);
   const options = { requested: false, signal: signal ?? new AbortController().signal };
-  await checkDomain(slowly(change), claim, options);
+  await checkDomain(slowly(change), identity, options);
 }
 
-describe('a look that is under way', () => {
+describe('a check that is under way', () => {
   test('while incoming_domain is turned on does not prove it without the MX, and is followed by another', async () => {
     const domain = newDomain();
     const made = await add(domain);
@@ -214,7 +214,7 @@ describe('a look that is under way', () => {
       [(await record(made, 'mx')).status, (await record(made, 'mx')).checkedAt],
       ['unknown', null],
     );
-    assert.ok(Number(await secondsToNextLook(made)) <= 0);
+    assert.ok(Number(await secondsToNextCheck(made)) <= 0);
   });
 
   test('while the DKIM key is rotated keeps the new one in sight, and is followed by another', async () => {
@@ -224,7 +224,7 @@ describe('a look that is under way', () => {
     await checkWhile(made, () => call('POST', `/identities/${made.id}/dkim/rotate`));
     assert.equal((await find(made)).status, 'verified');
     assert.equal((await find(made)).dns_records.match(/"purpose":"dkim"/g)?.length, 2);
-    assert.ok(Number(await secondsToNextLook(made)) <= 0);
+    assert.ok(Number(await secondsToNextCheck(made)) <= 0);
   });
 
   test('when the service stops, or the caller goes, changes nothing', async () => {
@@ -257,7 +257,7 @@ test('one from before there were proofs gets its key and records by itself', asy
   assert.equal((await sql`select from dkim_keys where identity_id = ${made.id}`).length, 1);
 });
 
-describe('a look that began before another ended', () => {
+describe('a check that began before another ended', () => {
   /** One whose answers are there, but what comes of them waits for `goOn`; those that follow it do not. */
   async function beginSlowly({ owner_id, id }: Identity, requested = false) {
     const answered = Promise.withResolvers<void>();
@@ -268,10 +268,10 @@ describe('a look that began before another ended', () => {
       await held.promise;
       return answers;
     };
-    const claim = await findDomainIdentity(sql, owner_id, id);
-    assert.ok(claim);
+    const identity = await findDomainIdentity(sql, owner_id, id);
+    assert.ok(identity);
     const options = { requested, signal: new AbortController().signal };
-    const checked = checkDomain({ ...parts, lookup: { ...lookup, ask } }, claim, options);
+    const checked = checkDomain({ ...parts, lookup: { ...lookup, ask } }, identity, options);
     await answered.promise;
     return {
       goOn: () => {
@@ -283,32 +283,32 @@ describe('a look that began before another ended', () => {
   async function contest() {
     const domain = newDomain();
     const other = await service.makeUser();
-    return { domain, other, holder: await add(domain), rival: await add(domain, {}, other) };
+    return { domain, other, owner: await add(domain), claimant: await add(domain, {}, other) };
   }
 
-  test("overrules nothing when that one found the holder's token, and is made again", async () => {
-    const { domain, holder, rival } = await contest();
-    await publish(domain, [rival]);
-    const late = await beginSlowly(rival);
-    await publish(domain, [holder]);
-    assert.equal(await statusAfterCheck(holder), 'verified');
+  test("overrules nothing when that one found the owner's token, and is made again", async () => {
+    const { domain, owner, claimant } = await contest();
+    await publish(domain, [claimant]);
+    const late = await beginSlowly(claimant);
+    await publish(domain, [owner]);
+    assert.equal(await statusAfterCheck(owner), 'verified');
     await late.goOn();
-    assert.equal((await find(holder)).status, 'verified');
-    assert.equal((await find(rival)).status, 'unverified');
-    assert.ok(Number(await secondsToNextLook(rival)) <= 0);
+    assert.equal((await find(owner)).status, 'verified');
+    assert.equal((await find(claimant)).status, 'unverified');
+    assert.ok(Number(await secondsToNextCheck(claimant)) <= 0);
   });
 
-  test("counts when that one saw the holder's token gone as well: who asks often delays nobody", async () => {
-    const { domain, other, holder, rival } = await contest();
-    await publish(domain, [holder]);
-    assert.equal(await statusAfterCheck(holder), 'verified');
-    await publish(domain, [rival]);
-    assert.equal(await statusAfterCheck(rival, other), 'pending');
-    await age(rival, 1 / 60);
-    const first = await beginSlowly(rival);
-    assert.equal(await statusAfterCheck(holder), 'verified');
+  test("counts when that one saw the owner's token gone as well: who asks often delays nobody", async () => {
+    const { domain, other, owner, claimant } = await contest();
+    await publish(domain, [owner]);
+    assert.equal(await statusAfterCheck(owner), 'verified');
+    await publish(domain, [claimant]);
+    assert.equal(await statusAfterCheck(claimant, other), 'pending');
+    await age(claimant, 1 / 60);
+    const first = await beginSlowly(claimant);
+    assert.equal(await statusAfterCheck(owner), 'verified');
     await first.goOn();
-    assert.deepEqual([(await find(holder)).status, (await find(rival)).status], ['failed', 'verified']);
+    assert.deepEqual([(await find(owner)).status, (await find(claimant)).status], ['failed', 'verified']);
   });
 
   test('is made again at once for who asked, so that one that failed begins anew', async () => {
@@ -319,7 +319,7 @@ describe('a look that began before another ended', () => {
     assert.equal((await find(made)).status, 'failed');
     await late.goOn();
     assert.equal((await find(made)).status, 'unverified');
-    const wait = Number(await secondsToNextLook(made));
-    assert.ok(wait > 5 && wait < 12, `looked at again in ${wait} s`);
+    const wait = Number(await secondsToNextCheck(made));
+    assert.ok(wait > 5 && wait < 12, `checked again in ${wait} s`);
   });
 });

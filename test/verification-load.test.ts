@@ -31,18 +31,18 @@ async function addMany({ userId }: TestUser, count: number): Promise<void> {
     select ${userId}, id, 'test', 'none', '' from made`;
 }
 
-/** The domains that were looked at, in the order in which each was first. */
-function looks(): string[] {
+/** The domains that were checked, in the order in which each was first. */
+function checks(): string[] {
   const ownership = dns.questions.filter(({ name, type }) => type === 'TXT' && name.startsWith('_posthorn.'));
   return [...new Set(ownership.map(({ name }) => name.slice('_posthorn.'.length)))];
 }
 
-/** Makes an identity due, and gives how many others were looked at before it was. */
+/** Makes an identity due, and gives how many others were checked before it was. */
 async function countAhead(identity: Identity): Promise<number> {
   await sql`update identities set next_check_at = now() where id = ${identity.id}`;
-  const before = looks().length;
+  const before = checks().length;
   await waitFor('its turn', async () => (await find(identity)).status === 'verified');
-  return looks().indexOf(identity.value) - before;
+  return checks().indexOf(identity.value) - before;
 }
 
 /** A batch that is under way when it becomes due, the one that it is in, and as many again. */
@@ -68,21 +68,21 @@ test('the rate is kept, another owner is not kept waiting, memory stays as it wa
   await publish(single.value, [single]);
   await addMany(service.user, 5000);
   await sql`analyze identities`;
-  await waitFor('the first looks', () => looks().length > 20);
+  await waitFor('the first checks', () => checks().length > 20);
   const heapBefore = readHeap();
   assert.ok((await countAhead(single)) < soon);
 
   // A timer in the same process is late when the loop is: both wait 50 ms at least.
   let ticks = 0;
-  const began = looks().length;
+  const began = checks().length;
   const timer = setInterval(() => {
     ticks += 1;
   }, 50);
   await waitFor('sixty ticks', () => ticks >= 60);
   clearInterval(timer);
-  const made = looks().length - began;
-  t.diagnostic(`${made} looks in ${ticks} times 50 ms`);
-  assert.ok(made > 0 && made < 1.5 * ticks, `${made} looks in ${ticks} times 50 ms`);
+  const made = checks().length - began;
+  t.diagnostic(`${made} checks in ${ticks} times 50 ms`);
+  assert.ok(made > 0 && made < 1.5 * ticks, `${made} checks in ${ticks} times 50 ms`);
   const grown = readHeap() - heapBefore;
   t.diagnostic(`memory grew by ${(grown / 2 ** 20).toFixed(1)} MiB`);
   assert.ok(grown < 32 * 2 ** 20);
@@ -95,10 +95,10 @@ test('domains whose servers do not answer hold up neither the others nor each ot
   for (const { name } of JSON.parse(single.dns_records)) dns.answer(name, 'NXDOMAIN');
   await publish(single.value, [single]);
   await addMany(service.user, 1000);
-  await waitFor('the first looks', () => looks().length > 40);
+  await waitFor('the first checks', () => checks().length > 40);
   assert.ok((await countAhead(single)) < soon);
-  const before = looks().length;
-  await waitFor('more looks', () => looks().length >= before + 20);
+  const before = checks().length;
+  await waitFor('more checks', () => checks().length >= before + 20);
 });
 
 test('of many owners with many each, who comes last has a turn too', async () => {

@@ -40,7 +40,7 @@ const processes: VerifyParts[] = Array.from({ length: 3 }, () => {
 });
 
 /** A claim without the wait for a key, and an address beside it. */
-async function claim(domain: string, { userId: ownerId }: TestUser): Promise<DomainIdentity> {
+async function addClaimant(domain: string, { userId: ownerId }: TestUser): Promise<DomainIdentity> {
   const common = { domain, incomingDomain: false, providerId: null, smtpAccountId: null, meta: '{}' };
   const id = newId();
   const dkimKey = { selector: 'test', publicKey: 'none', privateKey: Buffer.from('none') };
@@ -72,16 +72,16 @@ interface Standing {
   status: string;
 }
 
-async function readHolder(domain: string): Promise<string | undefined> {
+async function findOwner(domain: string): Promise<string | undefined> {
   const rows = await sql<Standing[]>`
     select owner_id as owner, kind, status from identities where domain = ${domain} or value_key = ${domain}`;
-  const holders = rows.filter(({ kind, status }) => kind === 'domain' && status === 'verified');
-  assert.ok(holders.length <= 1, `${holders.length} hold ${domain}`);
+  const verified = rows.filter(({ kind, status }) => kind === 'domain' && status === 'verified');
+  assert.ok(verified.length <= 1, `${verified.length} identities are verified for ${domain}`);
   for (const { owner, kind, status } of rows) {
     const domainOf = rows.find((row) => row.owner === owner && row.kind === 'domain');
     if (kind === 'email') assert.equal(status, domainOf?.status, 'an address stands as its domain does');
   }
-  return holders[0]?.owner;
+  return verified[0]?.owner;
 }
 
 const manners = ['stands', 'absent', 'damaged'] as const;
@@ -101,8 +101,8 @@ const step = (count: number) =>
     ),
   });
 
-function write(claims: readonly DomainIdentity[], tokens: readonly (typeof manners)[number][]): string[] {
-  return claims.flatMap(({ token }, n) => {
+function write(claimants: readonly DomainIdentity[], tokens: readonly (typeof manners)[number][]): string[] {
+  return claimants.flatMap(({ token }, n) => {
     const value = `posthorn-verification=${token}`;
     if (tokens[n] === 'absent') return [];
     return [tokens[n] === 'stands' ? value : `"${value.toUpperCase()}"`];
@@ -121,14 +121,16 @@ for (const count of [2, 5]) {
     await fc.assert(
       fc.asyncProperty(fc.array(step(count), { minLength: 1, maxLength: 5 }), async (steps) => {
         const domain = newDomain();
-        const claims = await Promise.all(owners.slice(0, count).map((owner) => claim(domain, owner)));
+        const claimants = await Promise.all(
+          owners.slice(0, count).map((owner) => addClaimant(domain, owner)),
+        );
         for (const { tokens, outage, checks } of steps) {
-          const before = await readHolder(domain);
-          dns.answer(`_posthorn.${domain}`, outage ? 'SERVFAIL' : { TXT: write(claims, tokens) });
+          const before = await findOwner(domain);
+          dns.answer(`_posthorn.${domain}`, outage ? 'SERVFAIL' : { TXT: write(claimants, tokens) });
           const checkAll = () =>
             Promise.all(
               checks.map(({ owner, process, asked }) => {
-                const [parts, one] = [processes[process], claims[owner]];
+                const [parts, one] = [processes[process], claimants[owner]];
                 return parts && one && checkDomain(parts, one, { requested: asked, signal: never });
               }),
             );
@@ -138,19 +140,19 @@ for (const count of [2, 5]) {
             update identities set takeover_since = takeover_since - interval '1 minute' where value_key = ${domain}`;
           await checkAll();
           if (before)
-            assert.equal(await readHolder(domain), before, 'no look alone takes it from who has it');
+            assert.equal(await findOwner(domain), before, 'no check alone takes it from who has it');
           await passMinute();
           await checkAll();
-          // Of looks at the same moment some come too late, and are made again.
+          // Of checks at the same moment some come too late, and are made again.
           for (let n = 0; n < 2; n += 1) {
-            for (const { owner } of checks) await checkAlone(claims[owner]);
+            for (const { owner } of checks) await checkAlone(claimants[owner]);
             await passMinute();
           }
-          const holder = await readHolder(domain);
-          const mannerOf = (ownerId: string) => tokens[claims.findIndex((one) => one.ownerId === ownerId)];
+          const holder = await findOwner(domain);
+          const mannerOf = (ownerId: string) => tokens[claimants.findIndex((one) => one.ownerId === ownerId)];
           const provers = checks
             .filter(({ owner }) => !outage && tokens[owner] === 'stands')
-            .map(({ owner }) => claims[owner]?.ownerId);
+            .map(({ owner }) => claimants[owner]?.ownerId);
           if (holder !== before) assert.ok(provers.includes(holder), 'it goes to who proves it, or stays');
           if (before && (outage || mannerOf(before) !== 'absent'))
             assert.equal(holder, before, 'a holder whose token is not seen to be gone keeps it');
@@ -168,34 +170,34 @@ for (const count of [2, 5]) {
   });
 }
 
-test('DNS and minutes go by while many look: at most one holds it, and no check fails', async () => {
+test('DNS and minutes go by while many check: at most one holds it, and no check fails', async () => {
   let takeovers = 0;
   for (let round = 0; round < 4 || (takeovers < 3 && round < 50); round += 1) {
     const domain = newDomain();
-    const claims = await Promise.all(owners.map((owner) => claim(domain, owner)));
+    const claimants = await Promise.all(owners.map((owner) => addClaimant(domain, owner)));
     let over = false;
     let holder: string | undefined;
     const changing = (async () => {
       while (!over) {
-        const tokens = claims.map(() => manners[Math.floor(Math.random() * 2)] ?? 'absent');
-        dns.answer(`_posthorn.${domain}`, { TXT: write(claims, tokens) });
+        const tokens = claimants.map(() => manners[Math.floor(Math.random() * 2)] ?? 'absent');
+        dns.answer(`_posthorn.${domain}`, { TXT: write(claimants, tokens) });
         await transaction(sql, async (sql) => {
           await lockDomain(sql, domain);
           await sql`
             update identities set takeover_since = takeover_since - interval '1 minute' where value_key = ${domain}`;
         });
-        const next = await readHolder(domain);
+        const next = await findOwner(domain);
         if (holder && next && next !== holder) takeovers += 1;
         holder = next ?? holder;
       }
     })();
-    const looks = claims.flatMap((one) =>
+    const checks = claimants.flatMap((one) =>
       processes.map(async (parts) => {
         for (let n = 0; n < 4; n += 1)
           await checkDomain(parts, one, { requested: n % 2 === 0, signal: never });
       }),
     );
-    await Promise.all(looks).finally(() => {
+    await Promise.all(checks).finally(() => {
       over = true;
     });
     await changing;
@@ -216,6 +218,6 @@ test('over the API of two processes: nobody meets an error, and one has it', asy
       ),
     );
     for (const { status, text } of answers) assert.equal(status, 200, text);
-    assert.ok(await readHolder(domain));
+    assert.ok(await findOwner(domain));
   }
 });

@@ -72,7 +72,7 @@ describe('POST verify', () => {
     assert.equal(await statusAfterCheck(made), 'unverified');
     const [row] = await sql<{ wait: number }[]>`
       select extract(epoch from next_check_at - now())::float8 as wait from identities where id = ${made.id}`;
-    assert.ok(row && row.wait > 5 && row.wait < 12, `looked at again in ${row?.wait} s`);
+    assert.ok(row && row.wait > 5 && row.wait < 12, `checked again in ${row?.wait} s`);
     await publish(domain, [made]);
     assert.equal(await statusAfterCheck(made), 'verified');
   });

@@ -37,7 +37,7 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
 
   // One by one: the MX, and the loop has seen something; then what was missing.
   dns.answerType(domain, 'MX', { MX: [`10 ${mailHost}`] });
-  await waitFor('the first look by itself', async () => (await find(mine)).status === 'pending');
+  await waitFor('the first check by itself', async () => (await find(mine)).status === 'pending');
   assert.equal((await record(mine, 'mx')).status, 'valid');
   assert.equal((await record(mine, 'ownership')).status, 'missing');
   assert.equal(await send(address), '550 5.1.1', 'an MX proves nothing');
@@ -99,9 +99,9 @@ test('a domain is added, proven, lost and won by another, and its mail goes with
   assert.equal((await pass(theirs, 0)).status, 'verified');
   assert.deepEqual(await send(address), [theirs.id]);
 
-  // And the first takes it back: from a holder this time, whose record is gone.
+  // And the first takes it back: from an owner this time, whose record is gone.
   await proving.publish(domain, [mine], { mx: true });
-  assert.equal((await pass(mine, 24)).status, 'failed', 'not by one look');
+  assert.equal((await pass(mine, 24)).status, 'failed', 'not by one check');
   assert.match((await record(mine, 'ownership')).note ?? '', /becomes yours if a check after/);
   assert.deepEqual(await send(address), [theirs.id]);
   assert.equal((await pass(mine, 1 / 60)).status, 'verified');

@@ -1,4 +1,4 @@
-/** One rightful owner: who gets a domain that another holds, and who does not. Nothing is looked at but when asked. */
+/** One rightful owner: who gets a domain that another holds, and who does not. Nothing is checked but when asked. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import type { Identity } from '../src/store/identities.ts';
@@ -9,7 +9,7 @@ import { mailHost, newDomain, startProving, withoutLoop } from './proving.ts';
 const proving = await startProving(withoutLoop);
 const { service, dns, add, find, record, publish, statusAfterCheck, statusOnceConfirmed, age, send } =
   proving;
-const { user: holder, sql } = service;
+const { user: owner, sql } = service;
 const claimant = await service.makeUser();
 
 interface Contest {
@@ -21,9 +21,9 @@ interface Contest {
 /** One holds it verified, another claims it. */
 async function contest(more: Record<string, unknown> = { incoming_domain: true }): Promise<Contest> {
   const domain = newDomain();
-  const theirs = await add(domain, more, holder);
+  const theirs = await add(domain, more, owner);
   await publish(domain, [theirs], { mx: true });
-  assert.equal(await statusAfterCheck(theirs, holder), 'verified');
+  assert.equal(await statusAfterCheck(theirs, owner), 'verified');
   return { domain, theirs, mine: await add(domain, more, claimant) };
 }
 
@@ -31,7 +31,7 @@ async function standings({ theirs, mine }: Contest): Promise<[string, string]> {
   return [(await find(theirs)).status, (await find(mine)).status];
 }
 
-test("while the holder's token stands the claimant is pending, and told what to do", async () => {
+test("while the owner's token stands the claimant is pending, and told what to do", async () => {
   const one = await contest();
   await publish(one.domain, [one.theirs, one.mine], { mx: true });
   assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
@@ -45,7 +45,7 @@ test("while the holder's token stands the claimant is pending, and told what to 
   assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
 });
 
-test("what could not be seen of the holder's token never counts as gone", async () => {
+test("what could not be seen of the owner's token never counts as gone", async () => {
   const one = await contest();
   const { value } = await record(one.theirs, 'ownership');
   const { value: own } = await record(one.mine, 'ownership');
@@ -64,7 +64,7 @@ test("what could not be seen of the holder's token never counts as gone", async 
 
 test('an MX alone proves nothing, nor does a token that is not the own', async () => {
   const domain = newDomain();
-  const first = await add(domain, { incoming_domain: true }, holder);
+  const first = await add(domain, { incoming_domain: true }, owner);
   const second = await add(domain, { incoming_domain: true }, claimant);
   dns.answerType(domain, 'MX', { MX: [`10 ${mailHost}`] });
   assert.equal(await statusAfterCheck(second, claimant), 'pending');
@@ -74,7 +74,7 @@ test('an MX alone proves nothing, nor does a token that is not the own', async (
   assert.equal(await send(`a@${domain}`), '550 5.1.1');
 });
 
-test("a claimant without the own token takes nothing, though the holder's is gone", async () => {
+test("a claimant without the own token takes nothing, though the owner's is gone", async () => {
   const one = await contest();
   await publish(one.domain, [], { mx: true });
   assert.equal(await statusAfterCheck(one.mine, claimant), 'pending', 'the MX stands');
@@ -88,11 +88,11 @@ test('a claimant whose MX is missing takes nothing yet', async () => {
   assert.deepEqual(await standings(one), ['verified', 'pending']);
 });
 
-describe("the own token stands and the holder's is gone", () => {
+describe("the own token stands and the owner's is gone", () => {
   test('the claimant is verified, the former failed with the reason, addresses and mail follow at once', async () => {
     const one = await contest();
     const address = `Sales@${one.domain}`;
-    const former = await add(address, {}, holder);
+    const former = await add(address, {}, owner);
     const own = await add(address, {}, claimant);
     assert.deepEqual([former.status, own.status], ['verified', 'unverified']);
     assert.deepEqual(await send(address), [former.id]);
@@ -116,11 +116,11 @@ describe("the own token stands and the holder's is gone", () => {
       ({ to, identityId }) => to === 'failed' && identityId === one.theirs.id,
     );
     assert.equal(told.length, 1);
-    assert.equal(told[0]?.ownerId, holder.userId);
+    assert.equal(told[0]?.ownerId, owner.userId);
     assert.match(String(told[0]?.msg), /Another owner took over the domain/);
   });
 
-  test('a message under way goes to the new holder', async () => {
+  test('a message under way goes to the new owner', async () => {
     const one = await contest();
     assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id], 'remembered for a second');
     await publish(one.domain, [one.mine], { mx: true });
@@ -128,21 +128,21 @@ describe("the own token stands and the holder's is gone", () => {
     assert.deepEqual(await send(`a@${one.domain}`), [one.mine.id]);
   });
 
-  test('the former holder may win it back the same way, and does not by asking', async () => {
+  test('the former owner may win it back the same way, and does not by asking', async () => {
     const one = await contest();
     await publish(one.domain, [one.mine], { mx: true });
     await statusOnceConfirmed(one.mine, claimant);
-    assert.equal(await statusAfterCheck(one.theirs, holder), 'pending', 'begins anew; the MX stands');
+    assert.equal(await statusAfterCheck(one.theirs, owner), 'pending', 'begins anew; the MX stands');
     assert.deepEqual(await standings(one), ['pending', 'verified']);
     await publish(one.domain, [one.theirs], { mx: true });
-    assert.equal(await statusOnceConfirmed(one.theirs, holder), 'verified');
+    assert.equal(await statusOnceConfirmed(one.theirs, owner), 'verified');
     assert.deepEqual(await standings(one), ['verified', 'failed']);
   });
 
-  test('a holder in grace is taken over before the grace ends', async () => {
+  test('an owner in grace is taken over before the grace ends', async () => {
     const one = await contest();
     await publish(one.domain, [], { mx: true });
-    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    assert.equal(await statusAfterCheck(one.theirs, owner), 'verified');
     assert.ok((await record(one.theirs, 'ownership')).graceUntil);
     await publish(one.domain, [one.mine], { mx: true });
     assert.equal(await statusOnceConfirmed(one.mine, claimant), 'verified');
@@ -150,7 +150,7 @@ describe("the own token stands and the holder's is gone", () => {
     assert.equal((await record(one.theirs, 'ownership')).graceUntil, undefined);
   });
 
-  test('not by one look: it waits for a second, at least a minute later, and says so', async () => {
+  test('not by one check: it waits for a second, at least a minute later, and says so', async () => {
     const one = await contest();
     await publish(one.domain, [one.mine], { mx: true });
     for (let n = 0; n < 3; n += 1) assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
@@ -162,7 +162,7 @@ describe("the own token stands and the holder's is gone", () => {
       select takeover_since as since, extract(epoch from next_check_at - takeover_since)::float8 as wait
       from identities where id = ${one.mine.id}`;
     assert.ok(row);
-    assert.equal(Date.parse(from) - row.since.getTime(), 60_000, 'from the first look on');
+    assert.equal(Date.parse(from) - row.since.getTime(), 60_000, 'from the first check on');
     assert.ok(row.wait > 60 && row.wait < 75, `made by itself, ${row.wait} s after the first`);
     assert.deepEqual(await standings(one), ['verified', 'pending']);
     assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
@@ -178,7 +178,7 @@ describe("the own token stands and the holder's is gone", () => {
       await age(one.mine, 1 / 60);
     };
     const goBack: [string, () => Promise<unknown>][] = [
-      ["the holder's token is back", () => publish(one.domain, [one.theirs, one.mine], { mx: true })],
+      ["the owner's token is back", () => publish(one.domain, [one.theirs, one.mine], { mx: true })],
       ['the own is gone', () => publish(one.domain, [], { mx: true })],
       ['nothing can be seen', async () => dns.answer(`_posthorn.${one.domain}`, 'SERVFAIL')],
     ];
@@ -190,16 +190,16 @@ describe("the own token stands and the holder's is gone", () => {
       await publish(one.domain, [one.mine], { mx: true });
       assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified', what);
     }
-    // So does the holder's own look, when it finds the token.
+    // So does the owner's own check, when it finds the token.
     await begin();
     await publish(one.domain, [one.theirs], { mx: true });
-    assert.equal(await statusAfterCheck(one.theirs, holder), 'verified');
+    assert.equal(await statusAfterCheck(one.theirs, owner), 'verified');
     await publish(one.domain, [one.mine], { mx: true });
     assert.notEqual(await statusAfterCheck(one.mine, claimant), 'verified');
     assert.equal((await find(one.theirs)).status, 'verified');
   });
 
-  test('a holder who came since is another holder: the minute begins anew', async () => {
+  test('an owner who came since is another owner: the minute begins anew', async () => {
     const one = await contest();
     const third = await service.makeUser();
     const late = await add(one.domain, { incoming_domain: true }, third);
@@ -264,30 +264,30 @@ describe('parents and their subdomains', () => {
 
   test("the parent's owner does not get a subdomain's mail", async () => {
     const parent = newDomain();
-    const up = await verified(parent, holder);
+    const up = await verified(parent, owner);
     assert.equal(await send(`a@sub.${parent}`), '550 5.1.1', 'nobody has it');
     const down = await verified(`sub.${parent}`, claimant);
     assert.deepEqual(await send(`a@sub.${parent}`), [down.id]);
     assert.deepEqual(await send(`a@${parent}`), [up.id]);
     // Nor by an address of the subdomain, which has no proof of its own.
-    const squat = await add(`a@sub.${parent}`, {}, holder);
+    const squat = await add(`a@sub.${parent}`, {}, owner);
     assert.deepEqual([squat.status, squat.domain_identity_id], ['unverified', null]);
     assert.deepEqual(await send(`a@sub.${parent}`), [down.id]);
   });
 
   test("the parent's token does not prove a subdomain", async () => {
     const parent = newDomain();
-    const up = await verified(parent, holder);
-    const down = await add(`sub.${parent}`, {}, holder);
+    const up = await verified(parent, owner);
+    const down = await add(`sub.${parent}`, {}, owner);
     dns.answer(`_posthorn.${parent}`, { TXT: [(await record(up, 'ownership')).value] });
-    assert.equal(await statusAfterCheck(down, holder), 'unverified');
+    assert.equal(await statusAfterCheck(down, owner), 'unverified');
   });
 
   test('an address that another holds verified keeps its mail when the domain is taken', async () => {
     const domain = newDomain();
     const address = await add(`a@${domain}`, {}, claimant);
     await sql`update identities set status = 'verified' where id = ${address.id}`;
-    const all = await verified(domain, holder);
+    const all = await verified(domain, owner);
     assert.deepEqual(await send(`a@${domain}`), [address.id]);
     assert.deepEqual(await send(`b@${domain}`), [all.id]);
   });

@@ -48,7 +48,7 @@ async function fail({ id }: Identity): Promise<void> {
   await sql`update identities set status = 'failed', next_check_at = null where id = ${id}`;
 }
 
-test('one that is not proven is pending while a look waits for DNS, and then what the look says', async () => {
+test('one that is not proven is pending while a check waits for DNS, and then what the check says', async () => {
   const domain = newDomain();
   const made = await add(domain);
   const address = await add(`Ada@${domain}`);
@@ -79,7 +79,7 @@ test('one that is not proven is pending while a look waits for DNS, and then wha
   }
 });
 
-test('a look that finds nothing leaves it unverified again', async () => {
+test('a check that finds nothing leaves it unverified again', async () => {
   const domain = newDomain();
   const made = await add(domain);
   const { asked } = await holdUp(domain);
@@ -120,7 +120,7 @@ test('a verified one stays verified, and so does its mail', async () => {
   assert.equal((await answer).body.status, 'verified');
 });
 
-test('a look by itself shows for an unverified one, and not for one that failed', async () => {
+test('a check by itself shows for an unverified one, and not for one that failed', async () => {
   const [fresh, failed] = [await add(newDomain()), await add(newDomain())];
   await fail(failed);
   const waits = [await holdUp(fresh.value), await holdUp(failed.value)];
@@ -129,7 +129,7 @@ test('a look by itself shows for an unverified one, and not for one that failed'
   for (const { asked } of waits) await asked();
   assert.deepEqual([await shown(fresh), await shown(failed)], ['pending', 'failed']);
   for (const one of [fresh, failed]) await publish(one.value, []);
-  await waitFor('both looks', async () =>
+  await waitFor('both checks', async () =>
     (await Promise.all([fresh, failed].map((one) => record(one, 'ownership')))).every(
       ({ checkedAt }) => checkedAt,
     ),
@@ -152,7 +152,7 @@ test('when the caller goes, or the service stops, it is what it was', async () =
   assert.equal(await shown(made), 'pending');
   going.abort();
   await assert.rejects(given);
-  await waitFor('the look to be given up', async () => (await shown(made)) === 'unverified');
+  await waitFor('the check to be given up', async () => (await shown(made)) === 'unverified');
 
   const second = await holdUp(domain);
   await sql`update identities set next_check_at = now() where id = ${made.id}`;
@@ -163,7 +163,7 @@ test('when the caller goes, or the service stops, it is what it was', async () =
   assert.equal(await shown(made), 'unverified');
 });
 
-test('of a look that is lost with its process nothing shows after two minutes, whoever began it', async () => {
+test('of a check that is lost with its process nothing shows after two minutes, whoever began it', async () => {
   const [asked, due] = [await add(newDomain()), await add(newDomain())];
   const waits = [await holdUp(asked.value), await holdUp(due.value)];
   const answer = verify(asked);
