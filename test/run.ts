@@ -19,8 +19,8 @@ import { copyCluster } from './own-postgres.ts';
 const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
 const root = path.dirname(import.meta.dirname);
 
-/** Tests mostly wait: for answers, for timers, for the disk. */
-const filesAtOnce = Math.max(4, availableParallelism());
+/** More than there are cores: many tests wait for timers and for each other's answers. */
+const filesAtOnce = Math.max(6, availableParallelism());
 /** Nothing has to survive a crash of this server. Tests of durability start a server of their own. */
 const forgetful = { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' };
 
