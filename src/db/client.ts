@@ -211,6 +211,7 @@ async function listen(
     if (stopping.signal.aborted) return;
     try {
       connection = await open();
+      if (stopping.signal.aborted) await connection.close();
       onNotify();
     } catch {
       // Every listener also polls, and logs that the database is unavailable.

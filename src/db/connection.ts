@@ -133,7 +133,7 @@ function writeServerOptions(settings: ReadonlyMap<string, string>): string {
 
 /** Errors of the driver that have no code. */
 const lost =
-  /^(Connection terminated|timeout expired|Client (was closed|has encountered a connection error))/;
+  /^(Connection terminated|timeout (expired|exceeded)|Client (was closed|has encountered a connection error))/;
 
 export function addErrorCode(error: Error): Error {
   if ('code' in error && error.code !== undefined) return error;
