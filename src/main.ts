@@ -156,7 +156,10 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
     scheduleSeconds: config.retrySchedule,
   });
   stopLater(stops, delivery);
-  const replaying = stopLater(stops, startReplaying(parts, delivery.wake));
+  const replaying = stopLater(
+    stops,
+    startReplaying(parts, () => delivery.wake()),
+  );
   return () => {
     delivery.wake();
     replaying.wake();

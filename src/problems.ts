@@ -1,5 +1,5 @@
 /**
- * The catalogue of every error that the API returns (RFC 9457). docs/errors.md is generated from the catalogue: after adding
+ * Every `code` of a problem document (RFC 9457); the codes inside `errors` and of failed webhook tries are elsewhere. docs/errors.md is generated from the catalogue: after adding
  * an error, run `npm run docs`.
  */
 interface Entry {

@@ -1,6 +1,7 @@
 /** A transaction is one: whatever happens to its connection, none of its statements runs outside of it or inside another. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import net from 'node:net';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { connect, isUnavailable, type Pool, type Sql } from '../src/db/client.ts';
 import { makeDatabase, waitFor } from './harness.ts';
@@ -111,4 +112,51 @@ describe('a backend that is terminated', { concurrency: false }, () => {
     await terminate(pid);
     await waitFor('another connection', async () => (await readPid(sql).catch(() => pid)) !== pid);
   });
+});
+
+describe('a transaction that ends', { concurrency: false }, () => {
+  const leftovers: [string, (sql: Sql) => Promise<unknown>][] = [
+    ['by a rollback', () => Promise.reject(new Error('refused'))],
+    ['by a commit', () => Promise.resolve()],
+  ];
+  for (const [how, end] of leftovers) {
+    test(`${how} leaves no statement of its work to run outside of it`, async (t) => {
+      const sql = open(t, 1);
+      let late: Promise<unknown> | undefined;
+      const work = sql.begin(async (sql) => {
+        // Started and not awaited: its second statement comes when the commit or rollback is already on its way.
+        late = sql`select 1`.then(() => sql`insert into notes values ('late')`);
+        late.catch(() => {});
+        await end(sql);
+      });
+      await work.catch(() => {});
+      await assert.rejects(late as Promise<unknown>, /has ended/);
+      assert.deepEqual(await listNotes(), []);
+    });
+  }
+
+  test('with an error that its work ignored is not reported as committed', async (t) => {
+    const sql = open(t, 1);
+    const work = sql.begin(async (sql) => {
+      await sql`insert into notes values ('ignored')`;
+      await sql`select 1 / 0`.catch(() => {});
+    });
+    await assert.rejects(work, /rolled back/);
+    assert.deepEqual(await listNotes(), []);
+    assert.equal((await sql`select 1`).length, 1);
+  });
+});
+
+test('closing a pool answers those who wait, also when the server is silent', async () => {
+  const silent = net.createServer(() => {});
+  await once(silent.listen(0, '127.0.0.1'), 'listening');
+  const { port } = silent.address() as net.AddressInfo;
+  const sql = connect(`postgres://a:b@127.0.0.1:${port}/c`, { max: 1, applicationName: 'silent' });
+  const waiting = Array.from({ length: 4 }, () =>
+    assert.rejects(sql`select 1`, (error) => isUnavailable(error)),
+  );
+  await sql.end({ timeoutMs: 0 });
+  await Promise.all(waiting);
+  silent.close();
+  await once(silent, 'close');
 });

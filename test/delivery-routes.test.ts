@@ -204,13 +204,14 @@ describe('POST /webhooks/{id}/test', () => {
 
   test('sends one signed sample at once, to this webhook alone, with "test": true inside data', async () => {
     const webhook = await makeWebhook(receiver.url('/sample'));
-    const before = receiver.requests.length;
+    const samples = () => receiver.requests.filter(({ body }) => body.includes('"test":true'));
+    const before = samples().length;
     receiver.behaveAt('/sample', answer(201, {}, 'thanks'));
     const { delivered, attempt } = await tryOut(webhook);
     assert.equal(delivered, true);
     assert.deepEqual([attempt.responseStatus, attempt.responseBody, attempt.error], [201, 'thanks', null]);
-    assert.equal(receiver.requests.length, before + 1);
-    const request = receiver.requests.at(-1);
+    assert.equal(samples().length, before + 1);
+    const request = samples().at(-1);
     assert.ok(request);
     const sent = new Webhook(webhook.secret).verify(request.body, request.headers as Record<string, string>);
     const { event, data, ...more } = sent as { event: string; data: { test: unknown } };

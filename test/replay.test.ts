@@ -337,3 +337,8 @@ describe('side by side', () => {
     assert.equal((await idle.sql`select from replays where id = ${ids[0] ?? null}`).count, 0);
   });
 });
+
+test('no replay of this file made the service log an error', () => {
+  const errors = service.logged.filter(({ level }) => Number(level) >= 50);
+  assert.deepEqual(errors, []);
+});

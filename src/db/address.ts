@@ -16,6 +16,7 @@ export interface DatabaseAddress {
   /** In the order in which they are tried. */
   endpoints: readonly [Endpoint, ...Endpoint[]];
   isPrimaryWanted: boolean;
+  connectTimeoutMs: number | undefined;
   /** PostgreSQL settings for every session, such as `statement_timeout`. */
   settings: ReadonlyMap<string, string>;
 }
@@ -40,13 +41,16 @@ export function readDatabaseUrl(url: string): DatabaseAddress {
     );
   }
   const files = { ca: take('sslrootcert'), cert: take('sslcert'), key: take('sslkey') };
-  const tls = readTls(take('sslmode'), files);
+  // As in libpq: the certificates of the system verify the host name too.
+  const tls = readTls(take('sslmode') ?? (files.ca === 'system' ? 'verify-full' : undefined), files);
+  const connectTimeoutMs = Number(take('connect_timeout') ?? 0) * 1000 || undefined;
   return {
     user: decode(user),
     password: decode(password),
     database: decode(path),
     endpoints: hosts.flatMap((host) => tls.map((ssl) => ({ ...host, ssl }))) as [Endpoint],
     isPrimaryWanted: hosts.length > 1 || wantedRole !== 'any',
+    connectTimeoutMs,
     settings,
   };
 }

@@ -1,14 +1,14 @@
 /**
  * The connections to PostgreSQL. Every store function takes a `Sql`: a pool or a transaction, the caller decides.
  * Guarantees: all statements of a transaction run on one connection, and none runs elsewhere when that connection is lost;
- * while the database is unavailable a query fails within seconds; the pool reconnects by itself.
+ * while the database is unavailable every query fails, after 35 s at the latest; the pool reconnects by itself.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { type DatabaseAddress, readDatabaseUrl } from './address.ts';
-import { addErrorCode, Connection, type ConnectionOptions } from './connection.ts';
+import { addErrorCode, Connection, type ConnectionOptions, closeTimeoutMs } from './connection.ts';
 import { makeSql, type Sql, type UseConnection } from './query.ts';
 
 export type { Sql };
@@ -86,6 +86,8 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
       super(address, endpoint, options);
       connections.add(this);
       this.once('end', () => connections.delete(this));
+      // The pool opens a connection for each caller that still waits.
+      if (isAborted) process.nextTick(() => this.abort('The pool was closed'));
     }
   }
   const pool = new pg.Pool({
@@ -93,7 +95,6 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
     max: options.max,
     idleTimeoutMillis: 0,
     connectionTimeoutMillis: checkOutTimeoutMs,
-    verify: (client, done) => void (client as unknown as Connection).checkRole().then(() => done(), done),
   });
   // An idle connection was lost: the pool has removed it.
   pool.on('error', () => {});
@@ -103,13 +104,28 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
     for (let attempts = 1; ; attempts += 1) {
       const tried = endpoint;
       try {
-        return (await pool.connect()) as unknown as Connection & pg.PoolClient;
+        const connection = (await pool.connect()) as unknown as Connection & pg.PoolClient;
+        if (!connection.isRoleKnown) await checkRole(connection);
+        return connection;
       } catch (error) {
+        const failure = addErrorCode(error as Error);
+        // All connections are in use: that says nothing about the endpoint.
+        if (failure.message.startsWith('timeout exceeded')) throw failure;
         // Another caller may have moved on to the next endpoint already.
         if (endpoint === tried)
           endpoint = endpoints[(endpoints.indexOf(tried) + 1) % endpoints.length] ?? tried;
-        if (attempts >= endpoints.length || isAborted) throw addErrorCode(error as Error);
+        if (attempts >= endpoints.length || isAborted) throw failure;
       }
+    }
+  }
+
+  /** Not by the `verify` option of the pool: it loses the connection of a caller that times out during the check. */
+  async function checkRole(connection: Connection & pg.PoolClient): Promise<void> {
+    try {
+      await connection.checkRole();
+    } catch (error) {
+      connection.release(true);
+      throw error;
     }
   }
 
@@ -138,7 +154,14 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
       await drained.promise;
       clearTimeout(timer);
     }
+    const closed = [...connections].map(
+      (connection) => new Promise((resolve) => connection.once('end', resolve)),
+    );
     await pool.end();
+    // The pool does not wait for its sockets, and a silent server would keep them open.
+    const timer = setTimeout(abortAll, closeTimeoutMs);
+    await Promise.all(closed);
+    clearTimeout(timer);
   }
 
   function abortAll(): void {
@@ -157,28 +180,30 @@ async function runTransaction<T>(connection: Connection, work: (sql: Sql) => Pro
   let isOpen = true;
   let last: Promise<unknown> = Promise.resolve();
   /** Runs statements one after another, also when the work starts several at once. */
-  const useInTurn: UseConnection = (run) => {
-    if (!isOpen) return Promise.reject(new Error('This transaction has ended'));
+  const inTurn: UseConnection = (run) => {
     const runNow = () => run(connection);
     const result = last.then(runNow, runNow);
     last = result;
     return result;
   };
+  // No statement gets behind the commit or rollback: it would run outside of the transaction.
+  const useInTurn: UseConnection = (run) =>
+    isOpen ? inTurn(run) : Promise.reject(new Error('This transaction has ended'));
 
   await connection.run('begin');
   try {
     const result = await work(makeSql(useInTurn));
-    const { command } = await useInTurn(() => connection.run('commit'));
+    isOpen = false;
+    const { command } = await inTurn(() => connection.run('commit'));
     // When the work ignored the error of a statement, PostgreSQL answers COMMIT with ROLLBACK.
     if (command !== 'COMMIT')
       throw new Error('The transaction was rolled back: one of its statements failed');
     return result;
   } catch (error) {
-    // When the connection is lost, PostgreSQL has rolled back already.
-    await useInTurn(() => connection.run('rollback')).catch(() => {});
-    throw error;
-  } finally {
     isOpen = false;
+    // When the connection is lost, PostgreSQL has rolled back already.
+    await inTurn(() => connection.run('rollback')).catch(() => {});
+    throw error;
   }
 }
 
@@ -191,6 +216,7 @@ async function listen(
   onNotify: () => void,
 ): Promise<{ stop(): Promise<void> }> {
   const stopping = new AbortController();
+  let reopening: Promise<void> | undefined;
   let connection = await open();
 
   async function open(): Promise<Connection> {
@@ -202,26 +228,29 @@ async function listen(
       await opened.close();
       throw error;
     }
-    opened.once('end', () => void reopen());
+    opened.once('end', () => {
+      reopening = reopen();
+    });
     return opened;
   }
 
   async function reopen(): Promise<void> {
-    await delay(relistenMs, undefined, { signal: stopping.signal, ref: false }).catch(() => {});
-    if (stopping.signal.aborted) return;
-    try {
-      connection = await open();
-      if (stopping.signal.aborted) await connection.close();
-      onNotify();
-    } catch {
-      // Every listener also polls, and logs that the database is unavailable.
-      await reopen();
+    while (!stopping.signal.aborted) {
+      await delay(relistenMs, undefined, { signal: stopping.signal, ref: false }).catch(() => {});
+      if (stopping.signal.aborted) return;
+      try {
+        connection = await open();
+        return onNotify();
+      } catch {
+        // Every listener also polls, and logs that the database is unavailable.
+      }
     }
   }
 
   return {
     async stop() {
       stopping.abort();
+      await reopening;
       await connection.close();
     },
   };
@@ -245,12 +274,15 @@ const unavailable = new Set([
   'ENETUNREACH',
   'CONNECTION_LOST', // ours, for errors of the driver without a code
   'STANDBY', // ours: no host is the primary
-  '0A000', // feature_not_supported: the schema has changed since the statement was prepared
+  'ENOENT', // the Unix socket of a server that restarts
   '53100', // disk_full
+  '53200', // out_of_memory
   '53300', // too_many_connections
   '57P01', // admin_shutdown
   '57P02', // crash_shutdown
   '57P03', // cannot_connect_now: starting up, shutting down, in recovery
+  '57P05', // idle_session_timeout
+  '25P03', // idle_in_transaction_session_timeout
   '40001', // serialization_failure
   '40P01', // deadlock_detected
   '57014', // query_canceled: our own statement_timeout
@@ -260,7 +292,9 @@ const unavailable = new Set([
 /** Whether the database was unreachable or too busy, so that a retry may succeed. */
 export function isUnavailable(error: unknown): boolean {
   const code = errorCode(error);
-  return code !== undefined && (unavailable.has(code) || code.startsWith('08'));
+  // The schema has changed since the statement was prepared: a new connection prepares the statement again.
+  const isOutdated = code === '0A000' && /cached plan/.test((error as Error).message);
+  return code !== undefined && (unavailable.has(code) || code.startsWith('08') || isOutdated);
 }
 
 /** The code of PostgreSQL (SQLSTATE), of the driver or of the operating system. */

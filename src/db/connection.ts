@@ -15,7 +15,7 @@ export interface ConnectionOptions {
 }
 
 const connectTimeoutMs = 10_000;
-const closeTimeoutMs = 1000;
+export const closeTimeoutMs = 1000;
 const defaultStatementTimeoutMs = 30_000;
 
 /** After these SQLSTATEs the session is over, the server is a standby, or a prepared statement is older than the schema. */
@@ -24,11 +24,13 @@ const unusableAfter = /^(08|57P|25006|0A000)/;
 export class Connection extends pg.Client {
   readonly #address: DatabaseAddress;
   readonly #socket: Socket;
-  #awaitsResult = false;
+  #runningStatements = 0;
+  #isRoleKnown = false;
   #isUnusable = false;
 
   constructor(address: DatabaseAddress, endpoint: Endpoint, options: ConnectionOptions) {
     const { user, password, database, settings } = address;
+    const ownTimeoutMs = readMs(settings.get('statement_timeout'));
     const socket = new Socket();
     const timeoutMs = options.statementTimeoutMs ?? defaultStatementTimeoutMs;
     super({
@@ -37,7 +39,7 @@ export class Connection extends pg.Client {
       application_name: options.applicationName,
       statement_timeout: settings.has('statement_timeout') ? 0 : timeoutMs,
       lock_timeout: options.lockTimeoutMs ?? 0,
-      connectionTimeoutMillis: connectTimeoutMs,
+      connectionTimeoutMillis: address.connectTimeoutMs ?? connectTimeoutMs,
       keepAlive: true,
       stream: () => socket,
     });
@@ -45,12 +47,12 @@ export class Connection extends pg.Client {
     this.#socket = socket;
     // The failed statement reports the error; an idle connection leaves its pool by itself.
     this.on('error', () => {});
-    const silenceMs = (Number(settings.get('statement_timeout') ?? timeoutMs) * 7) / 6;
+    const silenceMs = ((ownTimeoutMs ?? timeoutMs) * 7) / 6;
     if (!(silenceMs > 0)) return;
     // Without this timeout the kernel waits for a quarter of an hour.
     socket.setTimeout(silenceMs);
     socket.on('timeout', () => {
-      if (this.#awaitsResult) this.abort('PostgreSQL did not reply in time');
+      if (this.#runningStatements > 0) this.abort('PostgreSQL did not reply in time');
     });
   }
 
@@ -59,11 +61,17 @@ export class Connection extends pg.Client {
     return !this.#isUnusable && this.getTransactionStatus() === 'I';
   }
 
+  /** Whether the server will do: any server, or one that is known to be the primary. */
+  get isRoleKnown(): boolean {
+    return this.#isRoleKnown || !this.#address.isPrimaryWanted;
+  }
+
   /** Throws when only the primary will do and the server is a standby. */
   async checkRole(): Promise<void> {
-    if (!this.#address.isPrimaryWanted) return;
+    if (this.isRoleKnown) return;
     const { rows } = await this.run('select pg_is_in_recovery() as standby');
     if (rows[0]?.standby) throw Object.assign(new Error('The server is a standby'), { code: 'STANDBY' });
+    this.#isRoleKnown = true;
   }
 
   /** Closes the connection in order; when the server does not react, after a second without it. */
@@ -106,13 +114,13 @@ export class Connection extends pg.Client {
   }
 
   async #watch<Result>(result: Promise<Result>): Promise<Result> {
-    this.#awaitsResult = true;
+    this.#runningStatements += 1;
     try {
       return await result;
     } catch (error) {
       throw this.#inspect(error as Error);
     } finally {
-      this.#awaitsResult = false;
+      this.#runningStatements -= 1;
     }
   }
 
@@ -129,6 +137,15 @@ function writeServerOptions(settings: ReadonlyMap<string, string>): string {
     ([name, value]) => `-c ${name}=${value.replaceAll(/[\\ ]/g, '\\$&')}`,
   );
   return [options, ...flags].filter(Boolean).join(' ');
+}
+
+const unitsMs: Record<string, number> = { ms: 1, s: 1000, min: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** A time as PostgreSQL writes it, such as `5s`; undefined when it cannot be read. */
+function readMs(text = ''): number | undefined {
+  const [, digits, unit] = /^\s*(\d+)\s*([a-z]*)\s*$/.exec(text) ?? [];
+  const unitMs = unitsMs[unit || 'ms'];
+  return digits && unitMs ? Number(digits) * unitMs : undefined;
 }
 
 /** Errors of the driver that have no code. */

@@ -34,6 +34,9 @@ export function makeProblemSender(log: Log): SendProblem {
 
 function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
   if (error instanceof Problem) return error;
+  // Node's error for a client that closed its connection has the code of a lost database.
+  if (error instanceof Error && error.message === 'aborted')
+    return new Problem('bad_request', { cause: error });
   if (isUnavailable(error)) {
     return new Problem('database_unavailable', { headers: { 'retry-after': '2' }, cause: error });
   }

@@ -35,7 +35,7 @@ const hour = 60 * minute;
 const day = 24 * hour;
 const patienceSeconds = 72 * hour;
 const graceSeconds = 72 * hour;
-/** From the first check that sees that the claimant may take over to the second, which takes over. */
+/** The shortest time between the two checks of a takeover: the first begins the takeover, the second completes it. */
 const takeoverSeconds = minute;
 
 /** Ages at which an identity that is not verified is checked. */
@@ -133,7 +133,7 @@ function decideVerified(state: VerificationState, required: readonly DnsRecord[]
   return { ...makeDecision(state, 'verified', reason, waitSeconds), graceSince, graceUntil };
 }
 
-/** The reason of the failure stays, whatever later checks find, unless only another owner is in the way. */
+/** A failed identity keeps its reason. Exception: all its records are valid, and only another owner prevents verification. */
 function decideFailed(
   state: VerificationState,
   otherOwner: OtherOwner | null,

@@ -115,7 +115,7 @@ async function check(
   return 'saved';
 }
 
-/** When the owner's token is not found, and when a claimant's token is found. */
+/** True in two cases: a check of the owner did not find its token, or a check of a claimant found its token. */
 function isEveryServerNeeded(
   { id, domain, token }: DomainIdentity,
   verifiedId: string | null,
@@ -127,8 +127,8 @@ function isEveryServerNeeded(
 }
 
 /**
- * A newer check of this identity, or of the owner, was saved first. A newer check that saw the owner's token gone does not
- * count: otherwise an owner could delay a takeover by requesting checks.
+ * A newer check of this identity was saved first, or a newer check of the owner. A newer check of the owner that did not find the
+ * owner's token does not count: otherwise an owner could delay a takeover by requesting checks.
  */
 function isOutdated({ state, otherOwner }: LockedIdentity, startedAt: Date): boolean {
   const isNewer = ({ checkStartedAt }: StoredState) => checkStartedAt !== null && checkStartedAt > startedAt;
@@ -200,7 +200,7 @@ export function startVerification(parts: VerifyParts): Loop {
       const level = isUnavailable(err) || stopping.signal.aborted ? 'warn' : 'error';
       log[level](
         { err, identityId: identity.id },
-        'the check of an identity failed; it is repeated in two minutes',
+        'an identity could not be checked because of an error; its status is unchanged; next check in two minutes',
       );
     }
   }

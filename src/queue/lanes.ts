@@ -61,7 +61,7 @@ export class Lanes<Job> {
     return [...this.#lanes.values()].filter(({ breaker }) => breaker.isOpen).length;
   }
 
-  /** False while enough lanes wait for a turn to use every try of the process: a claim would only add to the wait. */
+  /** False when the lanes that wait for a turn can fill the whole process: more claimed jobs would only wait longer. */
   hasCapacity(): boolean {
     return this.#runnable.size < this.#limits.perProcess;
   }

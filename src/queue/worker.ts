@@ -72,7 +72,7 @@ export interface JobOutcome {
 const claimPollMs = 1000;
 const promotePollMs = 500;
 const drainMs = 10_000;
-/** Claims stop at so many unrecorded outcomes: if this process dies, those jobs are tried a second time. */
+/** No claims above this number of unrecorded outcomes: if this process dies, those jobs are tried a second time. */
 const maxUnrecorded = 5000;
 
 export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcome extends JobOutcome> {

@@ -46,8 +46,9 @@ interface ExaminedMail {
 }
 
 /**
- * Runs both steps of `acceptMail`. A caller that commits more together with the message (`POST /inbound`: its stored answer for an
- * Idempotency-Key) passes its own: it calls `record` inside its transaction and resolves after the commit.
+ * Runs both steps of `acceptMail`. A caller that must commit something else together with the message passes its own function,
+ * which calls `record` in the caller's transaction and resolves after the commit. `POST /inbound` also stores its response for the
+ * Idempotency-Key.
  */
 type RunSteps = (
   examine: () => Promise<ExaminedMail>,
@@ -93,7 +94,7 @@ export async function acceptMail(
   return listIds(outcomes);
 }
 
-/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted; there is no id. */
+/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted or may no longer receive mail; there is no id. */
 interface MessageOutcome {
   message: NewMessage;
   outcome: 'recorded' | 'repeat' | 'gone';

@@ -248,7 +248,7 @@ export class Connection<Route> {
       const decision = await accept(mail);
       if (!decision.accepted) return decision.refusal;
       this.#session.messageAccepted();
-      // The only 250 for a message. It is safe because `accept` resolves after the commit.
+      // No other line answers a message with 250. It is safe because `accept` resolves after the commit.
       return reply(250, '2.0.0', `Accepted as ${decision.id}`);
     } catch (err) {
       log.error({ err, remoteIp: mail.remoteIp }, 'Accepting a message failed; the client got 451');

@@ -57,7 +57,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
       const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
-      // Now a 250 is safe: `acceptMail` has committed the message. No id: every identity was deleted since RCPT.
+      // Now a 250 is safe: `acceptMail` has committed the message. No id: since RCPT every identity was deleted.
       return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
     } catch (error) {
       const refusal = refusalFor(error);

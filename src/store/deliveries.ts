@@ -117,8 +117,8 @@ export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Pr
 }
 
 async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
-  // The delivery was sent again during this try, which restarted the schedule: a failed try must not end it.
-  const renewed = sql`(tried.status <> 'delivered' and deliveries.tries < tried.tries)`;
+  // The user requested a redelivery during this try, which restarted the schedule: a failed try must not end the delivery.
+  const isRestarted = sql`(tried.status <> 'delivered' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
   const nowMs = performance.now();
   const ages = tries.map(({ startedAt }) => nowMs - startedAt);
@@ -133,10 +133,10 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
         tries, age_ms, token)
     ), done as (
       update deliveries
-      set status = case when ${renewed} then 'pending' else tried.status end, ready = ${renewed},
+      set status = case when ${isRestarted} then 'pending' else tried.status end, ready = ${isRestarted},
         attempt_count = attempt_count + 1, tries = deliveries.tries + 1,
-        next_attempt_at = case when ${renewed} then now() else now() + tried.wait_seconds * interval '1 second' end,
-        completed_at = case when tried.status <> 'pending' and not ${renewed} then now() end,
+        next_attempt_at = case when ${isRestarted} then now() else now() + tried.wait_seconds * interval '1 second' end,
+        completed_at = case when tried.status <> 'pending' and not ${isRestarted} then now() end,
         lease_token = null, lease_until = null
       from tried where deliveries.id = tried.id and lease_token = tried.token
       returning deliveries.id, owner_id

@@ -85,8 +85,8 @@ export async function recordMessage(
         (select count(*)::int from queued) as deliveries`,
   );
   if (row.stored) await saveFurtherChunks(sql, given);
-  const known = row.stored ? id : row.known ? await findFirst(sql, given) : null;
-  return { id: known, deliveries: row.deliveries };
+  const storedId = row.stored ? id : row.known ? await findFirst(sql, given) : null;
+  return { id: storedId, deliveries: row.deliveries };
 }
 
 async function findFirst(sql: Sql, { ownerId, identityId, repeatKey }: NewMessage): Promise<string> {

@@ -1,4 +1,4 @@
-/** Webhooks for the delivery loop: URL, secrets, and failures. Not by owner: the loop works for all, on ids that it claimed. */
+/** Webhooks for the delivery loop: URL, secrets, and failures. No owner filter: the loop works for all users, on ids that it claimed. */
 import type { Sql } from '../db/client.ts';
 
 export interface WebhookTarget {

@@ -31,13 +31,13 @@ function domainColumns(sql: Sql) {
     ) as "dkimKeys"`;
 }
 
-/** A check that has not ended by then is lost, and repeated. */
+/** Time limit of a check: after it another process may repeat the check. */
 const checkSeconds = 120;
 const maxOwners = 200;
 
 /**
  * Leases due checks for two minutes: the first of each owner, then the second of each, and so on. If more owners than
- * `maxOwners` have checks due, chance chooses among them, so that no owner always comes last. Not by owner: the loop works for all.
+ * `maxOwners` have checks due, chance chooses among them, so that no owner always comes last. There is no owner filter: the loop works for all users.
  */
 export async function claimDueChecks(sql: Sql, limit: number): Promise<DomainIdentity[]> {
   return sql<DomainIdentity[]>`

@@ -42,7 +42,10 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     const announced = Number(request.headers['content-length'] ?? maxMessageBytes);
     const bytes = Math.min(announced, maxMessageBytes);
     await memory.take(request.ownerId, bytes);
-    reply.raw.once('close', () => memory.release(request.ownerId, bytes));
+    const release = () => memory.release(request.ownerId, bytes);
+    // The client may have closed its connection while it waited: then `close` does not come again.
+    if (reply.raw.destroyed) release();
+    else reply.raw.once('close', release);
   });
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
