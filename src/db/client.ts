@@ -104,7 +104,7 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
     for (let attempts = 1; ; attempts += 1) {
       const tried = endpoint;
       try {
-        const connection = (await pool.connect()) as unknown as Connection & pg.PoolClient;
+        const connection = await connectToPool();
         if (!connection.isRoleKnown) await checkRole(connection);
         return connection;
       } catch (error) {
@@ -117,6 +117,14 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
         if (attempts >= endpoints.length || isAborted) throw failure;
       }
     }
+  }
+
+  function connectToPool(): Promise<Connection & pg.PoolClient> {
+    return new Promise((resolve, reject) => {
+      pool.connect((error, client) =>
+        client ? resolve(client as unknown as Connection & pg.PoolClient) : reject(error),
+      );
+    });
   }
 
   /** Not by the `verify` option of the pool: it loses the connection of a caller that times out during the check. */

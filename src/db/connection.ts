@@ -86,8 +86,16 @@ export class Connection extends pg.Client {
     this.#socket.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }));
   }
 
+  /** By callback: the driver's own promises cost a tenth of a small query. */
   run(statement: Statement | string): Promise<pg.QueryResult> {
-    return this.#watch(this.query(statement as Statement));
+    this.#runningStatements += 1;
+    return new Promise((resolve, reject) => {
+      this.query(statement as Statement, (error: Error | null, result: pg.QueryResult) => {
+        this.#runningStatements -= 1;
+        if (error) reject(this.#inspect(error));
+        else resolve(result);
+      });
+    });
   }
 
   /** Passes on each row when it arrives, and keeps none. */
@@ -103,25 +111,21 @@ export class Connection extends pg.Client {
       }
     });
     const ended = new Promise<unknown>((resolve, reject) => query.on('end', resolve).on('error', reject));
+    this.#runningStatements += 1;
     this.query(query);
-    await this.#watch(ended);
+    try {
+      await ended;
+    } catch (error) {
+      throw this.#inspect(error as Error);
+    } finally {
+      this.#runningStatements -= 1;
+    }
     if (failure) throw failure.error;
   }
 
   /** One or more statements without parameters and without a time limit. */
   async runScript(text: string): Promise<void> {
     await this.query(text).catch((error) => Promise.reject(this.#inspect(error)));
-  }
-
-  async #watch<Result>(result: Promise<Result>): Promise<Result> {
-    this.#runningStatements += 1;
-    try {
-      return await result;
-    } catch (error) {
-      throw this.#inspect(error as Error);
-    } finally {
-      this.#runningStatements -= 1;
-    }
   }
 
   #inspect(error: Error): Error {
