@@ -3,7 +3,6 @@
  * stored once for each owner, in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
-import { countDropped } from '../lib/garbage.ts';
 import { identityExists, queueDeliveries } from './events.ts';
 import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
 
@@ -105,7 +104,6 @@ async function saveFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage):
       insert into raw_chunks (raw_id, n, owner_id, bytes)
       values (${rawId}, ${n}, ${ownerId}, ${raw.subarray(n * chunkBytes, (n + 1) * chunkBytes)})
       on conflict (raw_id, n) do nothing`;
-    countDropped(Math.min(chunkBytes, raw.length - n * chunkBytes));
   }
 }
 
@@ -202,7 +200,6 @@ export async function* readRaw(
         from raw_chunks where raw_id = ${rawId} and n = ${n}`,
     );
     yield Buffer.from(bytes, 'base64');
-    countDropped(length);
     at += length;
   }
 }
