@@ -8,8 +8,8 @@ import {
   decideOwnership,
   decideStatus,
   firstCheckSeconds,
+  type Holder,
   noteDecision,
-  type OtherOwner,
   restartSchedule,
 } from '../src/identities/decide.ts';
 import type { RecordStatus } from '../src/identities/dns-record.ts';
@@ -36,12 +36,12 @@ function stateOf(
   return { ...steady, status, since: ago(age), graceSince, reason: 'why' };
 }
 
-/** A check that started so long ago saw that the owner's token is gone. */
+/** A check that started so long ago saw that the holder's token is gone. */
 function takingOver(given: VerificationState, seconds: number, of = 'owner'): VerificationState {
   return { ...given, takeoverOf: of, takeoverSince: ago(seconds) };
 }
 
-function ownerWith(tokens: TokenComparison): OtherOwner {
+function ownerWith(tokens: TokenComparison): Holder {
   return { id: 'owner', tokens, comparedAt: now };
 }
 
@@ -376,19 +376,22 @@ describe('the next check', () => {
   });
 });
 
-describe('a domain with another owner', () => {
+describe('a domain with another holder', () => {
   test('the table', () => {
     const fresh = stateOf('pending');
     assert.equal(decideOwnership(fresh, null), 'verify');
-    assert.equal(decideOwnership(stateOf('verified'), ownerWith('owner_found')), 'verify');
-    assert.equal(decideOwnership(fresh, ownerWith('owner_gone')), 'await_second_check');
-    assert.equal(decideOwnership(takingOver(fresh, 59), ownerWith('owner_gone')), 'await_second_check');
-    assert.equal(decideOwnership(takingOver(fresh, 60), ownerWith('owner_gone')), 'take_over');
+    assert.equal(decideOwnership(stateOf('verified'), ownerWith('holder_found')), 'verify');
+    assert.equal(decideOwnership(fresh, ownerWith('only_claimant_found')), 'await_second_check');
     assert.equal(
-      decideOwnership(takingOver(fresh, 60, 'an owner before'), ownerWith('owner_gone')),
+      decideOwnership(takingOver(fresh, 59), ownerWith('only_claimant_found')),
       'await_second_check',
     );
-    for (const token of ['owner_found', 'unknown', 'claimant_incomplete'] as const)
+    assert.equal(decideOwnership(takingOver(fresh, 60), ownerWith('only_claimant_found')), 'take_over');
+    assert.equal(
+      decideOwnership(takingOver(fresh, 60, 'an owner before'), ownerWith('only_claimant_found')),
+      'await_second_check',
+    );
+    for (const token of ['holder_found', 'unknown', 'claimant_incomplete'] as const)
       for (const given of [fresh, takingOver(fresh, 60)])
         assert.equal(decideOwnership(given, ownerWith(token)), 'wait');
   });
@@ -396,35 +399,35 @@ describe('a domain with another owner', () => {
   for (const status of ['unverified', 'pending', 'failed'] as const) {
     const waiting = status === 'failed' ? 'failed' : 'pending';
 
-    test(`${status}, the owner's token is gone: the second check takes over, a minute later`, () => {
+    test(`${status}, the holder's token is gone: the second check takes over, a minute later`, () => {
       const seen = records('valid', 'valid');
-      const first = decideOn(stateOf(status), seen, 'owner_gone');
+      const first = decideOn(stateOf(status), seen, 'only_claimant_found');
       assert.deepEqual([first.status, first.takesOver], [waiting, false]);
       assert.deepEqual([first.takeoverOf, first.takeoverSince], ['owner', now]);
       assert.match(first.reason, /becomes yours if a check after 2026-11-15T12:01:00\.000Z finds the same/);
       assert.equal(first.waitSeconds, 61);
       assert.equal(noteDecision(seen, first)[0]?.note, first.reason);
 
-      const early = decideOn(takingOver(stateOf(status), 59), seen, 'owner_gone');
+      const early = decideOn(takingOver(stateOf(status), 59), seen, 'only_claimant_found');
       assert.deepEqual([early.status, early.takesOver], [waiting, false]);
       assert.deepEqual(early.takeoverSince, ago(59), 'counts from the first');
       assert.equal(early.waitSeconds, 2);
 
-      const second = decideOn(takingOver(stateOf(status), 60), seen, 'owner_gone');
+      const second = decideOn(takingOver(stateOf(status), 60), seen, 'only_claimant_found');
       assert.deepEqual([second.status, second.takesOver], ['verified', true]);
       assert.deepEqual([second.takeoverOf, second.takeoverSince], [null, null]);
     });
 
     test(`${status}, a check in between sees something else: the takeover is cancelled`, () => {
       const given = takingOver(stateOf(status), 90);
-      for (const token of ['owner_found', 'unknown', 'claimant_incomplete'] as const)
+      for (const token of ['holder_found', 'unknown', 'claimant_incomplete'] as const)
         assert.equal(decideOn(given, records('valid'), token).takeoverSince, null);
       for (const own of ['missing', 'mismatch', 'unknown'] as const)
-        assert.equal(decideOn(given, records(own), 'owner_gone').takeoverSince, null);
+        assert.equal(decideOn(given, records(own), 'only_claimant_found').takeoverSince, null);
     });
 
     for (const [tokens, reason] of [
-      ['owner_found', /remove the ownership record of that owner/],
+      ['holder_found', /remove the ownership record of that user/],
       ['unknown', /could not be checked whether/],
       ['claimant_incomplete', /some name servers do not have your ownership record yet/],
     ] as const) {
@@ -438,20 +441,20 @@ describe('a domain with another owner', () => {
     }
 
     for (const own of ['missing', 'mismatch', 'unknown'] as const) {
-      test(`${status}, the owner's token is gone, the claimant's is ${own}: no takeover`, () => {
-        const decision = decideOn(stateOf(status), records(own, 'valid'), 'owner_gone');
+      test(`${status}, the holder's token is gone, the claimant's is ${own}: no takeover`, () => {
+        const decision = decideOn(stateOf(status), records(own, 'valid'), 'only_claimant_found');
         assert.notEqual(decision.status, 'verified');
         assert.equal(decision.takesOver, false);
       });
     }
   }
 
-  test('the former owner fails, from now, with the reason', () => {
+  test('the former holder fails, from now, with the reason', () => {
     const decision = decideLoss(stateOf('verified', 90 * day, hour), { now, random: () => 0 });
     assert.equal(decision.status, 'failed');
     assert.deepEqual(decision.since, now);
     assert.equal(decision.graceSince, null);
-    assert.match(decision.reason, /^Another owner took over/);
+    assert.match(decision.reason, /^Another user took over/);
     assert.equal(decision.waitSeconds, 270, 'soon, in case that check saw an old copy of the zone');
     const [told] = noteDecision(records('valid'), decision);
     assert.equal(told?.note, decision.reason);
@@ -513,8 +516,8 @@ describe('the notes of the records', () => {
 
   test('the ownership record of a claimant says what the claimant waits for', () => {
     const seen = records('valid', 'valid');
-    const decision = decideOn(stateOf('pending'), seen, 'owner_found');
-    assert.match(notesOf(seen, decision)[0] ?? '', /^Another owner is verified/);
+    const decision = decideOn(stateOf('pending'), seen, 'holder_found');
+    assert.match(notesOf(seen, decision)[0] ?? '', /^Another user is verified/);
   });
 
   test('otherwise the notes stay as they are', () => {
@@ -539,8 +542,8 @@ test('whatever came before: nothing is lost in an outage, and nothing taken with
   });
   const comparisons = fc.constantFrom<TokenComparison | null>(
     null,
-    'owner_found',
-    'owner_gone',
+    'holder_found',
+    'only_claimant_found',
     'unknown',
     'claimant_incomplete',
   );
@@ -558,8 +561,8 @@ test('whatever came before: nothing is lost in an outage, and nothing taken with
         if (given.status === 'verified' && !gone) assert.equal(decision.status, 'verified');
         if (decision.status === 'verified' && given.status !== 'verified') {
           assert.ok(own === 'valid' && (mx ?? 'valid') === 'valid');
-          assert.ok(tokens === null || tokens === 'owner_gone');
-          assert.equal(decision.takesOver, tokens === 'owner_gone');
+          assert.ok(tokens === null || tokens === 'only_claimant_found');
+          assert.equal(decision.takesOver, tokens === 'only_claimant_found');
           if (decision.takesOver) {
             assert.equal(given.takeoverOf, 'owner');
             assert.ok(given.takeoverSince && given.takeoverSince <= ago(minute));

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import type { DnsRecord } from '../src/contract/identity.ts';
 import { makeDkimKey } from '../src/identities/dkim.ts';
 import type { RecordAnswer, RecordAnswers } from '../src/identities/dns-record.ts';
-import { compareTokens, confirmOwnershipGone, type TokenComparison } from '../src/identities/ownership.ts';
+import { compareTokens, confirmOwnershipAbsent, type TokenComparison } from '../src/identities/ownership.ts';
 import { type DomainSetup, decideRecords, questionsFor } from '../src/identities/records.ts';
 
 const checkedAt = new Date('2026-11-15T12:00:00Z');
@@ -160,42 +160,46 @@ describe('ownership', () => {
   }
 });
 
-describe("the owner's token in a claimant's check", () => {
+describe("the holder's token in a claimant's check", () => {
   const own = 'posthorn-verification=TokenOfTheClaimant';
-  const tokens = { claimant: 'TokenOfTheClaimant', owner: setup.token };
+  const tokens = { claimant: 'TokenOfTheClaimant', holder: setup.token };
   const away: RecordAnswer = { kind: 'unknown', reason: 'no answer' };
   const cases: [string, RecordAnswer[], TokenComparison][] = [
-    ['the own alone', [found(own)], 'owner_gone'],
-    ['the own among others', [found('v=spf1 -all', own, 'posthorn-verification=another')], 'owner_gone'],
-    ['both side by side', [found(own, ownership)], 'owner_found'],
-    ['both, with spaces around', [found(own, ` ${ownership} `)], 'owner_found'],
-    ["the owner's with quotation marks", [found(own, `"${ownership}"`)], 'unknown'],
-    ["the owner's in other letters", [found(own, ownership.toLowerCase())], 'unknown'],
+    ["the claimant's alone", [found(own)], 'only_claimant_found'],
+    [
+      "the claimant's among others",
+      [found('v=spf1 -all', own, 'posthorn-verification=another')],
+      'only_claimant_found',
+    ],
+    ['both side by side', [found(own, ownership)], 'holder_found'],
+    ['both, with spaces around', [found(own, ` ${ownership} `)], 'holder_found'],
+    ["the holder's with quotation marks", [found(own, `"${ownership}"`)], 'unknown'],
+    ["the holder's in other letters", [found(own, ownership.toLowerCase())], 'unknown'],
     ['neither', [nothing], 'claimant_incomplete'],
     ['no answer', [away], 'unknown'],
-    ['the same on every server', [found(own), found(own), found(own)], 'owner_gone'],
-    ["the owner's on one server", [found(own), found(own), found(ownership)], 'owner_found'],
-    ['both on one server', [found(own), found(own, ownership)], 'owner_found'],
-    ["the owner's damaged on one server", [found(own), found(own, `x${ownership}`)], 'unknown'],
-    ['one server without the own', [found(own), nothing], 'claimant_incomplete'],
+    ['the same on every server', [found(own), found(own), found(own)], 'only_claimant_found'],
+    ["the holder's on one server", [found(own), found(own), found(ownership)], 'holder_found'],
+    ['both on one server', [found(own), found(own, ownership)], 'holder_found'],
+    ["the holder's damaged on one server", [found(own), found(own, `x${ownership}`)], 'unknown'],
+    ['one server without the claimant', [found(own), nothing], 'claimant_incomplete'],
     ['one that could not be followed', [found(own), away], 'unknown'],
   ];
   for (const [title, answers, sight] of cases) {
     test(`${title}: ${sight}`, () => assert.equal(compareTokens(answers[0], answers, tokens), sight));
   }
 
-  test("one answer alone can show that the owner's token is there, and never that it is gone", () => {
+  test("one answer alone can show that the holder's token is there, and never that it is gone", () => {
     assert.equal(compareTokens(found(own), [], tokens), 'unknown');
-    assert.equal(compareTokens(found(own, ownership), [], tokens), 'owner_found');
+    assert.equal(compareTokens(found(own, ownership), [], tokens), 'holder_found');
     assert.equal(compareTokens(undefined, [found(own)], tokens), 'unknown');
-    assert.equal(compareTokens(found(ownership), [found(own)], tokens), 'owner_found');
+    assert.equal(compareTokens(found(ownership), [found(own)], tokens), 'holder_found');
   });
 });
 
-describe("the owner's token in the owner's check, not found by the first answer", () => {
+describe("the holder's token in the holder's check, not found by the first answer", () => {
   const decided = (answer: RecordAnswer, ...serverAnswers: RecordAnswer[]) => {
     const answers: RecordAnswers = new Map([[`TXT _posthorn.${setup.domain}`, answer]]);
-    const [record] = decideRecords(setup, confirmOwnershipGone(answers, serverAnswers, setup), new Date());
+    const [record] = decideRecords(setup, confirmOwnershipAbsent(answers, serverAnswers, setup), new Date());
     return `${record?.status}: ${record?.note}`;
   };
   const away: RecordAnswer = { kind: 'unknown', reason: 'no answer' };

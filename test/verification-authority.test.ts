@@ -73,11 +73,11 @@ test('a takeover: when the last of the servers agrees, and a minute later still 
     await publish([mine], server);
     assert.match(
       await noteAfterCheck(),
-      /remove the ownership record of that owner, .* from every name server/,
+      /remove the ownership record of that user, .* from every name server/,
     );
     assert.match(
       await noteAfterCheck(),
-      /remove the ownership record of that owner/,
+      /remove the ownership record of that user/,
       'however often it is checked',
     );
   }

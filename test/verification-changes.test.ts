@@ -72,7 +72,7 @@ describe('updated_at', () => {
     await moves('failed', { domain: true, address: true });
   });
 
-  test('of the former owner moves in a takeover, and every change is logged with its reason', async () => {
+  test('of the former holder moves in a takeover, and every change is logged with its reason', async () => {
     const domain = newDomain();
     const other = await service.makeUser();
     const [one, two] = [await add(domain), await add(domain, {}, other)];
@@ -100,11 +100,11 @@ describe('updated_at', () => {
         [one.id, 'unverified', 'verified', 'All required records are valid.'],
         [
           ...[two.id, 'unverified', 'pending'],
-          'Another owner is verified for this domain, but the ownership record of that owner is gone. The domain becomes yours if a check after then finds the same on every name server that answers. That check runs by itself.',
+          'Another user is verified for this domain, but the ownership record of that user was removed. The domain becomes yours if a check after then finds the same on every name server that answers. That check runs by itself.',
         ],
         [
           ...[one.id, 'verified', 'failed'],
-          'Another owner took over the domain: the ownership record of that owner is published, and the ownership record of this identity is gone. To take the domain back, publish this record and remove the other one.',
+          'Another user took over the domain: the ownership record of that user is published, and the ownership record of this identity was removed. To take the domain back, publish this record and remove the other one.',
         ],
         [two.id, 'pending', 'verified', 'All required records are valid.'],
       ],
@@ -286,7 +286,7 @@ describe('a check that began before another ended', () => {
     return { domain, other, owner: await add(domain), claimant: await add(domain, {}, other) };
   }
 
-  test("overrules nothing when that one found the owner's token, and is made again", async () => {
+  test("overrules nothing when that one found the holder's token, and is made again", async () => {
     const { domain, owner, claimant } = await contest();
     await publish(domain, [claimant]);
     const late = await beginSlowly(claimant);
@@ -298,7 +298,7 @@ describe('a check that began before another ended', () => {
     assert.ok(Number(await secondsToNextCheck(claimant)) <= 0);
   });
 
-  test("counts when that one saw the owner's token gone as well: who asks often delays nobody", async () => {
+  test("counts when that one saw the holder's token gone as well: who asks often delays nobody", async () => {
     const { domain, other, owner, claimant } = await contest();
     await publish(domain, [owner]);
     assert.equal(await statusAfterCheck(owner), 'verified');

@@ -87,7 +87,7 @@ async function findOwner(domain: string): Promise<string | undefined> {
 const manners = ['stands', 'absent', 'damaged'] as const;
 const step = (count: number) =>
   fc.record({
-    /** How each owner's token stands. */
+    /** How each holder's token stands. */
     tokens: fc.array(fc.constantFrom(...manners), { minLength: count, maxLength: count }),
     outage: fc.boolean(),
     /** Who checks, at once, in which process. */

@@ -31,7 +31,7 @@ async function standings({ theirs, mine }: Contest): Promise<[string, string]> {
   return [(await find(theirs)).status, (await find(mine)).status];
 }
 
-test("while the owner's token stands the claimant is pending, and told what to do", async () => {
+test("while the holder's token stands the claimant is pending, and told what to do", async () => {
   const one = await contest();
   await publish(one.domain, [one.theirs, one.mine], { mx: true });
   assert.equal(await statusAfterCheck(one.mine, claimant), 'pending');
@@ -40,12 +40,12 @@ test("while the owner's token stands the claimant is pending, and told what to d
   assert.equal(status, 'valid');
   assert.match(
     note ?? '',
-    /Another owner is verified for this domain\. To take the domain over, remove the ownership record of that owner/,
+    /Another user is verified for this domain\. To take the domain over, remove the ownership record of that user/,
   );
   assert.deepEqual(await send(`a@${one.domain}`), [one.theirs.id]);
 });
 
-test("what could not be seen of the owner's token never counts as gone", async () => {
+test("what could not be seen of the holder's token never counts as gone", async () => {
   const one = await contest();
   const { value } = await record(one.theirs, 'ownership');
   const { value: own } = await record(one.mine, 'ownership');
@@ -106,7 +106,7 @@ describe("the own token stands and the owner's is gone", () => {
     assert.deepEqual([(await find(former)).status, (await find(own)).status], ['failed', 'verified']);
     const { note, status } = await record(one.theirs, 'ownership');
     assert.equal(status, 'mismatch', 'the own token stands in its place');
-    assert.match(note ?? '', /Another owner took over the domain/);
+    assert.match(note ?? '', /Another user took over the domain/);
 
     // In one transaction: both rows were written by the same.
     const rows = await sql`
@@ -117,7 +117,7 @@ describe("the own token stands and the owner's is gone", () => {
     );
     assert.equal(told.length, 1);
     assert.equal(told[0]?.ownerId, owner.userId);
-    assert.match(String(told[0]?.msg), /Another owner took over the domain/);
+    assert.match(String(told[0]?.msg), /Another user took over the domain/);
   });
 
   test('a message under way goes to the new owner', async () => {
@@ -128,7 +128,7 @@ describe("the own token stands and the owner's is gone", () => {
     assert.deepEqual(await send(`a@${one.domain}`), [one.mine.id]);
   });
 
-  test('the former owner may win it back the same way, and does not by asking', async () => {
+  test('the former holder may win it back the same way, and does not by asking', async () => {
     const one = await contest();
     await publish(one.domain, [one.mine], { mx: true });
     await statusOnceConfirmed(one.mine, claimant);
@@ -178,7 +178,7 @@ describe("the own token stands and the owner's is gone", () => {
       await age(one.mine, 1 / 60);
     };
     const goBack: [string, () => Promise<unknown>][] = [
-      ["the owner's token is back", () => publish(one.domain, [one.theirs, one.mine], { mx: true })],
+      ["the holder's token is back", () => publish(one.domain, [one.theirs, one.mine], { mx: true })],
       ['the own is gone', () => publish(one.domain, [], { mx: true })],
       ['nothing can be seen', async () => dns.answer(`_posthorn.${one.domain}`, 'SERVFAIL')],
     ];
@@ -237,8 +237,8 @@ test('of several servers every one that answers has to agree', async () => {
     return `${answer.body.status}: ${JSON.parse(answer.body.dns_records)[0].note}`;
   };
   for (const [texts, note] of [
-    [[other.value], /^pending: .*remove the ownership record of that owner/],
-    [[own.value, other.value], /^pending: .*remove the ownership record of that owner/],
+    [[other.value], /^pending: .*remove the ownership record of that user/],
+    [[own.value, other.value], /^pending: .*remove the ownership record of that user/],
     [[own.value, `"${other.value}"`], /^pending: .*could not be checked whether/],
     [['v=spf1 -all'], /^pending: .*some name servers do not have your ownership record yet/],
   ] as const) {

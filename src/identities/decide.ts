@@ -1,6 +1,6 @@
 /**
  * Decides the status of a domain identity after a check of its DNS, as docs/identity-states.md describes it. Pure: time and
- * chance are arguments. Guarantee: a failed DNS lookup neither takes a domain from its owner nor gives it to a claimant.
+ * chance are arguments. Guarantee: a failed DNS lookup neither takes a domain from its holder nor gives it to a claimant.
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
@@ -12,12 +12,12 @@ export interface Decision extends VerificationState {
   graceUntil: Date | null;
   /** Until the next check; null for none. */
   waitSeconds: number | null;
-  /** The other owner loses the domain, in the same transaction. */
+  /** The present holder loses the domain, in the same transaction. */
   takesOver: boolean;
 }
 
-/** Another identity that is verified for the same domain. The identity that is checked is then a claimant. */
-export interface OtherOwner {
+/** The identity of another user that is verified for the same domain. The identity that is checked is then a claimant. */
+export interface Holder {
   id: string;
   tokens: TokenComparison;
   /** When the check started that compared the tokens. */
@@ -52,24 +52,24 @@ export const firstCheckSeconds = 10;
 export function decideStatus(
   state: VerificationState,
   records: readonly DnsRecord[],
-  otherOwner: OtherOwner | null,
+  holder: Holder | null,
   moment: Moment,
 ): Decision {
   const required = records.filter((record) => record.required);
   const isProven = required.length > 0 && required.every(({ status }) => status === 'valid');
-  const step = isProven ? decideOwnership(state, otherOwner) : null;
+  const step = isProven ? decideOwnership(state, holder) : null;
   if (step === 'verify' || step === 'take_over') {
     const reason = `All required records are valid${state.graceSince ? ' again' : ''}.`;
     const decision = makeDecision(state, 'verified', reason, jitter(6 * hour, moment));
     return { ...decision, takesOver: step === 'take_over' };
   }
   if (state.status === 'verified') return decideVerified(state, required, moment);
-  if (otherOwner && step === 'await_second_check') return awaitSecondCheck(state, otherOwner, moment);
-  if (state.status === 'failed') return decideFailed(state, otherOwner, isProven, moment);
+  if (holder && step === 'await_second_check') return awaitSecondCheck(state, holder, moment);
+  if (state.status === 'failed') return decideFailed(state, holder, isProven, moment);
   if (isProven) {
-    // The owner's token may disappear at any time, so a claimant always has a next check.
+    // The holder's token may disappear at any time, so a claimant always has a next check.
     const waitSeconds = nextWait(unprovenAges, state.since, moment) ?? jitter(day, moment);
-    return makeDecision(state, 'pending', describeOtherOwner(otherOwner), waitSeconds);
+    return makeDecision(state, 'pending', describeHolder(holder), waitSeconds);
   }
   return decideUnproven(state, records, moment);
 }
@@ -80,37 +80,34 @@ export function decideStatus(
  */
 export function decideOwnership(
   state: VerificationState,
-  otherOwner: OtherOwner | null,
+  holder: Holder | null,
 ): 'verify' | 'take_over' | 'await_second_check' | 'wait' {
-  if (otherOwner === null || state.status === 'verified') return 'verify';
-  if (otherOwner.tokens !== 'owner_gone') return 'wait';
-  return otherOwner.comparedAt >= secondCheckFrom(state, otherOwner) ? 'take_over' : 'await_second_check';
+  if (holder === null || state.status === 'verified') return 'verify';
+  if (holder.tokens !== 'only_claimant_found') return 'wait';
+  return holder.comparedAt >= secondCheckFrom(state, holder) ? 'take_over' : 'await_second_check';
 }
 
-function secondCheckFrom(
-  { takeoverOf, takeoverSince }: VerificationState,
-  { id, comparedAt }: OtherOwner,
-): Date {
+function secondCheckFrom({ takeoverOf, takeoverSince }: VerificationState, { id, comparedAt }: Holder): Date {
   const since = takeoverOf === id ? takeoverSince : null;
   return addSeconds(since ?? comparedAt, takeoverSeconds);
 }
 
-function awaitSecondCheck(state: VerificationState, otherOwner: OtherOwner, moment: Moment): Decision {
-  const from = secondCheckFrom(state, otherOwner);
-  const reason = `Another owner is verified for this domain, but the ownership record of that owner is gone. The domain becomes yours if a check after ${from.toISOString()} finds the same on every name server that answers. That check runs by itself.`;
+function awaitSecondCheck(state: VerificationState, holder: Holder, moment: Moment): Decision {
+  const from = secondCheckFrom(state, holder);
+  const reason = `Another user is verified for this domain, but the ownership record of that user was removed. The domain becomes yours if a check after ${from.toISOString()} finds the same on every name server that answers. That check runs by itself.`;
   const leftSeconds = Math.max(0, (from.getTime() - moment.now.getTime()) / 1000);
   const status = state.status === 'failed' ? 'failed' : 'pending';
   return {
     ...makeDecision(state, status, reason, leftSeconds + 1 + 5 * moment.random()),
-    takeoverOf: otherOwner.id,
+    takeoverOf: holder.id,
     takeoverSince: addSeconds(from, -takeoverSeconds),
   };
 }
 
 function decideVerified(state: VerificationState, required: readonly DnsRecord[], moment: Moment): Decision {
-  const gone = required.filter(isGone);
+  const absent = required.filter(isAbsent);
   const uncertain = `${nameRecords(required.filter(isUnknown))} could not be checked with certainty.`;
-  const graceSince = state.graceSince ?? (gone.length > 0 ? moment.now : null);
+  const graceSince = state.graceSince ?? (absent.length > 0 ? moment.now : null);
   if (graceSince === null) {
     return makeDecision(
       state,
@@ -120,29 +117,27 @@ function decideVerified(state: VerificationState, required: readonly DnsRecord[]
     );
   }
   const graceUntil = addSeconds(graceSince, graceSeconds);
-  // A grace period ends in failure only when this check saw the record gone: DNS may be down at that moment.
-  if (gone.length > 0 && moment.now >= graceUntil) {
-    return fail(state, `${nameRecords(gone)} did not become valid again within 72 hours.`, moment);
+  // A grace period ends in failure only when this check saw that the record is absent: DNS may be down at that moment.
+  if (absent.length > 0 && moment.now >= graceUntil) {
+    return fail(state, `${nameRecords(absent)} did not become valid again within 72 hours.`, moment);
   }
   const reason =
-    gone.length > 0
-      ? `${nameRecords(gone)} must be valid by ${graceUntil.toISOString()}, or this identity becomes failed.`
+    absent.length > 0
+      ? `${nameRecords(absent)} must be valid by ${graceUntil.toISOString()}, or this identity becomes failed.`
       : `${uncertain} The grace period continues.`;
   const leftSeconds = (graceUntil.getTime() - moment.now.getTime()) / 1000;
   const waitSeconds = leftSeconds > 0 ? Math.min(jitter(hour, moment), leftSeconds) : jitter(hour, moment);
   return { ...makeDecision(state, 'verified', reason, waitSeconds), graceSince, graceUntil };
 }
 
-/** A failed identity keeps its reason. Exception: all its records are valid, and only another owner prevents verification. */
+/** A failed identity keeps its reason. Exception: all its records are valid, and only the holder prevents verification. */
 function decideFailed(
   state: VerificationState,
-  otherOwner: OtherOwner | null,
+  holder: Holder | null,
   isProven: boolean,
   moment: Moment,
 ): Decision {
-  const reason = isProven
-    ? describeOtherOwner(otherOwner)
-    : (state.reason ?? 'The required records are not valid.');
+  const reason = isProven ? describeHolder(holder) : (state.reason ?? 'The required records are not valid.');
   return makeDecision(state, 'failed', reason, nextWait(failedAges, state.since, moment));
 }
 
@@ -188,10 +183,10 @@ function makeDecision(
   return { ...noGrace, ...noTakeover, status, since, reason, waitSeconds };
 }
 
-/** For the owner whose domain a claimant takes over. */
+/** For the holder whose domain a claimant takes over. */
 export function decideLoss(state: VerificationState, moment: Moment): Decision {
   const reason =
-    'Another owner took over the domain: the ownership record of that owner is published, and the ownership record of this identity is gone. To take the domain back, publish this record and remove the other one.';
+    'Another user took over the domain: the ownership record of that user is published, and the ownership record of this identity was removed. To take the domain back, publish this record and remove the other one.';
   // Soon, in case the claimant's checks saw an old copy of the zone.
   return { ...fail(state, reason, moment), waitSeconds: jitter(5 * minute, moment) };
 }
@@ -220,7 +215,7 @@ function addReason(record: DnsRecord, reason: string): DnsRecord {
   return { ...record, note: record.note === undefined ? reason : `${record.note} ${reason}` };
 }
 
-export function isGone({ status }: DnsRecord): boolean {
+export function isAbsent({ status }: DnsRecord): boolean {
   return status === 'missing' || status === 'mismatch';
 }
 
@@ -228,15 +223,15 @@ function isUnknown({ status }: DnsRecord): boolean {
   return status === 'unknown';
 }
 
-function describeOtherOwner(otherOwner: OtherOwner | null): string {
-  const verified = 'Another owner is verified for this domain';
-  switch (otherOwner?.tokens) {
-    case 'owner_found':
-      return `${verified}. To take the domain over, remove the ownership record of that owner, a TXT record at the same name, from every name server.`;
+function describeHolder(holder: Holder | null): string {
+  const verified = 'Another user is verified for this domain';
+  switch (holder?.tokens) {
+    case 'holder_found':
+      return `${verified}. To take the domain over, remove the ownership record of that user, a TXT record at the same name, from every name server.`;
     case 'claimant_incomplete':
       return `${verified}, and some name servers do not have your ownership record yet. Publish your record on every name server to take the domain over.`;
     default:
-      return `${verified}, and it could not be checked whether the ownership record of that owner is gone. The next check tries again.`;
+      return `${verified}, and it could not be checked whether the ownership record of that user was removed. The next check tries again.`;
   }
 }
 

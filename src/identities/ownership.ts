@@ -1,6 +1,6 @@
 /**
  * Who owns a domain, by the tokens that are published at `_posthorn.<domain>`. Pure.
- * Guarantee: a token is gone only when every name server that answers says so.
+ * Guarantee: a token is absent only when every name server that answers says so.
  */
 import {
   type DnsQuestion,
@@ -10,7 +10,7 @@ import {
   type RecordDecision,
 } from './dns-record.ts';
 
-/** The tokens of the owner and of all claimants are at the same name. */
+/** The tokens of the holder and of all claimants are at the same name. */
 export function ownershipQuestion(domain: string): DnsQuestion {
   return { name: `_posthorn.${domain}`, type: 'TXT' };
 }
@@ -46,12 +46,12 @@ function describeWrongToken(values: readonly string[], value: string, token: str
   return 'There is another TXT record at this name: add this record beside it.';
 }
 
-/** A damaged token is `unknown`, not gone. */
-function findToken(answer: RecordAnswer | undefined, token: string): 'valid' | 'gone' | 'unknown' {
+/** A damaged token is `unknown`, not absent. */
+function findToken(answer: RecordAnswer | undefined, token: string): 'valid' | 'absent' | 'unknown' {
   if (answer === undefined || answer.kind === 'unknown') return 'unknown';
   const values = answer.kind === 'records' ? answer.values : [];
   if (values.some((value) => value.trim() === ownershipValue(token))) return 'valid';
-  return values.some((value) => value.toLowerCase().includes(token.toLowerCase())) ? 'unknown' : 'gone';
+  return values.some((value) => value.toLowerCase().includes(token.toLowerCase())) ? 'unknown' : 'absent';
 }
 
 export function hasToken(answer: RecordAnswer | undefined, token: string): boolean {
@@ -59,10 +59,10 @@ export function hasToken(answer: RecordAnswer | undefined, token: string): boole
 }
 
 /**
- * For a check of the owner. The owner's token is gone only if no name server that answers has it; if some have it, the
+ * For a check of the holder. The holder's token is absent only if no name server that answers has it; if some have it, the
  * record is unknown. So one outdated or hijacked name server takes nothing away.
  */
-export function confirmOwnershipGone(
+export function confirmOwnershipAbsent(
   answers: RecordAnswers,
   /** From each name server that answers. */
   serverAnswers: readonly RecordAnswer[],
@@ -81,22 +81,22 @@ export function confirmOwnershipGone(
 
 /**
  * What a claimant's check sees of both tokens.
- * - `owner_found`: at least one name server has the owner's token.
- * - `owner_gone`: every name server has the claimant's token, and none has the owner's.
- * - `claimant_incomplete`: no name server has the owner's token, but some do not have the claimant's either.
- * - `unknown`: the owner's token is damaged, or its lookup failed.
+ * - `holder_found`: at least one name server has the holder's token.
+ * - `only_claimant_found`: every name server has the claimant's token, and none has the holder's.
+ * - `claimant_incomplete`: no name server has the holder's token, but some do not have the claimant's either.
+ * - `unknown`: the holder's token is damaged, or its lookup failed.
  */
-export type TokenComparison = 'owner_found' | 'owner_gone' | 'claimant_incomplete' | 'unknown';
+export type TokenComparison = 'holder_found' | 'only_claimant_found' | 'claimant_incomplete' | 'unknown';
 
 export function compareTokens(
   answer: RecordAnswer | undefined,
   /** From each name server that answers. */
   serverAnswers: readonly RecordAnswer[],
-  tokens: { claimant: string; owner: string },
+  tokens: { claimant: string; holder: string },
 ): TokenComparison {
   const all = [answer, ...serverAnswers];
-  const ownerTokens = all.map((one) => findToken(one, tokens.owner));
-  if (ownerTokens.includes('valid')) return 'owner_found';
-  if (serverAnswers.length === 0 || ownerTokens.includes('unknown')) return 'unknown';
-  return all.every((one) => hasToken(one, tokens.claimant)) ? 'owner_gone' : 'claimant_incomplete';
+  const holderTokens = all.map((one) => findToken(one, tokens.holder));
+  if (holderTokens.includes('valid')) return 'holder_found';
+  if (serverAnswers.length === 0 || holderTokens.includes('unknown')) return 'unknown';
+  return all.every((one) => hasToken(one, tokens.claimant)) ? 'only_claimant_found' : 'claimant_incomplete';
 }

@@ -1,6 +1,6 @@
 /**
- * Decides and saves the result of a check, for the identity that was checked and for the owner who loses the domain to it.
- * Runs in the transaction that locks the domain. Guarantee: a takeover is one transaction, and never has two verified owners.
+ * Decides and saves the result of a check, for the identity that was checked and for the holder who loses the domain to it.
+ * Runs in the transaction that locks the domain. Guarantee: a takeover is one transaction, and never has two verified holders.
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
@@ -16,9 +16,16 @@ import {
   type StoredState,
   saveState,
 } from '../store/verification.ts';
-import { type Decision, decideLoss, decideStatus, isGone, noteDecision, restartSchedule } from './decide.ts';
+import {
+  type Decision,
+  decideLoss,
+  decideStatus,
+  isAbsent,
+  noteDecision,
+  restartSchedule,
+} from './decide.ts';
 import { questionKey, type RecordAnswer, type RecordAnswers } from './dns-record.ts';
-import { compareTokens, confirmOwnershipGone, hasToken, ownershipQuestion } from './ownership.ts';
+import { compareTokens, confirmOwnershipAbsent, hasToken, ownershipQuestion } from './ownership.ts';
 import { decideRecords, questionsFor } from './records.ts';
 
 interface Check {
@@ -60,35 +67,35 @@ export function describeAddressChanges(
 export async function saveCheck(
   mailHost: string,
   sql: Sql,
-  { now, identity, state, otherOwner }: LockedIdentity,
+  { now, identity, state, holder }: LockedIdentity,
   check: Check,
 ): Promise<StatusChange[]> {
   const { serverAnswers, startedAt } = check;
-  const isOwner = state.status === 'verified';
-  const answers = isOwner ? confirmOwnershipGone(check.answers, serverAnswers, identity) : check.answers;
+  const isHolder = state.status === 'verified';
+  const answers = isHolder ? confirmOwnershipAbsent(check.answers, serverAnswers, identity) : check.answers;
   const publishedKey = findPublishedKey(mailHost, identity, answers, now);
   const dkimKeys = publishedKey ? [publishedKey] : identity.dkimKeys;
   const setup = { ...identity, dkimKeys, mailHost };
   const records = decideRecords(setup, answers, now);
   const ownership = answers.get(questionKey(ownershipQuestion(identity.domain)));
-  const comparison = otherOwner && {
-    ...{ id: otherOwner.id, comparedAt: startedAt },
-    tokens: compareTokens(ownership, serverAnswers, { claimant: identity.token, owner: otherOwner.token }),
+  const comparison = holder && {
+    ...{ id: holder.id, comparedAt: startedAt },
+    tokens: compareTokens(ownership, serverAnswers, { claimant: identity.token, holder: holder.token }),
   };
   const before = check.requested ? restartSchedule(state, now) : state;
   const decision = decideStatus(before, records, comparison ?? null, { now, random: Math.random });
-  // The former owner first: a unique index allows one verified identity for each domain.
+  // The former holder first: a unique index allows one verified identity for each domain.
   const lost =
-    otherOwner && decision.takesOver
-      ? await failFormerOwner(mailHost, sql, otherOwner, answers, now, startedAt)
+    holder && decision.takesOver
+      ? await failFormerHolder(mailHost, sql, holder, answers, now, startedAt)
       : [];
   // The identity changed during the check, and a record that is now expected was not asked for: check again at once.
   const isComplete = questionsFor(setup).every((question) => answers.has(questionKey(question)));
   const waitSeconds = isComplete ? decision.waitSeconds : 0;
   const changes = await save(sql, state, identity.domain, records, { ...decision, waitSeconds }, startedAt);
-  if (isOwner) {
-    const isGoneNow = records[0] !== undefined && isGone(records[0]) && !isOwnershipGone(state);
-    if (decision.status === 'failed' || isGoneNow) {
+  if (isHolder) {
+    const becameAbsent = records[0] !== undefined && isAbsent(records[0]) && !isOwnershipAbsent(state);
+    if (decision.status === 'failed' || becameAbsent) {
       await checkClaimantsNow(sql, identity.domain, identity.id);
     }
     if ([ownership, ...serverAnswers].some((one) => hasToken(one, identity.token))) {
@@ -108,21 +115,21 @@ function findPublishedKey(mailHost: string, identity: DomainIdentity, answers: R
   return record?.status === 'valid' ? newest : undefined;
 }
 
-/** The former owner's records show what the claimant's check saw. */
-async function failFormerOwner(
+/** The former holder's records show what the claimant's check saw. */
+async function failFormerHolder(
   mailHost: string,
   sql: Sql,
-  owner: StoredState,
+  holder: StoredState,
   answers: RecordAnswers,
   now: Date,
   startedAt: Date,
 ): Promise<StatusChange[]> {
-  const identity = await findDomainIdentity(sql, owner.ownerId, owner.id);
+  const identity = await findDomainIdentity(sql, holder.ownerId, holder.id);
   if (!identity) return [];
-  const decision = decideLoss(owner, { now, random: Math.random });
-  const outsideGrace = parseRecords(owner.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
+  const decision = decideLoss(holder, { now, random: Math.random });
+  const outsideGrace = parseRecords(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
   const records = keepChecked(decideRecords({ ...identity, mailHost }, answers, now), outsideGrace);
-  return save(sql, owner, identity.domain, records, decision, startedAt);
+  return save(sql, holder, identity.domain, records, decision, startedAt);
 }
 
 /** Records that this check did not ask for stay as an earlier check left them. */
@@ -162,9 +169,9 @@ function visiblePart(records: DnsRecord[]): string {
 }
 
 /** `decideRecords` puts the ownership record first. */
-export function isOwnershipGone({ dnsRecords }: StoredState): boolean {
+export function isOwnershipAbsent({ dnsRecords }: StoredState): boolean {
   const [ownership] = parseRecords(dnsRecords);
-  return ownership !== undefined && isGone(ownership);
+  return ownership !== undefined && isAbsent(ownership);
 }
 
 export function parseRecords(dnsRecords: string): DnsRecord[] {

@@ -1,5 +1,5 @@
 /**
- * Verifies domain identities: asks DNS, decides, and saves the decision. Guarantees: a domain has at most one verified owner;
+ * Verifies domain identities: asks DNS, decides, and saves the decision. Guarantees: a domain has at most one holder;
  * a failed DNS lookup takes nothing away; a takeover is one transaction.
  */
 import { randomBytes } from 'node:crypto';
@@ -31,7 +31,7 @@ import { questionKey, type RecordAnswers } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
 import { decideRecords, questionsFor } from './records.ts';
-import { isOwnershipGone, keepChecked, parseRecords, saveCheck } from './save-check.ts';
+import { isOwnershipAbsent, keepChecked, parseRecords, saveCheck } from './save-check.ts';
 
 export interface VerifyParts {
   sql: Pool;
@@ -115,7 +115,7 @@ async function check(
   return 'saved';
 }
 
-/** True in two cases: a check of the owner did not find its token, or a check of a claimant found its token. */
+/** True in two cases: a check of the holder did not find its token, or a check of a claimant found its token. */
 function isEveryServerNeeded(
   { id, domain, token }: DomainIdentity,
   verifiedId: string | null,
@@ -127,12 +127,12 @@ function isEveryServerNeeded(
 }
 
 /**
- * A newer check of this identity was saved first, or a newer check of the owner. A newer check of the owner that did not find the
- * owner's token does not count: otherwise an owner could delay a takeover by requesting checks.
+ * A newer check of this identity was saved first, or a newer check of the holder. A newer check of the holder that did not find the
+ * holder's token does not count: otherwise a holder could delay a takeover by requesting checks.
  */
-function isOutdated({ state, otherOwner }: LockedIdentity, startedAt: Date): boolean {
+function isOutdated({ state, holder }: LockedIdentity, startedAt: Date): boolean {
   const isNewer = ({ checkStartedAt }: StoredState) => checkStartedAt !== null && checkStartedAt > startedAt;
-  return isNewer(state) || (otherOwner !== undefined && isNewer(otherOwner) && !isOwnershipGone(otherOwner));
+  return isNewer(state) || (holder !== undefined && isNewer(holder) && !isOwnershipAbsent(holder));
 }
 
 /** Slow: call it outside a transaction. */
@@ -149,7 +149,7 @@ export async function makeSealedDkimKey(
 
 /**
  * Adds a DKIM key. The key in use stays until a check finds the new key in DNS; a new key that no check has found is replaced.
- * Call `findRotationWait` before making the key. Returns `gone` if there is no such domain identity.
+ * Call `findRotationWait` before making the key. Returns `not_found` if there is no such domain identity.
  */
 export function rotateDkim(
   { mailHost }: { mailHost: string },
@@ -157,10 +157,10 @@ export function rotateDkim(
   ownerId: string,
   id: string,
   key: NewDkimKey,
-): Promise<'rotated' | 'gone' | { waitSeconds: number }> {
+): Promise<'rotated' | 'not_found' | { waitSeconds: number }> {
   return transaction(sql, async (sql) => {
     const identity = await lockDomainIdentity(sql, ownerId, id);
-    if (!identity) return 'gone';
+    if (!identity) return 'not_found';
     const limited = await findRotationWait(sql, identity);
     if (limited) return limited;
     await dropUnseenDkimKeys(sql, identity);

@@ -94,10 +94,10 @@ export async function acceptMail(
   return listIds(outcomes);
 }
 
-/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted or may no longer receive mail; there is no id. */
+/** `repeat`: the same message came before, and `id` is its id. `no_receiver`: the identity was deleted or may no longer receive mail; there is no id. */
 interface MessageOutcome {
   message: NewMessage;
-  outcome: 'recorded' | 'repeat' | 'gone';
+  outcome: 'recorded' | 'repeat' | 'no_receiver';
   id: string | null;
   deliveries: number;
 }
@@ -114,9 +114,9 @@ async function recordMail(
 ): Promise<MessageOutcome[]> {
   const work = async (sql: Sql) => {
     const outcomes = await recordMessages(sql, messages, parts);
-    const gone = outcomes.filter(({ id }) => id === null).map(({ message }) => message.identityId);
-    if (gone.length === 0) return outcomes;
-    const lost = recipients.filter(({ identity }) => gone.includes(identity.id));
+    const notReceiving = outcomes.filter(({ id }) => id === null).map(({ message }) => message.identityId);
+    if (notReceiving.length === 0) return outcomes;
+    const lost = recipients.filter(({ identity }) => notReceiving.includes(identity.id));
     const others = await routeAgain({ ...parts, sql }, lost, mail.ownerId);
     const again = await prepareMessages({ ...parts, sql }, mail, others, examination);
     const further = await transaction(sql, (sql) => recordMessages(sql, again, parts));
@@ -136,7 +136,7 @@ async function recordMessages(
   for (const message of messages) {
     const { id, deliveries } = await recordMessage(sql, message, options);
     const stored = id === message.id ? 'recorded' : 'repeat';
-    outcomes.push({ message, outcome: id === null ? 'gone' : stored, id, deliveries });
+    outcomes.push({ message, outcome: id === null ? 'no_receiver' : stored, id, deliveries });
   }
   return outcomes;
 }

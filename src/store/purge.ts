@@ -13,19 +13,19 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
         where webhooks.deleted_at is not null limit ${batch}
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from doomed))
-      ), gone as (
+      ), purged_rows as (
         delete from deliveries where id = any (array(select id from doomed)) returning 1
       )
-      select count(*)::int as purged from gone`,
+      select count(*)::int as purged from purged_rows`,
   );
   if (purged > 0) return true;
   await sql`
-    with gone as (
+    with purged_rows as (
       delete from webhooks
       where deleted_at is not null and not exists (select from deliveries where webhook_id = webhooks.id)
       returning owner_id, id
     )
-    delete from replays using gone where replays.owner_id = gone.owner_id and replays.webhook_id = gone.id`;
+    delete from replays using purged_rows where replays.owner_id = purged_rows.owner_id and replays.webhook_id = purged_rows.id`;
   return false;
 }
 
@@ -47,13 +47,13 @@ export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Pr
       with doomed as (
         select id from deliveries
         where id < ${bound} and created_at < ${oldest} and status <> 'pending' order by id limit ${batch}
-      ), gone as (
+      ), purged_rows as (
         -- The status again: a redelivery may have been requested since the rows were selected.
         delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning id
       ), tries as (
-        delete from attempts where delivery_id = any (array(select id from gone))
+        delete from attempts where delivery_id = any (array(select id from purged_rows))
       )
-      select count(*)::int as deliveries from gone`,
+      select count(*)::int as deliveries from purged_rows`,
   );
   if (deliveries > 0) return true;
   // An event stays while it has a delivery that is pending, or that a recent replay created.
@@ -135,7 +135,7 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
         delete from deliveries where id = any (array(select id from queued))
       ), old_events as (
         delete from events where id = any (array(select event_id from doomed))
-      ), gone as (
+      ), purged_rows as (
         delete from messages where id = any (array(select id from doomed)) returning 1
       ), old_bytes as (
         -- Bytes are deleted with the last message that uses them: the message they are named after, or one that shares them.
@@ -148,7 +148,7 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
           )
         ))
       )
-      select count(*)::int as removed from gone`,
+      select count(*)::int as removed from purged_rows`,
   );
   return removed;
 }

@@ -100,11 +100,11 @@ export interface VerificationState {
   status: IdentityStatus;
   /** The schedule of checks counts from here: the creation, the last `POST …/verify`, or the failure. */
   since: Date;
-  /** When a check first saw that a required record of a verified identity is gone. */
+  /** When a check first saw that a required record of a verified identity is absent. */
   graceSince: Date | null;
   /** Why the identity has this status, in a sentence. */
   reason: string | null;
-  /** The identity of the owner whose domain this claimant is taking over, and the start of the check that began it. */
+  /** The identity of the holder whose domain this claimant is taking over, and the start of the check that began it. */
   takeoverOf: string | null;
   takeoverSince: Date | null;
 }
@@ -121,7 +121,7 @@ export interface LockedIdentity {
   now: Date;
   identity: DomainIdentity;
   state: StoredState;
-  otherOwner: StoredState | undefined;
+  holder: StoredState | undefined;
 }
 
 /** To be locked before any row of the domain's identities: checks and deletions lock those rows in different orders. */
@@ -146,7 +146,7 @@ export async function lockForDecision(
   const state = rows.find((row) => row.id === id);
   const now = await readClock(sql);
   const identity = state && (await findDomainIdentity(sql, ownerId, id));
-  return identity && { now, identity, state, otherOwner: rows.find((row) => row.id !== id) };
+  return identity && { now, identity, state, holder: rows.find((row) => row.id !== id) };
 }
 
 /** The time by the database's clock, and the identity, of any user, that is verified for the domain. */
@@ -238,7 +238,7 @@ export async function checkClaimantsNow(sql: Sql, domain: string, id: string): P
     where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
 }
 
-/** For an owner whose token was found: every claimant has to start again. */
+/** For a holder whose token was found: every claimant has to start again. */
 export async function cancelTakeovers(sql: Sql, { id, domain }: DomainIdentity): Promise<void> {
   await sql`
     update identities set takeover_of = null, takeover_since = null

@@ -18,7 +18,7 @@ const timeoutSeconds = 5;
 const patienceMs = 120_000;
 
 export const smtp: Target = {
-  about: 'dialogues of any bytes with the mail door',
+  about: 'dialogues of any bytes with the SMTP server',
   async open(settings) {
     const service = await startFuzzedService({
       ...settings,

@@ -100,7 +100,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
         },
         async (sql, { known, key }) => {
           const outcome = await rotateDkim(verification, sql, ownerId, id, key);
-          if (outcome === 'gone') throw new Problem('not_found');
+          if (outcome === 'not_found') throw new Problem('not_found');
           if (outcome !== 'rotated') throw tooManyKeys(outcome.waitSeconds);
           return { status: 200, body: (await findIdentity(sql, ownerId, id)) ?? known };
         },
