@@ -94,10 +94,10 @@ export async function acceptMail(
   return listIds(outcomes);
 }
 
-/** `repeat`: the same message came before, and `id` is its id. `no_receiver`: the identity was deleted or may no longer receive mail; there is no id. */
+/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted or may no longer receive mail; there is no id. */
 interface MessageOutcome {
   message: NewMessage;
-  outcome: 'recorded' | 'repeat' | 'no_receiver';
+  outcome: 'recorded' | 'repeat' | 'gone';
   id: string | null;
   deliveries: number;
 }
@@ -136,7 +136,7 @@ async function recordMessages(
   for (const message of messages) {
     const { id, deliveries } = await recordMessage(sql, message, options);
     const stored = id === message.id ? 'recorded' : 'repeat';
-    outcomes.push({ message, outcome: id === null ? 'no_receiver' : stored, id, deliveries });
+    outcomes.push({ message, outcome: id === null ? 'gone' : stored, id, deliveries });
   }
   return outcomes;
 }
