@@ -22,10 +22,16 @@ export interface ParsedAttachment {
   sha256: string;
 }
 
+/** With its file name: thousands of encoded words may be in it, and they are decoded once. */
+interface Attachment {
+  part: Part;
+  filename: string | null;
+}
+
 export interface Bodies {
   text: Part[];
   html: Part[];
-  attachments: Part[];
+  attachments: Attachment[];
 }
 
 export function sortParts(root: Part): Bodies {
@@ -39,15 +45,18 @@ function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
   if (part.isContainer) {
     const first = findFirst(part);
     for (const child of part.children) sortInto(bodies, child, child === first);
-  } else if (!isShown(part, isFirst)) bodies.attachments.push(part);
+    return;
+  }
+  const filename = readFilename(part);
+  if (!isShown(part, isFirst, filename)) bodies.attachments.push({ part, filename });
   else if (part.contentType.value === 'text/html') bodies.html.push(part);
   else bodies.text.push(part);
 }
 
-function isShown(part: Part, isFirst: boolean): boolean {
+function isShown(part: Part, isFirst: boolean, filename: string | null): boolean {
   if (part.contentType.value !== 'text/plain' && part.contentType.value !== 'text/html') return false;
   if (readDisposition(part) === 'attachment') return false;
-  return isFirst || (!isRelated(part.parent) && readFilename(part) === null);
+  return isFirst || (!isRelated(part.parent) && filename === null);
 }
 
 function isRelated(part: Part | null): boolean {
@@ -62,10 +71,14 @@ function findFirst(multipart: Part): Part | undefined {
   return named || multipart.children[0];
 }
 
-export function describeAttachment(part: Part, content: Buffer, n: number): ParsedAttachment {
+export function describeAttachment(
+  { part, filename }: Attachment,
+  content: Buffer,
+  n: number,
+): ParsedAttachment {
   return {
     id: String(n),
-    filename: readFilename(part),
+    filename,
     contentType: part.contentType.value,
     size: content.length,
     disposition: readDisposition(part),

@@ -84,10 +84,10 @@ export async function extractAttachment(
   n: number,
 ): Promise<{ meta: ParsedAttachment; content: Uint8Array } | null> {
   const bytes = asBuffer(raw);
-  const part = sortParts(readStructure(bytes).root).attachments[n];
-  if (!part) return null;
-  const content = decodeBody(bytes, part);
-  return { meta: describeAttachment(part, content, n), content };
+  const attachment = sortParts(readStructure(bytes).root).attachments[n];
+  if (!attachment) return null;
+  const content = decodeBody(bytes, attachment.part);
+  return { meta: describeAttachment(attachment, content, n), content };
 }
 
 function asBuffer(raw: Uint8Array): Buffer {
@@ -165,7 +165,9 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
     text: text.joined,
     html: html.joined,
     preview: makePreview(text.joined, html.joined),
-    attachments: parts.attachments.map((part, n) => describeAttachment(part, decodeBody(raw, part), n)),
+    attachments: parts.attachments.map((attachment, n) =>
+      describeAttachment(attachment, decodeBody(raw, attachment.part), n),
+    ),
     truncated,
   };
 }
