@@ -3,7 +3,7 @@
  * docs/config.md. A wrong value stops the start, and the error lists all wrong values at once.
  */
 import path from 'node:path';
-import { type LogLevel, logLevels } from './lib/log.ts';
+import { type LogFormat, type LogLevel, logFormats, logLevels } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
 import {
   addressRange,
@@ -107,6 +107,17 @@ export const settings = {
     oneOf(logLevels),
     'info',
     `One of ${logLevels.map((level) => `\`${level}\``).join(', ')}.`,
+  ),
+  POSTHORN_LOG_FORMAT: setting<LogFormat | null>(
+    oneOf(logFormats),
+    null,
+    '`pretty`: short lines for people. `json`: one JSON object a line.',
+    { shown: '`pretty` on a terminal, else `json`' },
+  ),
+  POSTHORN_LOG_ADDRESSES: setting(
+    bool,
+    true,
+    'Whether the log contains mail addresses. IP addresses and domains are always logged.',
   ),
   POSTHORN_ALLOW_HTTP: setting<boolean | null>(bool, null, 'Whether webhooks may have `http` URLs.', {
     shown: 'false in production, else true',
@@ -263,6 +274,9 @@ export function readConfig(environment: Environment) {
     metricsToken: values.POSTHORN_METRICS_TOKEN,
     metricsPort: values.POSTHORN_METRICS_PORT,
     logLevel: values.POSTHORN_LOG_LEVEL,
+    /** Null: by the terminal. */
+    logFormat: values.POSTHORN_LOG_FORMAT,
+    logAddresses: values.POSTHORN_LOG_ADDRESSES,
     allowHttp: values.POSTHORN_ALLOW_HTTP ?? !production,
     allowTargets: values.POSTHORN_ALLOW_TARGETS ?? (production ? [] : ['127.0.0.0/8', '::1/128']),
     dnsServers: values.POSTHORN_DNS_SERVERS,

@@ -22,6 +22,7 @@ import { readVersion } from './lib/version.ts';
 import { makeEgress } from './net/egress.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
+import { MailLog } from './receiving/mail-log.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
@@ -90,6 +91,8 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   });
   const tracer = await openTracer(config, log, metrics);
   if (tracer) stopLater(stops, tracer);
+  const mailLog = new MailLog(log);
+  stops.push(async () => mailLog.stop());
   const egress = makeEgress(config);
   const poster = new Poster({ egress });
   stops.push(() => poster.close());
@@ -98,7 +101,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
     verification: makeVerifyParts({ sql, sealer, log, mailHost, lookup: makeLookup(config) }),
-    mail: { sql, examiner, tracer, metrics, acceptUnverified, inlineRawBytes },
+    mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     userAgent: `Posthorn/${readVersion()}`,
   };
 }

@@ -159,6 +159,7 @@ export interface FieldError {
 /** What the caller reads. `cause` is for the operator: it is logged and never sent. */
 export class Problem extends Error {
   readonly code: ProblemCode;
+  readonly status: number;
   readonly detail: string;
   readonly errors: FieldError[] | undefined;
   readonly headers: Record<string, string>;
@@ -175,6 +176,7 @@ export class Problem extends Error {
     super(problems[code].title, { cause: options.cause });
     this.name = 'Problem';
     this.code = code;
+    this.status = problems[code].status;
     this.detail = options.detail ?? problems[code].remedy;
     this.errors = options.errors;
     this.headers = options.headers ?? {};

@@ -7,6 +7,7 @@ import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
+import { MailLog } from '../src/receiving/mail-log.ts';
 import { type RoutedRecipient, routeRecipient } from '../src/receiving/route.ts';
 import { startTestService, type TestUser } from './harness.ts';
 
@@ -20,12 +21,14 @@ const examiner = makeExaminer({
 });
 after(() => examiner.stop());
 
+const mailLog = new MailLog(makeLog({ level: 'silent', json: true }));
+
 /** New parts, with a list of what was counted and woken, in order. */
 function makeParts() {
   const done: string[] = [];
   const metrics = makeMetrics();
   const parts: AcceptParts = {
-    ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true },
+    ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true, mailLog },
     wakeDelivery: () => done.push('woken'),
   };
   const counted = async () => {

@@ -71,7 +71,7 @@ describe('problem documents', () => {
     assert.equal(answer.body.detail, problems.internal_error.remedy);
     assert.doesNotMatch(answer.text, /relation|select|postgres|\bat \/|node_modules|42P01/i);
     const line = await waitFor('the line', () =>
-      broken.logged.find(({ level, requestId }) => level === 50 && requestId),
+      broken.logged.find(({ level, requestId }) => level === 'error' && requestId),
     );
     assert.equal(line.requestId, 'find-me');
     assert.match(JSON.stringify(line.err), /relation \\"webhooks\\" does not exist/);

@@ -297,7 +297,7 @@ test('a webhook whose secret no longer opens waits, and holds up no other', asyn
   assert.equal((await findDelivery(eventId, fine)).status, 'delivered');
   assert.equal((await findDelivery(eventId, broken, () => true)).status, 'pending');
   assert.equal(receiver.requests.filter(at('/sealed')).length, 0);
-  assert.ok(service.logged.some(({ webhookId, level }) => webhookId === broken.id && level === 50));
+  assert.ok(service.logged.some(({ webhookId, level }) => webhookId === broken.id && level === 'error'));
 });
 
 test('a delivery whose event is gone ends as cancelled, instead of being claimed for ever', async () => {

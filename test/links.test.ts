@@ -237,7 +237,7 @@ test('of the query of a link, good or not, no line of the log says anything', as
     'requests are in the log',
   );
   assert.ok(
-    service.logged.some(({ level }) => level === 50),
+    service.logged.some(({ level }) => level === 'error'),
     'so are failures',
   );
   const lines = JSON.stringify(service.logged);

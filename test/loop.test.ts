@@ -96,7 +96,7 @@ test('work that fails is logged with its cause and tried again after the interva
   await waitFor('the third round', () => rounds >= 3);
   const logged = lines.map((line) => JSON.parse(line));
   assert.equal(logged.length, 2);
-  assert.equal(logged[0].level, 50);
+  assert.equal(logged[0].level, 'error');
   assert.equal(logged[0].msg, 'sweep failed; retrying in 5 ms');
   assert.equal(logged[0].err.message, 'no luck');
 });

@@ -163,7 +163,7 @@ describe('a worker that dies', () => {
       const [request] = await receiver.received(1, ({ body }) => body.includes(id));
       assert.equal(JSON.parse(request?.body.toString() ?? '').data.message.subject, 'deadly one');
     });
-    const errors = service.logged.filter(({ level }) => level === 50);
+    const errors = service.logged.filter(({ level }) => level === 'error');
     assert.match(String(errors.at(-1)?.msg), /could not be examined/);
   });
 

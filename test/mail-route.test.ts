@@ -224,8 +224,8 @@ describe('several identities for one address', () => {
     const first = await addIdentity(`a@${domain}`);
     await addIdentity(`A@${domain}`, {}, other);
     assert.equal(await ask(`a@${domain}`), '450 4.2.1');
-    const line = service.logged.find(({ address }) => address === `a@${domain}`);
-    assert.match(String(line?.msg), /several unverified identities have this address/);
+    const line = service.logged.find(({ recipients }) => String(recipients) === `a@${domain}`);
+    assert.deepEqual([line?.msg, line?.reason], ['message put off', 'contested']);
     assert.equal(await ask(`a+t@${domain}`), '450 4.2.1');
     await verify(first);
     // Another spelling: the route of the first is cached for a second.

@@ -19,6 +19,7 @@ import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
+import { MailLog } from '../src/receiving/mail-log.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -191,7 +192,7 @@ async function collectRoutes(): Promise<string[]> {
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
-  const mail = { ...config, ...shared, wakeDelivery };
+  const mail = { ...config, ...shared, mailLog: new MailLog(log), wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
     verification: makeVerifyParts({

@@ -201,7 +201,7 @@ export interface TestMx {
   /** In order of arrival, accepted or not. */
   mails: Received[];
   /** Lines of the log, parsed. */
-  logged: { level: number; msg: string; [key: string]: unknown }[];
+  logged: { level: string; msg: string; [key: string]: unknown }[];
   route: SmtpParts<string>['route'];
   accept: SmtpParts<string>['accept'];
   counts: { open: number; refused: number; recipients: number[]; messages: number[] };
@@ -267,5 +267,5 @@ export async function startTestMx(
 
 /** The error and fatal lines of the log. Only a bug of ours writes one. */
 export function faultsOf(mx: TestMx): string[] {
-  return mx.logged.filter(({ level }) => level >= 50).map(({ msg }) => msg);
+  return mx.logged.filter(({ level }) => level === 'error').map(({ msg }) => msg);
 }

@@ -166,8 +166,7 @@ test('every change of status is logged with its reason and moves updated_at, and
   await age(owner, 73);
   await changes(() => verify(owner));
   await changes(() => call('DELETE', `/identities/${owner.id}`));
-  const is = (status: string, reason: string) =>
-    `identity Ada@${domain} is now ${status}, like its domain: ${reason}`;
+  const is = (status: string, reason: string) => `an address is now ${status}, like its domain: ${reason}`;
   assert.deepEqual(told, [
     ['unverified', 'pending', is('pending', 'Valid so far: SPF. Not all required records are valid yet.')],
     ['pending', 'verified', is('verified', 'All required records are valid.')],

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
-import { type Log, makeLog } from '../lib/log.ts';
+import { gatherLines, type Log, makeLog } from '../lib/log.ts';
 import { readVersion } from '../lib/version.ts';
 import { type Service, startService } from '../main.ts';
 
@@ -12,7 +12,7 @@ export function addServe(program: Command): void {
 
 async function serve(): Promise<void> {
   const config = readConfig(process.env);
-  const log = makeLog({ level: config.logLevel, json: config.production });
+  const log = openLog(config);
   for (const name of config.unknown) log.warn(`${name} is not a Posthorn setting and has no effect`);
   // The reader of our log may close the pipe (`npm start | head`); the service keeps running.
   process.stdout.on('error', () => {});
@@ -31,6 +31,14 @@ async function serve(): Promise<void> {
   log.info('stopped');
   // The last export to a collector that does not answer would keep the process alive for seconds.
   if (config.traces) process.exit();
+}
+
+function openLog({ logLevel, logFormat, logAddresses, roles }: Config): Log {
+  const stream = gatherLines(process.stdout);
+  process.on('exit', stream.flush);
+  const format = logFormat ?? (process.stdout.isTTY ? 'pretty' : 'json');
+  const base = { service: 'posthorn', role: roles.join(','), pid: process.pid };
+  return makeLog({ level: logLevel, json: format === 'json', stream, base, addresses: logAddresses });
 }
 
 function announce(service: Service, config: Config, log: Log): void {

@@ -17,7 +17,7 @@ type SendProblem = (error: unknown, request: FastifyRequest, reply: FastifyReply
 export function makeProblemSender(log: Log): SendProblem {
   return (error, request, reply) => {
     const problem = toProblem(error, request.routeOptions.bodyLimit);
-    const { status } = problems[problem.code];
+    const { status } = problem;
     if (status >= 500) {
       const level = problem.code === 'internal_error' ? 'error' : 'warn';
       log[level](
@@ -32,7 +32,7 @@ export function makeProblemSender(log: Log): SendProblem {
   };
 }
 
-function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
+export function toProblem(error: unknown, bodyLimit: number | undefined): Problem {
   if (error instanceof Problem) return error;
   // Node's error for a client that closed its connection has the code of a lost database.
   if (error instanceof Error && error.message === 'aborted')

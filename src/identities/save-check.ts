@@ -42,6 +42,7 @@ interface StatusChange {
   identityId?: string;
   ownerId: string;
   domain: string;
+  address?: string;
   from?: string;
   to: string;
   addresses?: number;
@@ -59,8 +60,8 @@ export function describeAddressChanges(
     return [{ ...change, addresses: count, message }];
   }
   return each.map(({ id, value, from }) => {
-    const message = `identity ${value} is now ${to}, like its domain: ${reason}`;
-    return { identityId: id, from, ...change, message };
+    const message = `an address is now ${to}, like its domain: ${reason}`;
+    return { identityId: id, address: value, from, ...change, message };
   });
 }
 

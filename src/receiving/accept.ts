@@ -14,6 +14,7 @@ import type { Tracer } from '../lib/tracing.ts';
 import { chunkBytes, findThread, type NewMessage, recordMessage } from '../store/messages.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
+import type { MailLog } from './mail-log.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from './route.ts';
 import { messageKey, readThread, repeatKey } from './thread.ts';
 import { type AcceptTrace, startAcceptTrace } from './trace.ts';
@@ -28,6 +29,7 @@ export interface IncomingMail {
   ownerId?: string;
   /** The span of the HTTP request. */
   request?: Span | undefined;
+  requestId?: string;
 }
 
 export interface AcceptParts extends RouteParts {
@@ -36,13 +38,18 @@ export interface AcceptParts extends RouteParts {
   inlineRawBytes: number;
   tracer: Tracer | null;
   metrics: Pick<Metrics, 'receivedMessages'>;
+  mailLog: MailLog;
   wakeDelivery(): void;
+}
+
+interface PreparedMessage extends NewMessage {
+  recipients: readonly string[];
 }
 
 interface ExaminedMail {
   recipients: readonly RoutedRecipient[];
   examination: Examination;
-  messages: readonly NewMessage[];
+  messages: readonly PreparedMessage[];
 }
 
 /**
@@ -89,17 +96,28 @@ export async function acceptMail(
   }
   // Committed: from here on the caller may acknowledge the message.
   trace?.recorded(outcomes);
-  for (const { outcome } of outcomes) parts.metrics.receivedMessages.inc({ source: mail.source, outcome });
+  for (const outcome of outcomes) countAndLog(parts, mail, outcome);
   if (outcomes.some(({ deliveries }) => deliveries > 0)) parts.wakeDelivery();
   return listIds(outcomes);
 }
 
 /** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted or may no longer receive mail; there is no id. */
 interface MessageOutcome {
-  message: NewMessage;
+  message: PreparedMessage;
   outcome: 'recorded' | 'repeat' | 'gone';
   id: string | null;
   deliveries: number;
+}
+
+function countAndLog({ metrics, mailLog }: AcceptParts, mail: IncomingMail, stored: MessageOutcome): void {
+  const { source, requestId, envelope } = mail;
+  const { outcome, id: messageId, deliveries } = stored;
+  const { ownerId, identityId, recipients } = stored.message;
+  metrics.receivedMessages.inc({ source, outcome });
+  mailLog.accepted({
+    ...{ messageId, ownerId, identityId, source, outcome, size: mail.raw.length, deliveries },
+    ...{ mailFrom: envelope.mailFrom, recipients, remoteIp: envelope.remoteIp, requestId },
+  });
 }
 
 function listIds(outcomes: readonly MessageOutcome[]): string[] {
@@ -129,7 +147,7 @@ async function recordMail(
 
 async function recordMessages(
   sql: Sql,
-  messages: readonly NewMessage[],
+  messages: readonly PreparedMessage[],
   options: { acceptUnverified: boolean },
 ): Promise<MessageOutcome[]> {
   const outcomes: MessageOutcome[] = [];
@@ -161,7 +179,7 @@ function prepareMessages(
   mail: IncomingMail,
   recipients: readonly RoutedRecipient[],
   { parsed, authentication }: Examination,
-): Promise<NewMessage[]> {
+): Promise<PreparedMessage[]> {
   const sha256 = createHash('sha256').update(mail.raw).digest();
   const receivedAt = new Date();
   /** By owner: the raw bytes are stored once for each owner, under the id of the owner's first message. */
@@ -189,6 +207,7 @@ function prepareMessages(
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
         threadId: message.threadId,
+        recipients: envelope.rcptTo,
         raw: mail.raw,
         sha256,
         summary: JSON.stringify(summarize(message)),

@@ -13,7 +13,8 @@ export interface RoutedRecipient {
   identity: Receiver;
 }
 
-export type RouteDecision = RoutedRecipient | 'unknown' | 'contested';
+/** `unverified`: an identity has the address, but receives mail only after its verification. */
+export type RouteDecision = RoutedRecipient | 'unknown' | 'unverified' | 'contested';
 
 export interface RouteParts {
   sql: Sql;
@@ -64,15 +65,16 @@ function choose(
   found: readonly Receiver[],
   keys: RecipientKeys,
   acceptUnverified: boolean,
-): Receiver | 'unknown' | 'contested' {
+): Receiver | 'unknown' | 'unverified' | 'contested' {
   const levels = [
     ...keys.addresses.map((key) => found.filter((one) => one.kind === 'email' && one.valueKey === key)),
     found.filter((one) => one.kind === 'domain'),
   ];
   const verified = levels.flat().find(({ verified }) => verified);
   if (verified) return verified;
-  const [unverified, another] = (acceptUnverified && levels.find((level) => level.length > 0)) || [];
+  const [unverified, another] = levels.find((level) => level.length > 0) ?? [];
   if (!unverified) return 'unknown';
+  if (!acceptUnverified) return 'unverified';
   return another ? 'contested' : unverified;
 }
 

@@ -8,7 +8,7 @@ import tls from 'node:tls';
 import { MovableTimer } from '../lib/movable-timer.ts';
 import type { Certificate } from '../net/certificate.ts';
 import { type Budget, DataReader } from './data.ts';
-import { formatReply, type Refusal, type Reply, reply } from './reply.ts';
+import { formatReply, type Refusal, type Reply, refusal, reply } from './reply.ts';
 import { type MailTransaction, Session, type SessionParts, tooBig, tryLater } from './session.ts';
 
 export interface ReceivedMail<Route = unknown> extends MailTransaction<Route> {
@@ -42,7 +42,12 @@ const closeAtMessages = 2;
 const lingerMs = 1000;
 
 const lineTooLong = reply(500, '5.5.2', 'The command line is too long');
-const noMemory = reply(452, '4.3.1', 'Too many messages at once; please try again later');
+const noMemory = refusal(
+  452,
+  '4.3.1',
+  'Too many messages at once; please try again later',
+  'too_many_messages',
+);
 const noTls = reply(454, '4.7.0', 'TLS is not available right now');
 
 export class Connection<Route> {
@@ -76,7 +81,10 @@ export class Connection<Route> {
     this.#parts = parts;
     this.#remoteIp = remoteIp;
     this.#session = new Session(parts, remoteIp);
-    this.#ended = ended;
+    this.#ended = () => {
+      this.#session.end();
+      ended();
+    };
     this.#plain = socket;
     this.#socket = socket;
     this.#addListeners(socket);
@@ -210,7 +218,7 @@ export class Connection<Route> {
     if (reader.isRefused) {
       reader.release();
       this.#phase = 'command';
-      this.#refuseMessage(reader.size > maxMessageBytes ? tooBig(maxMessageBytes) : noMemory);
+      this.#refuseMessage(reader.size > maxMessageBytes ? tooBig(maxMessageBytes) : noMemory, transaction);
       return true;
     }
     const mail: ReceivedMail<Route> = {
@@ -224,9 +232,9 @@ export class Connection<Route> {
     return true;
   }
 
-  #refuseMessage(refusal: Reply): void {
+  #refuseMessage(refusal: Reply, transaction?: MailTransaction<Route>): void {
     this.#parts.metrics?.messageAnswered(refusal.status);
-    this.#queueReply(this.#session.countError(refusal));
+    this.#queueReply(this.#session.countError(refusal, transaction));
   }
 
   async #answerMessage(mail: ReceivedMail<Route>, reader: DataReader): Promise<Reply> {
@@ -239,7 +247,7 @@ export class Connection<Route> {
       const fields = { remoteIp: mail.remoteIp, status, answer: text };
       log.info(fields, 'The client closed its side before the reply to its message was ready');
     }
-    return this.#session.countError(answer);
+    return this.#session.countError(answer, mail);
   }
 
   async #accept(mail: ReceivedMail<Route>): Promise<Reply> {
@@ -294,8 +302,9 @@ export class Connection<Route> {
     if (!written) this.#socket.pause();
   }
 
-  #disconnect(enhanced: string, text: string): void {
-    this.#queueReply(reply(421, enhanced, `${this.#parts.mailHost} ${text}`, 'close'));
+  #disconnect(enhanced: string, text: string, reason?: string): void {
+    const closing = reply(421, enhanced, `${this.#parts.mailHost} ${text}`, 'close');
+    this.#queueReply(reason ? this.#session.countError({ ...closing, reason }) : closing);
   }
 
   #startData(): void {
@@ -368,6 +377,9 @@ export class Connection<Route> {
   #expire(): void {
     if (this.#phase === 'waiting') return;
     if (this.#phase === 'closing' || this.#phase === 'handshake') this.destroy();
-    else this.#disconnect('4.4.2', 'Timeout; closing the connection');
+    else {
+      const reason = this.#phase === 'data' ? 'timeout' : undefined;
+      this.#disconnect('4.4.2', 'Timeout; closing the connection', reason);
+    }
   }
 }

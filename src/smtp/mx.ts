@@ -24,14 +24,25 @@ interface MxParts {
 
 const diskFull = '53100';
 
-const unknownRecipient = refusal(550, '5.1.1', 'No such recipient; check the address');
-const contestedRecipient = refusal(
-  450,
-  '4.2.1',
-  'The owner of this address is not verified yet; please try again later',
+const unknownRecipient = refusal(550, '5.1.1', 'No such recipient; check the address', 'unknown');
+/** By `RouteDecision`. The client must not learn which identities exist without being verified. */
+const refusals = {
+  unknown: unknownRecipient,
+  unverified: { ...unknownRecipient, reason: 'unverified' },
+  contested: refusal(
+    450,
+    '4.2.1',
+    'The owner of this address is not verified yet; please try again later',
+    'contested',
+  ),
+};
+const storageUnavailable = refusal(
+  451,
+  '4.3.0',
+  'Mail cannot be stored right now; please try again later',
+  'database_unavailable',
 );
-const storageUnavailable = refusal(451, '4.3.0', 'Mail cannot be stored right now; please try again later');
-const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later');
+const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
 export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<SmtpServer> {
   const findRoute = cacheRoutes((address) => routeRecipient(mail, address));
@@ -40,12 +51,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     try {
       const found = await findRoute(address);
       if (typeof found !== 'string') return { accepted: true, route: found };
-      if (found === 'unknown') return { accepted: false, refusal: unknownRecipient };
-      log.warn(
-        { address },
-        'Mail was deferred: several unverified identities have this address. Verify one of them to receive its mail.',
-      );
-      return { accepted: false, refusal: contestedRecipient };
+      return { accepted: false, refusal: refusals[found] };
     } catch (error) {
       return { accepted: false, refusal: refusalFor(error) };
     }
@@ -61,7 +67,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
       return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
     } catch (error) {
       const refusal = refusalFor(error);
-      log.warn({ err: error }, `A message was deferred with ${refusal.status}`);
+      log.debug({ err: error }, `A message was put off with ${refusal.status}`);
       return { accepted: false, refusal };
     }
   }
@@ -75,6 +81,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     route,
     accept,
     log,
+    openMailLog: (remoteIp) => mail.mailLog.openConnection(remoteIp),
     metrics: {
       connections: (open) => metrics.smtpConnections.set(open),
       connectionRefused: () => metrics.smtpRefused.inc(),
@@ -95,8 +102,8 @@ const cacheMs = 1000;
 const maxCached = 10_000;
 
 /**
- * Safe to cache: `acceptMail` checks the identity again when it records, so a deleted identity gets no more mail. `unknown` is
- * not cached: a new identity receives at once.
+ * Safe to cache: `acceptMail` checks the identity again when it records, so a deleted identity gets no more mail. Other
+ * refusals than `contested` are not cached: a new or newly verified identity receives at once.
  */
 function cacheRoutes(findRoute: (address: string) => Promise<RouteDecision>) {
   const cached = new Map<string, { found: RouteDecision; until: number }>();
@@ -105,7 +112,8 @@ function cacheRoutes(findRoute: (address: string) => Promise<RouteDecision>) {
     if (entry && entry.until > performance.now()) return entry.found;
     const found = await findRoute(address);
     if (cached.size >= maxCached) cached.clear();
-    if (found !== 'unknown') cached.set(address, { found, until: performance.now() + cacheMs });
+    if (typeof found !== 'string' || found === 'contested')
+      cached.set(address, { found, until: performance.now() + cacheMs });
     return found;
   };
 }

@@ -10,6 +10,10 @@ export interface Reply {
   text: string | readonly string[];
   /** What the connection does after the reply. Default: read the next command. */
   next?: 'data' | 'tls' | 'close';
+  /** Why mail is refused or put off, for the mail log. Not sent to the client. */
+  reason?: string;
+  /** The refused recipient, for the mail log. */
+  recipient?: string;
 }
 
 /** A reply that turns a recipient or a message away. */
@@ -21,8 +25,13 @@ export function reply(status: number, enhanced: string | null, text: string, nex
   return next ? { status, enhanced, text, next } : { status, enhanced, text };
 }
 
-export function refusal(status: Refusal['status'], enhanced: string, text: string): Refusal {
-  return { status, enhanced, text };
+export function refusal(
+  status: Refusal['status'],
+  enhanced: string,
+  text: string,
+  reason: string,
+): Refusal & { reason: string } {
+  return { status, enhanced, text, reason };
 }
 
 /** RFC 5321 §4.5.3.1.5 allows a reply line of 512 octets, and a text may repeat an address of 320. */

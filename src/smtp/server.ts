@@ -42,7 +42,8 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   const budget = new Budget(Math.max(limits.maxBytesUnderWay, 2 * limits.maxMessageBytes));
   // Each client gets a part of it, at least two messages: a client that sends slowly on purpose must not block the others.
   const clientBytes = Math.max(budget.limit / 4, 2 * (limits.maxMessageBytes + 2));
-  const connectionParts = { mailHost, limits, certificate, route, accept, log, metrics };
+  const { openMailLog } = parts;
+  const connectionParts = { mailHost, limits, certificate, route, accept, log, metrics, openMailLog };
   const connections = new Set<Connection<Route>>();
   const clients = new Map<string, { count: number; budget: Budget }>();
   let onLastEnded = () => {};
@@ -54,7 +55,7 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     const isFull =
       client.count >= limits.maxConnectionsPerAddress || connections.size >= limits.maxConnections;
     if (remoteIp === '' || isFull) {
-      refuse(socket);
+      refuse(socket, remoteIp);
       return;
     }
     client.count += 1;
@@ -70,8 +71,9 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     metrics?.connections(connections.size);
   }
 
-  function refuse(socket: Socket): void {
+  function refuse(socket: Socket, remoteIp: string): void {
     metrics?.connectionRefused();
+    openMailLog?.(remoteIp).refused({ reason: 'too_many_connections', status: 421 });
     socket.on('error', () => {});
     socket.end(`421 ${mailHost} Too many connections; please try again later\r\n`);
     socket.destroySoon();

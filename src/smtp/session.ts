@@ -3,10 +3,11 @@
  * Guarantees: a recipient is accepted only if `route` accepts it, so the server is no open relay; no method throws.
  */
 import type { Log } from '../lib/log.ts';
+import type { ConnectionLog } from '../receiving/mail-log.ts';
 import { type Command, isAddress, isAscii, readCommand, readParameters, readPath } from './command.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
-import { type Refusal, type Reply, reply } from './reply.ts';
+import { type Refusal, type Reply, refusal, reply } from './reply.ts';
 
 export type RecipientDecision<Route = unknown> =
   | { accepted: true; route: Route }
@@ -28,6 +29,9 @@ export interface MailTransaction<Route> {
   smtpUtf8: boolean;
 }
 
+/** What the mail log needs of a transaction. */
+type Envelope = Pick<MailTransaction<unknown>, 'mailFrom' | 'recipients'>;
+
 export interface SessionParts<Route> {
   /** The host name that the server announces. */
   mailHost: string;
@@ -35,14 +39,26 @@ export interface SessionParts<Route> {
   route(address: string): Promise<RecipientDecision<Route>>;
   log: Log;
   metrics?: SmtpMetrics | undefined;
+  openMailLog?: ((remoteIp: string) => ConnectionLog) | undefined;
 }
 
-export const tryLater = reply(451, '4.3.0', 'Temporary server error; please try again later');
+export const tryLater = refusal(
+  451,
+  '4.3.0',
+  'Temporary server error; please try again later',
+  'internal_error',
+);
 
 const ok = reply(250, '2.0.0', 'OK');
 const recipientOk = reply(250, '2.1.5', 'Recipient OK');
 const greetFirst = reply(503, '5.5.1', 'Send EHLO or HELO first');
 const notText = reply(500, '5.5.2', 'A command must be ASCII or UTF-8 text without control characters');
+const tooManyRecipients = refusal(
+  452,
+  '4.5.3',
+  'Too many recipients; send the rest in another message',
+  'too_many_recipients',
+);
 const badParameters = reply(501, '5.5.4', 'A parameter is malformed or given twice');
 
 const idleCommands = new Set(['EHLO', 'HELO', 'RSET', 'NOOP', 'VRFY', 'HELP']);
@@ -58,6 +74,7 @@ const maxRecipientRounds = 10;
 export class Session<Route> {
   readonly #parts: SessionParts<Route>;
   readonly #remoteIp: string;
+  readonly #mailLog: ConnectionLog | undefined;
   #helo: string | null = null;
   #isSecure = false;
   #transaction: MailTransaction<Route> | null = null;
@@ -70,6 +87,12 @@ export class Session<Route> {
   constructor(parts: SessionParts<Route>, remoteIp: string) {
     this.#parts = parts;
     this.#remoteIp = remoteIp;
+    this.#mailLog = parts.openMailLog?.(remoteIp);
+  }
+
+  /** Call it when the connection has ended. */
+  end(): void {
+    this.#mailLog?.end();
   }
 
   /** The name that the client gave with EHLO or HELO. */
@@ -99,8 +122,19 @@ export class Session<Route> {
     this.#reset();
   }
 
-  /** Replaces the refusal that exceeds `maxErrors` by a 421 that closes the connection. */
-  countError(answer: Reply): Reply {
+  /** Counts and logs a refusal. Replaces the refusal that exceeds `maxErrors` by a 421 that closes the connection. */
+  countError(answer: Reply, transaction: Envelope | null = this.#transaction): Reply {
+    const sent = this.#limitErrors(answer);
+    if (answer.reason !== undefined && this.#mailLog) {
+      const { reason, recipient } = answer;
+      const all = transaction?.recipients.map(({ address }) => address);
+      const recipients = recipient === undefined ? all : [recipient];
+      this.#mailLog.refused({ reason, status: sent.status, mailFrom: transaction?.mailFrom, recipients });
+    }
+    return sent;
+  }
+
+  #limitErrors(answer: Reply): Reply {
     if (answer.status < 500) return answer;
     this.#errorCount += 1;
     if (this.#errorCount < this.#parts.limits.maxErrors || answer.next === 'close') return answer;
@@ -233,7 +267,7 @@ export class Session<Route> {
     if (!transaction.smtpUtf8 && !isAscii(address)) return needsUtf8('recipient');
     if (this.#accepted.has(address.toLowerCase())) return recipientOk;
     if (transaction.recipients.length >= limits.maxRecipients) {
-      return reply(452, '4.5.3', 'Too many recipients; send the rest in another message');
+      return { ...tooManyRecipients, recipient: address };
     }
     return this.#route(address, transaction).then((answer) => {
       this.#parts.metrics?.recipientAnswered(answer.status);
@@ -245,13 +279,13 @@ export class Session<Route> {
     const { route, log } = this.#parts;
     try {
       const decision = await route(address);
-      if (!decision.accepted) return decision.refusal;
+      if (!decision.accepted) return { ...decision.refusal, recipient: address };
       transaction.recipients.push({ address, route: decision.route });
       this.#accepted.add(address.toLowerCase());
       return recipientOk;
     } catch (err) {
       log.error({ err, remoteIp: this.#remoteIp }, 'The lookup of a recipient failed; the client got 451');
-      return tryLater;
+      return { ...tryLater, recipient: address };
     }
   }
 
@@ -269,7 +303,7 @@ export class Session<Route> {
 }
 
 export function tooBig(maxMessageBytes: number): Reply {
-  return reply(552, '5.3.4', `The message is too big; the limit is ${maxMessageBytes} bytes`);
+  return refusal(552, '5.3.4', `The message is too big; the limit is ${maxMessageBytes} bytes`, 'too_big');
 }
 
 function unknownParameter(keyword: string): Reply {
@@ -278,5 +312,6 @@ function unknownParameter(keyword: string): Reply {
 
 /** RFC 6531 §3.5 sets 553 and 5.6.7. */
 function needsUtf8(role: 'sender' | 'recipient'): Reply {
-  return reply(553, '5.6.7', `The ${role} is not ASCII; send the SMTPUTF8 parameter with MAIL`);
+  const text = `The ${role} is not ASCII; send the SMTPUTF8 parameter with MAIL`;
+  return refusal(553, '5.6.7', text, 'needs_smtputf8');
 }

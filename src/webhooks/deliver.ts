@@ -25,7 +25,7 @@ import { Bodies, type CompleteData } from './bodies.ts';
 import { type Decision, decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';
 import { KnownTargets } from './known-targets.ts';
-import { maxTryMs, type Poster, type PostOutcome } from './post.ts';
+import { maxTryMs, type Poster } from './post.ts';
 import { traceTry } from './trace.ts';
 import { postSigned, type SignedPost, toResult } from './try.ts';
 
@@ -56,7 +56,7 @@ const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 type PreparedPost = SignedPost & Preparation;
-type Outcome = TriedDelivery & TriedWebhook & JobOutcome;
+type Outcome = TriedDelivery & TriedWebhook & JobOutcome & { eventId: string; why: string };
 
 export function startDelivery(parts: DeliveryParts): Loop {
   const { sql, poster, log, metrics, limits = deliveryLimits } = parts;
@@ -90,7 +90,10 @@ export function startDelivery(parts: DeliveryParts): Loop {
     attempt: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
     abort: () => poster.close(),
     record: (tried) => recordTries(sql, tried),
-    afterRecord: (tried, persist) => health.note(tried, persist),
+    afterRecord(tried, persist) {
+      for (const one of tried) if (one.status !== 'pending') logEnd(log, one);
+      return health.note(tried, persist);
+    },
     gauges: { running: metrics.underWay, parkedLanes: metrics.parkedWebhooks },
     isUnavailable,
     log,
@@ -107,7 +110,7 @@ async function readPost(
   if (!(await targets.find(webhookId))) return 'release';
   const loaded = await bodies.load(eventId, webhookId);
   if (!loaded) {
-    log.warn({ deliveryId: id, eventId }, 'delivery cancelled: its event was deleted');
+    log.info({ deliveryId: id, webhookId, eventId }, 'delivery cancelled: its event was deleted');
     return 'cancel';
   }
   let target: SignedPost['target'] | undefined;
@@ -138,22 +141,29 @@ async function signAndPost(
   if (poster.isClosed) return null;
   const decision = decide(outcome, delivery, parts.scheduleSeconds, new Date(), Math.random);
   trace?.end(delivery, target, outcome, decision);
-  countAndLog(parts, delivery, outcome, decision);
   const { gone, error } = decision;
-  const isHealthy = error === null;
-  return { id, token, tries, startedAt, ...toResult(outcome, decision), target, gone, isHealthy };
-}
-
-function countAndLog(
-  { metrics, log }: DeliveryParts,
-  { webhookId, eventId, id }: ClaimedDelivery,
-  outcome: PostOutcome,
-  { error, waitSeconds }: Decision,
-): void {
   metrics.tries.inc({ outcome: error ?? 'delivered' });
   metrics.trySeconds.observe(outcome.durationMs / 1000);
-  if (error === null) return;
   const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
-  const next = waitSeconds === null ? 'no more retries' : `retry in ${Math.round(waitSeconds)} s`;
-  log.warn({ webhookId, eventId, deliveryId: id, error }, `delivery failed: ${why}; ${next}`);
+  if (decision.waitSeconds !== null) logRetry(parts.log, delivery, decision, why);
+  const isHealthy = error === null;
+  const { eventId } = delivery;
+  return {
+    ...{ id, token, tries, startedAt, ...toResult(outcome, decision) },
+    ...{ target, gone, isHealthy, eventId, why },
+  };
+}
+
+function logRetry(log: Log, delivery: ClaimedDelivery, { error, waitSeconds }: Decision, why: string): void {
+  const { id: deliveryId, webhookId, eventId, tries } = delivery;
+  const next = `retry in ${Math.round(waitSeconds ?? 0)} s`;
+  log.warn({ deliveryId, webhookId, eventId, tries: tries + 1, error }, `delivery failed: ${why}; ${next}`);
+}
+
+/** After the outcome is recorded: the mail log has one end for each delivery. */
+function logEnd(log: Log, tried: Outcome): void {
+  const { id: deliveryId, target, eventId, responseStatus: status, durationMs, error } = tried;
+  const fields = { deliveryId, webhookId: target.id, eventId, tries: tried.tries + 1, status, durationMs };
+  if (error === null) log.info(fields, 'delivered');
+  else log.warn({ ...fields, error }, `delivery given up: ${tried.why}`);
 }

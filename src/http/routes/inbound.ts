@@ -6,6 +6,7 @@ import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from '../../receiving/route.ts';
+import { toProblem } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
 
@@ -47,6 +48,13 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     if (reply.raw.destroyed) release();
     else reply.raw.once('close', release);
   });
+  // Only for callers with an API key: their number of requests is limited.
+  app.addHook('onError', async (request, _reply, error) => {
+    const { ownerId, id: requestId } = request;
+    if (ownerId === '') return;
+    const { code, status, errors } = toProblem(error, maxMessageBytes);
+    mail.mailLog.refusedByApi({ reason: errors?.[0]?.code ?? code, status, ownerId, requestId });
+  });
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
     done(null, bytes),
@@ -85,7 +93,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
       const recipients = () => route(mail, ownerId, addresses);
       await acceptMail(
         mail,
-        { source: 'api', raw, envelope, recipients, ownerId, request: span },
+        { source: 'api', raw, envelope, recipients, ownerId, request: span, requestId: request.id },
         (examine, record) =>
           actAndRespondOnce(parts, request, reply, examine, async (sql, examined) => {
             const messageIds = await record(sql, examined);
