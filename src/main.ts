@@ -30,7 +30,7 @@ import { purgeResponses } from './store/idempotency.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
 import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
-import { createFirstUser, type User } from './store/users.ts';
+import { createFirstUser, hasUsers, type User } from './store/users.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { Poster } from './webhooks/post.ts';
 
@@ -39,8 +39,10 @@ export interface Service {
   url: string | null;
   /** Port of the SMTP listener; null without the role `smtp`. */
   smtpPort: number | null;
-  /** Created by the first start on an empty database; the key cannot be shown again. */
+  /** Created by the first start on an empty database, except in production; the key cannot be shown again. */
   firstUser: (User & { apiKey: string }) | null;
+  /** No user exists. */
+  needsUser: boolean;
   /** Finishes the running work and closes everything. Idempotent. */
   stop(): Promise<void>;
 }
@@ -56,19 +58,34 @@ const replayPollMs = 1000;
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
-export async function startService(config: Config, log: Log, signal?: AbortSignal): Promise<Service> {
+interface StartOptions {
+  signal?: AbortSignal;
+  /** Tells the operator that the service runs, and shows the first key. `/health/ready` succeeds only afterwards. */
+  announce?: (service: Service) => void | Promise<void>;
+}
+
+export async function startService(
+  config: Config,
+  log: Log,
+  { signal, announce }: StartOptions = {},
+): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
   const started: Started = { parts: [() => database.close()], loops: [], listeners: [] };
   const stop = once(() => stopAll(database, started, log));
-  const service: Service = { url: null, smtpPort: null, firstUser: null, stop };
+  const service: Service = { url: null, smtpPort: null, firstUser: null, needsUser: false, stop };
+  let isAnnounced = false;
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
     const wakes = await startLoops(parts, database, started.loops);
     const mail = { ...parts.mail, ...wakes };
-    await openListeners({ ...parts, ...wakes, mail }, service, started.listeners);
+    const listenerParts = { ...parts, ...wakes, mail, isReady: () => isAnnounced };
+    await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
-    service.firstUser = await createFirstUserAndKey(database.sql);
+    if (config.production) service.needsUser = !(await hasUsers(database.sql));
+    else if (config.roles.includes('api')) service.firstUser = await createFirstUserAndKey(database.sql);
+    await announce?.(service);
+    isAnnounced = true;
     return service;
   } catch (error) {
     await stop();
@@ -178,7 +195,7 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isTransient: isUnavailable, work });
 }
 
-type ListenerParts = Parts & Wakes & { mail: AcceptParts };
+type ListenerParts = Parts & Wakes & { mail: AcceptParts; isReady: () => boolean };
 
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;

@@ -140,6 +140,11 @@ export const problems = {
     remedy:
       'Send the request again after the number of seconds in `Retry-After`. An `Idempotency-Key` makes it safe to repeat a POST.',
   },
+  starting: {
+    status: 503,
+    title: 'The service is starting',
+    remedy: 'Send the request again after the number of seconds in `Retry-After`.',
+  },
   shutting_down: {
     status: 503,
     title: 'The service is shutting down',

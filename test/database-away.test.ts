@@ -194,7 +194,7 @@ describe('a start', { concurrency: false }, () => {
     await stop();
     const { log, lines } = collect();
     const stopping = new AbortController();
-    const starting = startService(readSettings(), log, stopping.signal);
+    const starting = startService(readSettings(), log, { signal: stopping.signal });
     await waitFor('a line', () => lines.length > 0);
     stopping.abort();
     await assert.rejects(starting, OperatorError);

@@ -201,7 +201,12 @@ async function collectRoutes(): Promise<string[]> {
       lookup: makeLookup(config),
     }),
   };
-  const app = await buildApp({ ...parts, userAgent: 'Posthorn/test', wakePurge: () => {} });
+  const app = await buildApp({
+    ...parts,
+    userAgent: 'Posthorn/test',
+    wakePurge: () => {},
+    isReady: () => true,
+  });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();
   return found;

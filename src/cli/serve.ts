@@ -23,8 +23,10 @@ async function serve(): Promise<void> {
   process.on('disconnect', stop);
   process.channel?.unref();
 
-  const service = await startService(config, log, stopping.signal);
-  announce(service, config, log);
+  const service = await startService(config, log, {
+    signal: stopping.signal,
+    announce: (service) => announce(service, config, log),
+  });
   if (!stopping.signal.aborted) await once(stopping.signal, 'abort');
   log.info('stopping');
   await service.stop();
@@ -43,6 +45,8 @@ function openLog({ logLevel, logFormat, logAddresses, roles }: Config): Log {
 
 function announce(service: Service, config: Config, log: Log): void {
   const url = `${service.url}${config.basePath}`;
+  if (service.needsUser)
+    log.warn('There is no user yet. Create one: posthorn users create --email you@example.com');
   if (service.firstUser) process.stdout.write(firstStartBlock(service.firstUser, url));
   if (!config.production) {
     log.info(

@@ -30,7 +30,7 @@ import { deliveryRoutes } from './routes/deliveries.ts';
 import { documentationRoutes } from './routes/documentation.ts';
 import { eventTypeRoutes } from './routes/event-types.ts';
 import { eventRoutes } from './routes/events.ts';
-import { healthRoutes } from './routes/health.ts';
+import { type HealthParts, healthRoutes } from './routes/health.ts';
 import { identityRoutes } from './routes/identities.ts';
 import { inboundRoutes } from './routes/inbound.ts';
 import { meRoutes } from './routes/me.ts';
@@ -45,7 +45,7 @@ import { makeValidation, refuseInvalid } from './validation.ts';
 const maxBodyBytes = 64 * 1024;
 
 /** Each group of routes takes the parts it needs. */
-export interface ApiParts {
+export interface ApiParts extends HealthParts {
   config: Config;
   sql: Pool;
   sealer: Sealer;

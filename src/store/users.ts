@@ -1,5 +1,5 @@
 /** Users. Every other row belongs to a user. */
-import type { Sql } from '../db/client.ts';
+import { only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 
 export interface User {
@@ -37,6 +37,10 @@ export async function findUser(sql: Sql, id: string): Promise<User | undefined> 
 
 export async function listUsers(sql: Sql): Promise<User[]> {
   return sql<User[]>`select ${columns(sql)} from users order by created_at, id`;
+}
+
+export async function hasUsers(sql: Sql): Promise<boolean> {
+  return only(await sql<{ has: boolean }[]>`select exists (select from users) as has`).has;
 }
 
 /** Undefined if there is a user already. If several processes start at once, one of them creates the user. */
