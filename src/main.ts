@@ -1,5 +1,4 @@
 /** The composition root: configuration → database → parts → loops → listeners. The database stops last. */
-import { isIPv6 } from 'node:net';
 import type { Config } from './config.ts';
 import { makeLinks } from './contract/links.ts';
 import { completeData } from './contract/payload.ts';
@@ -8,7 +7,7 @@ import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { type ApiParts, buildApp } from './http/app.ts';
-import { listen } from './http/fastify.ts';
+import { listen, originOf } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
 import { makeVerifyParts, startVerification } from './identities/verify.ts';
@@ -251,8 +250,6 @@ function stopLater<Part extends { stop(): Promise<void> }>(stops: Stops, part: P
 
 /** The start of links in payloads: the same in every process, unless PORT is 0. */
 function baseUrl({ publicUrl, host, port, basePath }: Config, url: string | null): string {
-  const reachable = ['0.0.0.0', '::'].includes(host) ? 'localhost' : host;
-  const name = isIPv6(reachable) ? `[${reachable}]` : reachable;
-  const own = port === 0 && url ? url : `http://${name}:${port}`;
+  const own = port === 0 && url ? url : originOf(host, port);
   return `${publicUrl ?? own}${basePath}`;
 }

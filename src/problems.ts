@@ -23,7 +23,7 @@ export const problems = {
   invalid_query: {
     status: 400,
     title: 'The query is not valid',
-    remedy: 'Fix every query parameter that `errors` lists, then send the request again.',
+    remedy: 'Fix every query parameter that `errors` lists by JSON Pointer, then send the request again.',
   },
   invalid_header: {
     status: 400,
@@ -154,9 +154,11 @@ export const problems = {
 
 export type ProblemCode = keyof typeof problems;
 
+/** A JSON Pointer (RFC 6901) into the body or, with `invalid_query`, into the query: `/limit`. The empty one means all of it. */
+export type Pointer = '' | `/${string}`;
+
 export interface FieldError {
-  /** JSON Pointer into the body (RFC 6901), or the name of the query parameter. */
-  pointer: string;
+  pointer: Pointer;
   code: string;
   message: string;
 }

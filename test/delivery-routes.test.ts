@@ -19,7 +19,7 @@ const deliveryFields = [
 ];
 const attemptFields = [
   ...['id', 'startedAt', 'durationMs', 'responseStatus'],
-  ...['responseHeaders', 'responseBody', 'error'],
+  ...['responseHeaders', 'responseBody', 'error', 'errorDetail'],
 ];
 
 /** Every page of a list, by its links. */
@@ -137,6 +137,18 @@ describe('GET /deliveries/{id}', () => {
     assert.equal(first.responseHeaders['x-a'], 'b');
     assert.deepEqual([first.responseStatus, first.responseBody, first.error], [500, 'oh', 'http_error']);
     assert.deepEqual([second.responseStatus, second.responseBody, second.error], [202, 'ah', null]);
+    assert.deepEqual([first.errorDetail, second.errorDetail], ['status 500', null]);
+  });
+
+  test('`errorDetail` says what happened, also of the try of a test', async () => {
+    const closed = await startReceiver();
+    await closed.close();
+    const webhook = await makeWebhook(closed.url());
+    const { attempts } = await findDelivery(await makeEvent(), webhook, (one) => one.attemptCount === 1);
+    const told = `ECONNREFUSED 127.0.0.1:${closed.port}`;
+    assert.deepEqual([attempts[0].error, attempts[0].errorDetail], ['connect_failed', told]);
+    const { body } = await call('POST', `/webhooks/${webhook.id}/test`);
+    assert.deepEqual([body.attempt.error, body.attempt.errorDetail], ['connect_failed', told]);
   });
 
   test('a try without an answer has nulls for it', async () => {

@@ -149,6 +149,7 @@ describe('every try', () => {
       responseStatus: 200,
       responseHeaders: '{}',
       error: null,
+      errorDetail: null,
       tries: 0,
       startedAt: performance.now(),
     };

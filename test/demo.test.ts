@@ -1,6 +1,7 @@
 /** `npm run demo` as a person runs it: by itself, beside a running service, and when things go wrong. */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
+import http from 'node:http';
 import { after, test } from 'node:test';
 import { verify } from '../scripts/demo/verify.ts';
 import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
@@ -84,14 +85,7 @@ test('beside `npm start` it uses that one, and the lines it prints work there', 
   assert.equal(await program.ended, 0, program.output());
   assertPrinted(program, new RegExp(`Found a running Posthorn at ${url}`));
 
-  const receiverPort = await freePort();
-  const lines = program.output().slice(program.output().indexOf('BASE='));
-  const byHand = run('sh', ['-eu', '-c', `${lines.replaceAll('4000', String(receiverPort))}\nwait`], {
-    ...settings,
-    PORT: '0',
-  });
-  after(() => process.kill(-byHand.pid, 'SIGKILL'));
-  await byHand.line(/"event":"message\.received"/);
+  await runByHand(program, settings);
   const [, apiKey = ''] = /(ph_[0-9A-Za-z]{38})/.exec(service.output()) ?? [];
   const as = { apiKey, userId: '', email: '' };
   assert.deepEqual((await callUrl('GET', `${url}/webhooks`, { as })).body, [], "nothing is the first user's");
@@ -118,10 +112,44 @@ test('with POSTHORN_API_KEY it acts for that user, and removes what it made', as
   assert.equal(await noMail.ended, 1);
   assert.match(noMail.output(), /✗ Cannot connect to an SMTP server on port \d+\. Set POSTHORN_SMTP_PORT/);
   assert.deepEqual((await service.call('GET', '/identities')).body, [], 'what was made before is removed');
-  const elsewhere = demo({ ...settings, POSTHORN_API_KEY: '', POSTHORN_DATA_DIR: '/nonexistent' });
-  assert.equal(await elsewhere.ended, 1);
-  assert.match(elsewhere.output(), /✗ .* another data folder .* POSTHORN_API_KEY/);
 });
+
+test('beside a service of another folder it starts its own, and the lines it prints work on free ports', async () => {
+  const service = await startTestService();
+  const folder = makeDataFolder();
+  // The default port of the receiver in the printed lines may be in use too.
+  const other = http
+    .createServer()
+    .listen(4000, '127.0.0.1')
+    .on('error', () => {});
+  const settings = { PORT: new URL(service.url).port, POSTHORN_SMTP_PORT: String(service.smtpPort) };
+  const program = demo({ ...settings, POSTHORN_DATA_DIR: '/nonexistent' });
+  assert.equal(await program.ended, 0, program.output());
+  assertPrinted(program, /Started Posthorn/);
+
+  const start = /another terminal: (.*) npm start/.exec(program.output())?.[1] ?? '';
+  const chosen = Object.fromEntries(start.split(' ').map((setting) => setting.split('=')));
+  assert.notEqual(chosen.PORT, settings.PORT);
+  const own = startNpm({ ...chosen, POSTHORN_DATA_DIR: folder.path });
+  after(async () => {
+    other.close();
+    own.child.kill('SIGTERM');
+    await own.ended;
+    folder.remove();
+  });
+  await readyUrl(own);
+  const [apiKey = ''] = /ph_[0-9A-Za-z]{38}/.exec(own.output()) ?? [];
+  await runByHand(program, {}, apiKey);
+});
+
+/** Runs the printed lines in a shell, as a person would paste them. */
+async function runByHand(program: Program, settings: Record<string, string>, apiKey = ''): Promise<void> {
+  const lines = program.output().slice(program.output().indexOf('BASE='));
+  const script = `${lines.replace('ph_…', apiKey)}\nwait`;
+  const byHand = run('sh', ['-eu', '-c', script], { ...settings, PORT: '0' });
+  after(() => process.kill(-byHand.pid, 'SIGKILL'));
+  await byHand.line(/"event":"message\.received"/);
+}
 
 test('the code to copy takes what was signed with the secret, and nothing else', () => {
   const secret = `whsec_${Buffer.alloc(24, 1).toString('base64')}`;

@@ -157,7 +157,7 @@ describe('is refused', () => {
     const identity = await makeIdentity();
     const query = `?recipient=${identity.value}&recipient=nobody@in.example&recipient=nonsense`;
     const problem = assertProblem(await post(query), 400, 'invalid_query');
-    assert.deepEqual(pointers(problem), ['recipient unknown_recipient', 'recipient unknown_recipient']);
+    assert.deepEqual(pointers(problem), ['/recipient unknown_recipient', '/recipient unknown_recipient']);
     assert.match(problem.errors?.[0]?.message ?? '', /nobody@in\.example/);
     assert.equal(await countOf(identity), 0);
   });
@@ -167,14 +167,14 @@ describe('is refused', () => {
     const theirs = await makeIdentity({}, stranger);
     await sql`update identities set status = 'verified' where id = ${theirs.id}`;
     const problem = assertProblem(await post(`?recipient=${theirs.value}`), 400, 'invalid_query');
-    assert.deepEqual(pointers(problem), ['recipient unknown_recipient']);
+    assert.deepEqual(pointers(problem), ['/recipient unknown_recipient']);
     assert.equal(await countOf(theirs), 0);
   });
 
   test('without a recipient, or with an empty one: 400 with its pointer', async () => {
     for (const query of ['', '?recipient=', '?recipient=%20']) {
       assert.deepEqual(pointers(assertProblem(await post(query), 400, 'invalid_query')), [
-        'recipient required',
+        '/recipient required',
       ]);
     }
   });

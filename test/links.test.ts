@@ -5,6 +5,7 @@ import { after, describe, test } from 'node:test';
 import { makeLinks } from '../src/contract/links.ts';
 import { startDns } from './dns.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestService } from './harness.ts';
+import { startReceiver } from './receiver.ts';
 
 const dns = await startDns();
 after(() => dns.close());
@@ -60,6 +61,14 @@ function change(url: string, edit: (url: URL) => void): URL {
 }
 
 describe('a link', () => {
+  test('names the host and port that the start prints, also with a port of its own', async () => {
+    const receiver = await startReceiver();
+    await receiver.close();
+    const own = await startTestService({ ...settings, PORT: String(receiver.port) });
+    assert.equal(new URL((await make(own)).raw).origin, own.url);
+    await own.stop();
+  });
+
   test('opens the message and its attachments without a key: 200, and is kept by no cache', async () => {
     const { raw, attachments } = await make();
     const contents = [message, 'first', 'second'];

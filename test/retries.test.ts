@@ -37,7 +37,14 @@ const release = (token: string, ids: readonly string[]) => releaseLeases(sql, ho
 function tried(id: string, more: Partial<Untold> = {}): Untold {
   return {
     ...{ id, status: 'delivered', waitSeconds: null, durationMs: 5, responseStatus: 200 },
-    ...{ responseHeaders: '{}', responseBody: 'ok', error: null, tries: 0, startedAt: performance.now() },
+    ...{
+      responseHeaders: '{}',
+      responseBody: 'ok',
+      error: null,
+      errorDetail: null,
+      tries: 0,
+      startedAt: performance.now(),
+    },
     ...more,
   };
 }

@@ -1,5 +1,7 @@
-/** The Posthorn of the demo: the one that runs on PORT, or else a new one in a temporary folder. */
+/** The Posthorn of the demo: the one that runs on PORT, if the demo can get an API key of it, or else a new one in a temporary folder. */
+import { once } from 'node:events';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { type Config, readConfig } from '../../src/config.ts';
@@ -15,8 +17,10 @@ export interface Posthorn {
   apiKey: string;
   /** The id of an API key that was created for the demo, and is deleted at the end. */
   keyId?: string;
-  /** A shell command that sets API_KEY. */
-  keyLine: string;
+  /** Shell commands that set BASE and API_KEY, for a Posthorn that runs after the demo. */
+  setup: string;
+  /** The SMTP port of that Posthorn. */
+  laterSmtpPort: number;
 }
 
 const user = 'demo@localhost';
@@ -35,31 +39,39 @@ export async function isPosthorn(url: string): Promise<boolean> {
   }
 }
 
+/** Whether an API key of the running Posthorn is given, or can be made in its database. */
+export function canUse(config: Config, apiKey: string | undefined): boolean {
+  return Boolean(apiKey) || config.databaseUrl !== null || isInUse(config);
+}
+
+/** A Posthorn runs on the data folder. */
+function isInUse({ dataDir }: Config): boolean {
+  return existsSync(path.join(dataDir, 'postgres/postmaster.pid'));
+}
+
 /** Without an API key the demo gets a user of its own, so that its mail triggers nobody else's webhooks. */
 export async function useRunning(config: Config, apiKey: string | undefined): Promise<Posthorn> {
-  const address = { url: urlOf(config), smtpPort: config.smtpPort };
-  if (apiKey) return { ...address, apiKey, keyLine: 'API_KEY=$POSTHORN_API_KEY' };
-  // Without a running database this is not the data folder of the running Posthorn.
-  if (!config.databaseUrl && !existsSync(path.join(config.dataDir, 'postgres/postmaster.pid'))) {
-    throw new Error(
-      `The Posthorn at ${address.url} uses another data folder than ${config.dataDir}. ` +
-        'Set POSTHORN_API_KEY to an API key of that Posthorn, or set PORT=0 to start a separate one for the demo.',
-    );
-  }
+  const { smtpPort } = config;
+  const address = { url: urlOf(config), smtpPort, laterSmtpPort: smtpPort };
+  const base = `BASE=${address.url}`;
+  if (apiKey) return { ...address, apiKey, setup: `${base}\nAPI_KEY=$POSTHORN_API_KEY` };
   const database = await openDatabase(config, { purpose: 'tool', log, max: 1 });
   try {
     const { userId } = (await ensureUser(database.sql, user)).user;
     const created = await createApiKey(database.sql, userId, { name: 'npm run demo' });
     const make = `npm run -s posthorn -- keys create --user ${user} --json`;
-    const keyLine = `API_KEY=$(${make} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
-    return { ...address, apiKey: created.apiKey, keyId: created.id, keyLine };
+    const setup = `${base}\nAPI_KEY=$(${make} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
+    return { ...address, apiKey: created.apiKey, keyId: created.id, setup };
   } finally {
     await database.close();
   }
 }
 
-/** Starts a Posthorn on free ports and in development mode. The environment is ignored. */
-export async function startOwn(defer: (cleanup: () => Promise<void>) => void): Promise<Posthorn> {
+/** Starts a Posthorn on free ports and in development mode. The environment is ignored, except for what the demo prints. */
+export async function startOwn(
+  given: Config,
+  defer: (cleanup: () => Promise<void>) => void,
+): Promise<Posthorn> {
   const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-demo-'));
   const config = readConfig({ PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_DATA_DIR: folder });
   const starting = startService(config, log);
@@ -72,6 +84,32 @@ export async function startOwn(defer: (cleanup: () => Promise<void>) => void): P
   });
   const { url, smtpPort, firstUser } = await starting;
   if (!url || !smtpPort || !firstUser) throw new Error('The new Posthorn has no listeners or no first user.');
-  const keyLine = 'API_KEY=ph_…   # the first `npm start` prints the key (run it in another terminal)';
-  return { url, smtpPort, apiKey: firstUser.apiKey, keyLine };
+  return { url, smtpPort, apiKey: firstUser.apiKey, ...(await describeNextStart(given)) };
+}
+
+/** How to start a Posthorn after the demo, on ports that are free now. */
+async function describeNextStart(given: Config): Promise<Pick<Posthorn, 'setup' | 'laterSmtpPort'>> {
+  const port = await preferPort(given.port);
+  const smtpPort = await preferPort(given.smtpPort);
+  const settings = [
+    port === 3000 ? [] : `PORT=${port}`,
+    smtpPort === 2525 ? [] : `POSTHORN_SMTP_PORT=${smtpPort}`,
+    isInUse(given) ? 'POSTHORN_DATA_DIR=./data-of-demo' : [],
+  ].flat();
+  const start = [...settings, 'npm start'].join(' ');
+  const setup =
+    `# First, in another terminal: ${start}\n` +
+    `BASE=${urlOf({ ...given, port })}\n` +
+    'API_KEY=ph_…   # the key that the start prints';
+  return { setup, laterSmtpPort: smtpPort };
+}
+
+/** The wanted port, or a free one if another program uses it. */
+export async function preferPort(wanted: number): Promise<number> {
+  const server = createServer();
+  const listening = (port: number) => once(server.listen(port, '127.0.0.1'), 'listening');
+  await listening(wanted).catch(() => listening(0));
+  const { port } = server.address() as AddressInfo;
+  await once(server.close(), 'close');
+  return port;
 }

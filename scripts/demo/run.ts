@@ -8,8 +8,8 @@ import http, { type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { buffer } from 'node:stream/consumers';
 import { styleText } from 'node:util';
-import { type Config, readConfig } from '../../src/config.ts';
-import { isPosthorn, type Posthorn, startOwn, urlOf, useRunning } from './posthorn.ts';
+import { readConfig } from '../../src/config.ts';
+import { canUse, isPosthorn, type Posthorn, preferPort, startOwn, urlOf, useRunning } from './posthorn.ts';
 import { sendMail } from './send-mail.ts';
 import { verify } from './verify.ts';
 
@@ -46,9 +46,10 @@ async function demonstrate(): Promise<void> {
   const config = readConfig({ ...process.env, NODE_ENV: 'development', POSTHORN_INSECURE_DEV: 'true' });
   const own = 'Started Posthorn with its own PostgreSQL in a temporary folder';
   const key = process.env.POSTHORN_API_KEY;
-  const posthorn = (await isPosthorn(urlOf(config)))
-    ? await step(`Found a running Posthorn at ${urlOf(config)}`, () => useRunning(config, key))
-    : await step(own, () => startOwn(defer));
+  const posthorn =
+    (await isPosthorn(urlOf(config))) && canUse(config, key)
+      ? await step(`Found a running Posthorn at ${urlOf(config)}`, () => useRunning(config, key))
+      : await step(own, () => startOwn(config, defer));
   const call = makeCaller(posthorn);
   if (posthorn.keyId) defer(() => call('DELETE', `/api-keys/${posthorn.keyId}`));
 
@@ -75,7 +76,7 @@ async function demonstrate(): Promise<void> {
   print(
     `Done in ${seconds(began)}. The demo removes everything it created. To do the same steps yourself:\n`,
   );
-  print(commands(config, posthorn.keyLine));
+  print(commands(posthorn, await preferPort(4000)));
 }
 
 /** Does the work, then prints a line with the time that the work took. */
@@ -121,17 +122,16 @@ function describePost(headers: IncomingHttpHeaders, body: Buffer): string {
 }
 
 /** Shell commands; the README explains them. */
-function commands(config: Config, keyLine: string): string {
+function commands({ setup, laterSmtpPort }: Posthorn, receiverPort: number): string {
   const post = '-H "$AUTH" -H "Content-Type: application/json" -d';
-  return `BASE=${urlOf(config)}
-${keyLine}
+  return `${setup}
 AUTH="Authorization: Bearer $API_KEY"
-node -e 'http.createServer((q, s) => { console.log(q.headers); q.pipe(process.stdout); s.end() }).listen(4000, "127.0.0.1")' &
+node -e 'http.createServer((q, s) => { console.log(q.headers); q.pipe(process.stdout); s.end() }).listen(${receiverPort}, "127.0.0.1")' &
 curl -s $BASE/identities ${post} '{"value":"${to}"}'
 OWNER=$(curl -s $BASE/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).userId')
-curl -s $BASE/webhooks ${post} '{"url":"http://localhost:4000/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
+curl -s $BASE/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
-  curl -sS smtp://localhost:${config.smtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
+  curl -sS smtp://localhost:${laterSmtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
 # To clean up, with the ids from the responses:
 # kill %1; curl -X DELETE $BASE/webhooks/<id> -H "$AUTH"; curl -X DELETE $BASE/identities/<id> -H "$AUTH"`;
 }

@@ -30,6 +30,10 @@ export const Attempt = rowSchema<AttemptRow>()({
   }),
   responseBody: describe(NullableString, 'Up to 16 KiB.'),
   error: describe(NullableString, 'Null after a 2xx response; otherwise a code of docs/delivery-states.md.'),
+  errorDetail: describe(
+    NullableString,
+    'What happened, in words for people, such as `ECONNREFUSED 127.0.0.1:4000`; null after a 2xx response.',
+  ),
 });
 
 export const DeliveryWithAttempts = Type.Object({

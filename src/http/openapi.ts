@@ -18,7 +18,10 @@ const ProblemDocument = Type.Object(
     errors: Type.Optional(
       Type.Array(
         Type.Object({
-          pointer: Type.String({ description: 'JSON Pointer to the field (RFC 6901).' }),
+          pointer: Type.String({
+            description:
+              'JSON Pointer (RFC 6901) into the body or, with `invalid_query`, into the query: `/limit`.',
+          }),
           code: Type.String(),
           message: Type.String({ description: 'What is wrong with the field, for people.' }),
         }),

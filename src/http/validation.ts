@@ -9,7 +9,7 @@ import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
-import { type FieldError, Problem } from '../problems.ts';
+import { type FieldError, type Pointer, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
 import { findUrlFault } from '../webhooks/url.ts';
 import { readCursor } from './pagination.ts';
@@ -150,7 +150,8 @@ function refuseEveryField(body: Record<string, unknown>): FieldError[] {
 }
 
 function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, noun: string): FieldError {
-  const { instancePath: pointer, params } = error;
+  const { params } = error;
+  const pointer = error.instancePath as Pointer;
   const name = pointer === '' ? 'The body' : `"${pointer.slice(1)}"`;
   const fieldError = (code: string, rest: string): FieldError => ({
     pointer,
@@ -214,8 +215,8 @@ function listTypes(types: string | string[]): string {
   return [types].flat().map(article).join(' or ');
 }
 
-function child(pointer: string, key: string): string {
-  return `${pointer}/${key.replaceAll('~', '~0').replaceAll('/', '~1')}`;
+function child(pointer: string, key: string): Pointer {
+  return `${pointer}/${key.replaceAll('~', '~0').replaceAll('/', '~1')}` as Pointer;
 }
 
 function isJsonObject(text: string): boolean {

@@ -127,9 +127,12 @@ function openSocket({ hostname, port, secure }: ConnectTarget, addresses: Target
   });
 }
 
+/** Node begins the message of a failed system call with its name: `connect ECONNREFUSED 127.0.0.1:4000`. */
+const systemCall = /^[a-z]+ (?=E[A-Z]+\b)/;
+
 /** OpenSSL puts the readable part into `reason`. */
 export function describeSocketError(error: Error & { reason?: string }): string {
   const errors: { reason?: string; message: string }[] =
     error instanceof AggregateError ? error.errors : [error];
-  return errors.map(({ reason, message }) => reason ?? message).join('; ');
+  return errors.map(({ reason, message }) => reason ?? message.replace(systemCall, '')).join('; ');
 }

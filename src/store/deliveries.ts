@@ -88,6 +88,7 @@ export interface TryResult {
   responseHeaders: string | null;
   responseBody: string | null;
   error: string | null;
+  errorDetail: string | null;
 }
 
 export interface TriedDelivery extends TryResult, Lease {
@@ -128,9 +129,9 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
         ${column('id')}::uuid[], ${tries.map(newId)}::uuid[], ${column('status')}::text[], ${column('waitSeconds')}::float8[],
         ${column('durationMs')}::int[], ${column('responseStatus')}::int[], ${column('responseHeaders')}::json[],
         ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[], ${ages}::float8[],
-        ${column('token')}::uuid[]
+        ${column('token')}::uuid[], ${column('errorDetail')}::text[]
       ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error,
-        tries, age_ms, token)
+        tries, age_ms, token, error_detail)
     ), done as (
       update deliveries
       set status = case when ${isRestarted} then 'pending' else tried.status end, ready = ${isRestarted},
@@ -142,9 +143,10 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
       returning deliveries.id, owner_id
     )
     insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_headers,
-      response_body, error)
+      response_body, error, error_detail)
     select done.id, tried.attempt_id, done.owner_id, now() - tried.age_ms * interval '1 millisecond',
-      tried.duration_ms, tried.response_status, tried.response_headers, tried.response_body, tried.error
+      tried.duration_ms, tried.response_status, tried.response_headers, tried.response_body, tried.error,
+      tried.error_detail
     from done join tried using (id)
     returning delivery_id as id`;
   return recorded.map((row) => row.id);
@@ -257,13 +259,14 @@ export interface Attempt {
   responseHeaders: Record<string, string> | null;
   responseBody: string | null;
   error: string | null;
+  errorDetail: string | null;
 }
 
 export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string): Promise<Attempt[]> {
   return sql<Attempt[]>`
     select id, iso_time(started_at) as "startedAt",
       duration_ms as "durationMs", response_status as "responseStatus", response_headers as "responseHeaders",
-      response_body as "responseBody", error
+      response_body as "responseBody", error, error_detail as "errorDetail"
     from attempts where owner_id = ${ownerId} and delivery_id = ${deliveryId} order by started_at, id`;
 }
 
@@ -300,10 +303,10 @@ export async function recordTestTry(
         returning id
       )
       insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_headers,
-        response_body, error)
+        response_body, error, error_detail)
       select id, ${newId()}::uuid, ${ownerId}::uuid, now() - ${result.durationMs}::int * interval '1 millisecond',
         ${result.durationMs}::int, ${result.responseStatus}::int, ${result.responseHeaders}::text::json,
-        ${result.responseBody}::text, ${result.error}::text
+        ${result.responseBody}::text, ${result.error}::text, ${result.errorDetail}::text
       from delivery
       returning delivery_id as id`,
   );

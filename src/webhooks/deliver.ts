@@ -20,9 +20,10 @@ import {
   releaseLeases,
   renewLeases,
   type TriedDelivery,
+  type TryResult,
 } from '../store/deliveries.ts';
 import { Bodies, type CompleteData } from './bodies.ts';
-import { type Decision, decide } from './decide.ts';
+import { decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';
 import { KnownTargets } from './known-targets.ts';
 import { maxTryMs, type Poster } from './post.ts';
@@ -56,7 +57,7 @@ const maxWebhooksPerClaim = 64;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 type PreparedPost = SignedPost & Preparation;
-type Outcome = TriedDelivery & TriedWebhook & JobOutcome & { eventId: string; why: string };
+type Outcome = TriedDelivery & TriedWebhook & JobOutcome & { eventId: string };
 
 export function startDelivery(parts: DeliveryParts): Loop {
   const { sql, poster, log, metrics, limits = deliveryLimits } = parts;
@@ -144,20 +145,16 @@ async function signAndPost(
   const { gone, error } = decision;
   metrics.tries.inc({ outcome: error ?? 'delivered' });
   metrics.trySeconds.observe(outcome.durationMs / 1000);
-  const why = outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
-  if (decision.waitSeconds !== null) logRetry(parts.log, delivery, decision, why);
+  const result = toResult(outcome, decision);
+  if (decision.waitSeconds !== null) logRetry(parts.log, delivery, result);
   const isHealthy = error === null;
-  const { eventId } = delivery;
-  return {
-    ...{ id, token, tries, startedAt, ...toResult(outcome, decision) },
-    ...{ target, gone, isHealthy, eventId, why },
-  };
+  return { id, token, tries, startedAt, ...result, target, gone, isHealthy, eventId: delivery.eventId };
 }
 
-function logRetry(log: Log, delivery: ClaimedDelivery, { error, waitSeconds }: Decision, why: string): void {
+function logRetry(log: Log, delivery: ClaimedDelivery, { error, errorDetail, waitSeconds }: TryResult): void {
   const { id: deliveryId, webhookId, eventId, tries } = delivery;
-  const next = `retry in ${Math.round(waitSeconds ?? 0)} s`;
-  log.warn({ deliveryId, webhookId, eventId, tries: tries + 1, error }, `delivery failed: ${why}; ${next}`);
+  const text = `delivery failed: ${errorDetail}; retry in ${Math.round(waitSeconds ?? 0)} s`;
+  log.warn({ deliveryId, webhookId, eventId, tries: tries + 1, error }, text);
 }
 
 /** After the outcome is recorded: the mail log has one end for each delivery. */
@@ -165,5 +162,5 @@ function logEnd(log: Log, tried: Outcome): void {
   const { id: deliveryId, target, eventId, responseStatus: status, durationMs, error } = tried;
   const fields = { deliveryId, webhookId: target.id, eventId, tries: tried.tries + 1, status, durationMs };
   if (error === null) log.info(fields, 'delivered');
-  else log.warn({ ...fields, error }, `delivery given up: ${tried.why}`);
+  else log.warn({ ...fields, error }, `delivery given up: ${tried.errorDetail}`);
 }

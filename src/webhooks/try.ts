@@ -41,6 +41,10 @@ export function postSigned(
   });
 }
 
+export function describeFailure(outcome: PostOutcome): string {
+  return outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
+}
+
 export function toResult(outcome: PostOutcome, decision: Decision): TryResult {
   return {
     status: decision.status,
@@ -50,5 +54,6 @@ export function toResult(outcome: PostOutcome, decision: Decision): TryResult {
     responseHeaders: outcome.headers ? JSON.stringify(outcome.headers) : null,
     responseBody: outcome.body ?? null,
     error: decision.error,
+    errorDetail: decision.error === null ? null : describeFailure(outcome),
   };
 }

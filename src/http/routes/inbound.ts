@@ -114,13 +114,13 @@ function readRecipients(request: FastifyRequest<{ Querystring: Static<typeof Que
     const message =
       'Add a recipient to the query, such as `?recipient=sales@example.com`, or send the header `X-Recipient`.';
     throw new Problem('invalid_query', {
-      errors: [{ pointer: 'recipient', code: 'required', message }],
+      errors: [{ pointer: '/recipient', code: 'required', message }],
     });
   }
   if (recipients.length > maxRecipients) {
     const message = `A request can have up to ${maxRecipients} recipients, and this one has ${recipients.length}. Send several requests.`;
     throw new Problem('invalid_query', {
-      errors: [{ pointer: 'recipient', code: 'too_long', message }],
+      errors: [{ pointer: '/recipient', code: 'too_long', message }],
     });
   }
   return recipients;
@@ -138,7 +138,7 @@ async function route(mail: RouteParts, ownerId: string, recipients: string[]): P
 function unknownRecipients(addresses: string[]): Problem {
   return new Problem('invalid_query', {
     errors: addresses.map((address) => ({
-      pointer: 'recipient',
+      pointer: '/recipient',
       code: 'unknown_recipient',
       message: `None of your verified identities receives mail for "${address}". Create the identity with POST /identities, or verify it.`,
     })),
