@@ -41,7 +41,7 @@ export function postSigned(
   });
 }
 
-export function describeFailure(outcome: PostOutcome): string {
+function describeFailure(outcome: PostOutcome): string {
   return outcome.kind === 'failure' ? outcome.detail : `status ${outcome.status}`;
 }
 
