@@ -1,4 +1,5 @@
 /** The composition root: configuration → database → parts → loops → listeners. The database stops last. */
+import { setTimeout as pause } from 'node:timers/promises';
 import type { Config } from './config.ts';
 import { makeLinks } from './contract/links.ts';
 import { completeData } from './contract/payload.ts';
@@ -11,6 +12,7 @@ import { listen, originOf } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
 import { makeVerifyParts, startVerification } from './identities/verify.ts';
+import { newId } from './lib/ids.ts';
 import type { Log } from './lib/log.ts';
 import { type Loop, startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
@@ -26,6 +28,7 @@ import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { purgeResponses } from './store/idempotency.ts';
+import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
 import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
@@ -53,7 +56,9 @@ type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 const poolSize = 10;
 const deliveryPoolSize = 5;
 const purgePollMs = 10_000;
+const purgeBatch = 500;
 const replayPollMs = 1000;
+const reportPollMs = 10_000;
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
@@ -116,7 +121,10 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
-    verification: makeVerifyParts({ sql, sealer, log, mailHost, lookup: makeLookup(config) }),
+    verification: makeVerifyParts({
+      ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
+      onLost: () => metrics.identitiesLost.inc(),
+    }),
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     userAgent: `Posthorn/${readVersion()}`,
   };
@@ -136,19 +144,24 @@ type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge'>;
 async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<Wakes> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
+  stopLater(stops, await startReporting(parts));
   if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
   const wakeOwnLoop = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
   const waker = stopLater(stops, await startWaker(sql, log, wakeOwnLoop));
   return { wakeDelivery: waker.wake, wakePurge: purging.wake };
 }
 
-function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
+function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): Loop {
+  const onCancelled: Parameters<typeof purgeOld>[3] = (deliveries) => {
+    metrics.ended.inc({ outcome: 'cancelled' }, deliveries.length);
+    for (const delivery of deliveries) log.info(delivery, 'delivery cancelled: the retention has ended');
+  };
   const work = async () => {
     const more = [
       await purgeResponses(sql),
       await purgeDeletedWebhooks(sql),
       await purgeDeletedIdentities(sql),
-      await purgeOld(sql, retentionDays),
+      await purgeOld(sql, retentionDays, purgeBatch, onCancelled),
       await purgeExpired(sql, retentionDays),
     ];
     return more.includes(true);
@@ -161,6 +174,32 @@ function startPurging({ sql, log, config: { retentionDays } }: Parts): Loop {
     isTransient: isUnavailable,
     work,
   });
+}
+
+/** Tells other processes and commands that this process runs, and which keys it has. */
+async function startReporting({ sql, log, sealer, config }: Parts): Promise<Pick<Loop, 'stop'>> {
+  const self = {
+    ...{ id: newId(), name: nameOfThisProcess(), roles: config.roles },
+    ...{ version: readVersion(), keyIds: sealer.keyIds },
+  };
+  await reportProcess(sql, self);
+  const loop = startLoop({
+    ...{ name: 'reporting this process', pollMs: reportPollMs, log, isTransient: isUnavailable },
+    async work() {
+      await reportProcess(sql, self);
+      return false;
+    },
+  });
+  return {
+    async stop() {
+      await loop.stop();
+      // The row would expire by itself, so a stop does not wait for a database that is unavailable.
+      await Promise.race([
+        removeProcess(sql, self.id).catch(() => {}),
+        pause(1000, undefined, { ref: false }),
+      ]);
+    },
+  };
 }
 
 /** Delivery, and replays, which create deliveries. Returns a function that wakes both. */

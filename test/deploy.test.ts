@@ -4,6 +4,7 @@
  * And against who reads them: no key is misspelt and no value of a wrong type, by deploy-types.ts.
  */
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { globSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
@@ -315,6 +316,19 @@ function freePort(): Promise<number> {
     });
   });
 }
+
+test('the npm package has what the documents in it name: deploy/, the changelog, migrations', () => {
+  const packed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], {
+    ...{ cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] },
+  });
+  const [{ files }]: [{ files: { path: string }[] }] = JSON.parse(packed);
+  const names = files.map((file) => file.path);
+  const wanted = [
+    ...['CHANGELOG.md', 'README.md', 'LICENSE', 'bin/posthorn.js', 'docs/operations.md'],
+    ...globSync('{deploy,migrations}/**/*.{yaml,service,example,sql}', { cwd: root }),
+  ];
+  for (const name of wanted) assert.ok(names.includes(name), name);
+});
 
 describe('metrics', async () => {
   const service = await startTestService();

@@ -3,7 +3,8 @@
  * the new one beside the running service; then the old one can go, and before that a start without it is refused.
  */
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
+import { hostname } from 'node:os';
 import { after, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
 import { makeSealer } from '../src/lib/secrets.ts';
@@ -35,6 +36,37 @@ async function assertDelivers(service: Service, secret: string, path = '/'): Pro
   assert.ok(request);
   new Webhook(secret).verify(request.body.toString(), request.headers as Record<string, string>);
 }
+
+test('reseal refuses while a running process does not have the new key, and names the process', async () => {
+  const running = await start(older);
+  const { id } = await running.makeWebhook(receiver.url('/reseal'));
+  const reseal = () => posthorn(['reseal'], settings(`${newer},${older}`));
+  const refused = await reseal();
+  assert.equal(refused.code, 1, refused.output);
+  const name = `pid ${process.pid} on ${hostname()}: api, smtp, deliver, verify`;
+  assert.ok(refused.output.includes(name), refused.output);
+  assert.match(
+    refused.output,
+    new RegExp(`do not have the first key of POSTHORN_SECRET_KEY \\(${keyIdOf(newer)}\\)`),
+  );
+  assert.equal((await running.call('GET', `/webhooks/${id}/secret`)).status, 200, 'nothing was changed');
+
+  // As after kill -9: the row stays, and is too old after a minute.
+  await running.sql`
+    insert into processes (id, name, roles, version, key_ids, seen_at)
+    values (${randomUUID()}, 'killed', '{api}', '0', '{}', now() - interval '61 seconds')`;
+  await running.stop();
+  const done = await reseal();
+  assert.equal(done.code, 0, done.output);
+  const back = await start(`${newer},${older}`);
+  assert.deepEqual(
+    [...(await back.sql`select key_ids from processes where name <> 'killed'`)],
+    [{ key_ids: [keyIdOf(newer), keyIdOf(older)] }],
+  );
+  await back.call('DELETE', `/webhooks/${id}`);
+  await back.stop();
+  await posthorn(['reseal'], settings(`${older},${newer}`));
+});
 
 test('from one secret key to another, without a delivery that is not made or not signed as before', async (t) => {
   const first = await start(older);

@@ -250,6 +250,7 @@ export async function startTestMx(
       },
       recipientAnswered: (status) => mx.counts.recipients.push(status),
       messageAnswered: (status) => mx.counts.messages.push(status),
+      certificateExpires: () => {},
     },
     ...(parts as Partial<SmtpParts<string>>),
     limits: { ...readConfig({}).smtpLimits, ...limits },

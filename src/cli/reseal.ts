@@ -1,11 +1,13 @@
 /**
  * `posthorn reseal`: encrypts every stored secret again with the first key, also while the service runs, so that the other
- * keys can be removed. Stored idempotent responses and links are not changed: they expire after one day and after eight days.
+ * keys can be removed. Refuses while a running process does not have the first key: its deliveries would stop. Stored idempotent responses and links are not changed: they expire after one day and after eight days.
  */
 import type { Command } from 'commander';
-import type { Pool } from '../db/client.ts';
+import type { Pool, Sql } from '../db/client.ts';
 import { dkimContext } from '../identities/dkim.ts';
+import { OperatorError } from '../lib/operator-error.ts';
 import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
+import { listProcessesWithoutKey } from '../store/processes.ts';
 import { listSealedByOtherKeys, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
 import { secretContext } from '../webhooks/secret.ts';
 import { addCommand, print, withSchema } from './database-tool.ts';
@@ -33,6 +35,8 @@ export function addReseal(program: Command): void {
 async function resealSecrets(sql: Pool, sealer: Sealer): Promise<number> {
   const [keyId = ''] = sealer.keyIds;
   for (let resealed = 0; ; ) {
+    // For each batch: a process may have started in the meantime.
+    await requireKeyEverywhere(sql, keyId);
     const found = await listSealedByOtherKeys(sql, keyId, batchSize);
     if (found.length === 0) return resealed;
     for (const secret of found) {
@@ -41,6 +45,17 @@ async function resealSecrets(sql: Pool, sealer: Sealer): Promise<number> {
     }
     resealed += found.length;
   }
+}
+
+async function requireKeyEverywhere(sql: Sql, keyId: string): Promise<void> {
+  const without = await listProcessesWithoutKey(sql, keyId);
+  if (without.length === 0) return;
+  const names = without.map(({ name, roles, version }) => `  ${name}: ${roles.join(', ')} (${version})`);
+  throw new OperatorError(
+    `Running processes do not have the first key of POSTHORN_SECRET_KEY (${keyId}):\n${names.join('\n')}\n` +
+      'Add the key to POSTHORN_SECRET_KEY of these processes and restart them, then repeat the command. ' +
+      'A process that was killed is forgotten after a minute.',
+  );
 }
 
 function contextOf({ table, id, selector }: SealedSecret): string {

@@ -40,6 +40,8 @@ export interface VerifyParts {
   /** The host that the MX records of domains name. */
   mailHost: string;
   log: Log;
+  /** Called after a domain identity lost its verification. */
+  onLost?: () => void;
   /** For checks that users requested. */
   checkSlots: Slots;
   /** For making RSA keys. */
@@ -111,7 +113,10 @@ async function check(
     return saveCheck(mailHost, sql, locked, { answers, serverAnswers, requested, startedAt });
   });
   if (typeof changes === 'string') return changes;
-  for (const { message, ...about } of changes) parts.log.info(about, message);
+  for (const { message, ...about } of changes) {
+    parts.log.info(about, message);
+    if (about.from === 'verified' && about.address === undefined) parts.onLost?.();
+  }
   return 'saved';
 }
 

@@ -1,5 +1,6 @@
 /** The metrics of the service, for Prometheus. No label has a value that callers choose. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { readVersion } from './version.ts';
 
 export type Metrics = ReturnType<typeof makeMetrics>;
 
@@ -8,6 +9,9 @@ interface MetricSources {
   backlog(): Promise<number>;
   oldestPendingSeconds(): Promise<number>;
 }
+
+const outcomes = ['delivered', 'failed', 'cancelled'] as const;
+const disabledReasons = ['gone', 'failing'] as const;
 
 export function makeMetrics(sources?: MetricSources) {
   const registry = new Registry();
@@ -40,8 +44,40 @@ export function makeMetrics(sources?: MetricSources) {
     });
   }
 
+  const ended = counter(
+    'posthorn_deliveries_ended_total',
+    'Deliveries that ended, by outcome: delivered, failed (given up) or cancelled.',
+    ['outcome'],
+  );
+  const webhooksDisabled = counter(
+    'posthorn_webhooks_disabled_total',
+    'Webhooks that Posthorn disabled, by reason: gone (410) or failing.',
+    ['reason'],
+  );
+  // Prometheus sees no increase in a series that begins with 1.
+  for (const outcome of outcomes) ended.inc({ outcome }, 0);
+  for (const reason of disabledReasons) webhooksDisabled.inc({ reason }, 0);
+  const certificateExpiry = gauge(
+    'posthorn_smtp_certificate_expiry_timestamp_seconds',
+    'When the certificate of POSTHORN_TLS_CERT expires, as a Unix time. NaN without such a certificate.',
+  );
+  certificateExpiry.set(Number.NaN);
+  new Gauge({
+    name: 'posthorn_build_info',
+    help: 'Always 1; the labels say which version runs.',
+    labelNames: ['version', 'node'],
+    registers,
+  }).set({ version: readVersion(), node: process.version }, 1);
+
   return {
     registry,
+    ended,
+    webhooksDisabled,
+    certificateExpiry,
+    identitiesLost: counter(
+      'posthorn_identities_lost_total',
+      'Domain identities that lost their verification.',
+    ),
     requestSeconds: histogram(
       'posthorn_http_request_seconds',
       'Time from the head of a request to the end of its response.',

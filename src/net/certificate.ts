@@ -34,9 +34,11 @@ export async function openCertificate(options: {
   mailHost: string;
   log: Log;
   recheckMs?: number;
+  /** Called for every certificate of the files that comes into use. */
+  onExpiry?: ((expiry: Date) => void) | undefined;
 }): Promise<Certificate> {
-  const { files, mailHost, log, recheckMs = standardRecheckMs } = options;
-  return files ? openFiles(files, log, recheckMs) : makeOnDemand(mailHost);
+  const { files, mailHost, log, recheckMs = standardRecheckMs, onExpiry } = options;
+  return files ? openFiles(files, log, recheckMs, onExpiry) : makeOnDemand(mailHost);
 }
 
 /** Made for the first client that starts TLS: many installations never see one. */
@@ -50,7 +52,12 @@ function makeOnDemand(mailHost: string): Certificate {
   };
 }
 
-async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): Promise<Certificate> {
+async function openFiles(
+  files: CertificateFiles,
+  log: Log,
+  recheckMs: number,
+  onExpiry?: (expiry: Date) => void,
+): Promise<Certificate> {
   let current: { pair: Pair; context: tls.SecureContext };
   try {
     const pair = await readPair(files);
@@ -61,7 +68,7 @@ async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): 
       { cause },
     );
   }
-  warnIfExpired(current.pair);
+  noteExpiry(current.pair);
   let checkedAt = performance.now();
   let loggedError = '';
   let checking: Promise<void> | null = null;
@@ -75,7 +82,7 @@ async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): 
       current = { pair, context: secure(pair) };
       loggedError = '';
       log.info({ certFile: files.certFile }, 'The new certificate for SMTP is in use');
-      warnIfExpired(pair);
+      noteExpiry(pair);
     } catch (err) {
       const reason = `${(err as Error).message} ${seen}`;
       if (reason === loggedError) return;
@@ -90,8 +97,9 @@ async function openFiles(files: CertificateFiles, log: Log, recheckMs: number): 
     }
   }
 
-  function warnIfExpired({ cert }: Pair): void {
+  function noteExpiry({ cert }: Pair): void {
     const { validTo, validToDate } = new X509Certificate(cert);
+    onExpiry?.(validToDate);
     if (validToDate.getTime() > Date.now()) return;
     log.warn({ certFile: files.certFile, validTo }, 'The certificate for SMTP has expired; renew it');
   }

@@ -5,4 +5,5 @@ export interface SmtpMetrics {
   /** Not called again for a recipient that the client repeats. */
   recipientAnswered(status: number): void;
   messageAnswered(status: number): void;
+  certificateExpires(at: Date): void;
 }

@@ -87,6 +87,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
       connectionRefused: () => metrics.smtpRefused.inc(),
       recipientAnswered: (status) => metrics.smtpRecipients.inc({ status }),
       messageAnswered: (status) => metrics.smtpMessages.inc({ status }),
+      certificateExpires: (at) => metrics.certificateExpiry.set(at.getTime() / 1000),
     },
   });
 }

@@ -36,6 +36,7 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     files: parts.tls,
     mailHost,
     log,
+    onExpiry: metrics && ((expiry) => metrics.certificateExpires(expiry)),
     ...(parts.certificateRecheckMs === undefined ? {} : { recheckMs: parts.certificateRecheckMs }),
   });
   // One message of any allowed size must fit.

@@ -29,19 +29,35 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   return false;
 }
 
-/** Deletes a batch of what is past its retention; true if there may be more. Pending deliveries of enabled webhooks stay. */
-export async function purgeOld(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
+interface CancelledDelivery {
+  deliveryId: string;
+  webhookId: string;
+  eventId: string;
+}
+
+/**
+ * Deletes a batch of what is past its retention; true if there may be more. Pending deliveries of enabled webhooks stay, others are
+ * cancelled first.
+ */
+export async function purgeOld(
+  sql: Sql,
+  retentionDays: number,
+  batch = 500,
+  onCancelled: (deliveries: CancelledDelivery[]) => void = () => {},
+): Promise<boolean> {
   // The program makes the ids, and its clock may be wrong: `created_at` is PostgreSQL's time, and decides.
   const oldest = sql`now() - ${retentionDays} * interval '1 day'`;
   const bound = sql`first_id_at(${oldest})`;
-  await sql`
+  const cancelled = await sql<CancelledDelivery[]>`
     update deliveries set status = 'cancelled', ready = false, completed_at = now(), next_attempt_at = null
     where id in (
       select deliveries.id from deliveries left join webhooks on webhooks.id = deliveries.webhook_id
       where deliveries.id < ${bound} and deliveries.created_at < ${oldest} and deliveries.status = 'pending'
         and webhooks.enabled is not true
       order by deliveries.id limit ${batch} for update of deliveries skip locked
-    )`;
+    )
+    returning id as "deliveryId", webhook_id as "webhookId", event_id as "eventId"`;
+  onCancelled(cancelled);
   const { deliveries } = only(
     await sql<{ deliveries: number }[]>`
       with doomed as (

@@ -26,9 +26,9 @@ export async function readTargets(sql: Sql, ids: readonly string[]): Promise<Web
   }));
 }
 
-/** Counts failed tries, and disables a webhook after 5 days and 10 tries without a success. */
-export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<void> {
-  await sql`
+/** Counts failed tries, and disables a webhook after 5 days and 10 tries without a success. Returns the disabled ones. */
+export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<string[]> {
+  const noted = await sql<{ id: string; isDisabled: boolean }[]>`
     with failed as (select id, count(*)::int as tries from unnest(${ids}::uuid[]) as id group by id order by id)
     update webhooks
     set first_failure_at = coalesce(first_failure_at, now()),
@@ -36,7 +36,9 @@ export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<vo
       enabled = enabled and not ${isFailing(sql)},
       disabled_reason = case when enabled and ${isFailing(sql)} then 'failing' else disabled_reason end,
       updated_at = case when enabled and ${isFailing(sql)} then now() else updated_at end
-    from failed where webhooks.id = failed.id`;
+    from failed where webhooks.id = failed.id
+    returning webhooks.id, disabled_reason is not distinct from 'failing' and updated_at = now() as "isDisabled"`;
+  return noted.filter(({ isDisabled }) => isDisabled).map(({ id }) => id);
 }
 
 function isFailing(sql: Sql) {
@@ -49,11 +51,13 @@ export async function noteRecoveries(sql: Sql, ids: readonly string[]): Promise<
     where id = any (${ids}::uuid[]) and first_failure_at is not null`;
 }
 
-/** The receiver answered 410. */
-export async function disableGone(sql: Sql, gone: readonly { id: string; url: string }[]): Promise<void> {
-  await sql`
+/** The receiver answered 410. Returns the disabled webhooks. */
+export async function disableGone(sql: Sql, gone: readonly { id: string; url: string }[]): Promise<string[]> {
+  const disabled = await sql<{ id: string }[]>`
     update webhooks set enabled = false, disabled_reason = 'gone', updated_at = now()
     from unnest(${gone.map(({ id }) => id)}::uuid[], ${gone.map(({ url }) => url)}::text[]) as gone (id, url)
     -- The URL may have been changed since the try.
-    where webhooks.id = gone.id and webhooks.url = gone.url and enabled`;
+    where webhooks.id = gone.id and webhooks.url = gone.url and enabled
+    returning webhooks.id`;
+  return disabled.map(({ id }) => id);
 }

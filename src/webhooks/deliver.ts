@@ -63,7 +63,10 @@ export function startDelivery(parts: DeliveryParts): Loop {
   const { sql, poster, log, metrics, limits = deliveryLimits } = parts;
   const targets = new KnownTargets(parts);
   const bodies = new Bodies(parts);
-  const health = new WebhookHealth(sql);
+  const health = new WebhookHealth(sql, (reason, webhookIds) => {
+    metrics.webhooksDisabled.inc({ reason }, webhookIds.length);
+    for (const webhookId of webhookIds) log.warn({ webhookId, reason }, 'webhook disabled');
+  });
   return new QueueWorker<ClaimedDelivery, PreparedPost, Outcome>({
     name: 'deliveries',
     limits,
@@ -86,13 +89,13 @@ export function startDelivery(parts: DeliveryParts): Loop {
       const target = targets.recent(delivery.webhookId, performance.now())?.target;
       const body = bodies.get(delivery.eventId);
       if (target && body) return { target, eventId: delivery.eventId, body };
-      return readPost(delivery, targets, bodies, log);
+      return readPost(delivery, targets, bodies, parts);
     },
     attempt: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
     abort: () => poster.close(),
     record: (tried) => recordTries(sql, tried),
     afterRecord(tried, persist) {
-      for (const one of tried) if (one.status !== 'pending') logEnd(log, one);
+      for (const one of tried) if (one.status !== 'pending') noteEnd(parts, one);
       return health.note(tried, persist);
     },
     gauges: { running: metrics.underWay, parkedLanes: metrics.parkedWebhooks },
@@ -106,11 +109,12 @@ async function readPost(
   { id, webhookId, eventId }: ClaimedDelivery,
   targets: KnownTargets,
   bodies: Bodies,
-  log: Log,
+  { log, metrics }: DeliveryParts,
 ): Promise<PreparedPost | 'release' | 'cancel'> {
   if (!(await targets.find(webhookId))) return 'release';
   const loaded = await bodies.load(eventId, webhookId);
   if (!loaded) {
+    metrics.ended.inc({ outcome: 'cancelled' });
     log.info({ deliveryId: id, webhookId, eventId }, 'delivery cancelled: its event was deleted');
     return 'cancel';
   }
@@ -158,7 +162,8 @@ function logRetry(log: Log, delivery: ClaimedDelivery, { error, errorDetail, wai
 }
 
 /** After the outcome is recorded: the mail log has one end for each delivery. */
-function logEnd(log: Log, tried: Outcome): void {
+function noteEnd({ log, metrics }: DeliveryParts, tried: Outcome): void {
+  metrics.ended.inc({ outcome: tried.status });
   const { id: deliveryId, target, eventId, responseStatus: status, durationMs, error } = tried;
   const fields = { deliveryId, webhookId: target.id, eventId, tries: tried.tries + 1, status, durationMs };
   if (error === null) log.info(fields, 'delivered');

@@ -9,15 +9,19 @@ export interface TriedWebhook {
   gone: boolean;
 }
 
+type OnDisabled = (reason: 'gone' | 'failing', webhookIds: readonly string[]) => void;
+
 const maxFailing = 10_000;
 
 export class WebhookHealth {
   readonly #sql: Sql;
+  readonly #onDisabled: OnDisabled;
   /** Webhooks that failed in this process since their last success. `target.failing` may be older than that failure. */
   readonly #failing = new Set<string>();
 
-  constructor(sql: Sql) {
+  constructor(sql: Sql, onDisabled: OnDisabled) {
     this.#sql = sql;
+    this.#onDisabled = onDisabled;
   }
 
   async note(tried: readonly TriedWebhook[], persist: Persist): Promise<void> {
@@ -29,12 +33,17 @@ export class WebhookHealth {
     }
     const failed = tried.filter(({ error }) => error !== null).map(idOf);
     if (failed.length > 0) {
-      await persist('recording failed webhooks', () => noteFailures(this.#sql, failed));
+      await persist('recording failed webhooks', async () =>
+        this.#onDisabled('failing', await noteFailures(this.#sql, failed)),
+      );
       if (this.#failing.size > maxFailing) this.#failing.clear();
       for (const id of failed) this.#failing.add(id);
     }
     const gone = tried.filter((one) => one.gone).map(({ target }) => target);
-    if (gone.length > 0) await persist('disabling webhooks', () => disableGone(this.#sql, gone));
+    if (gone.length === 0) return;
+    await persist('disabling webhooks', async () =>
+      this.#onDisabled('gone', await disableGone(this.#sql, gone)),
+    );
   }
 
   #isFailing(target: WebhookTarget): boolean {
