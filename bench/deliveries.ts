@@ -47,6 +47,7 @@ export async function startDeliveryBench(
         throw new Error(`POST /webhooks responded ${answer.status}: ${await answer.text()}`);
       made.push(((await answer.json()) as { id: string }).id);
     }
+    await turnOn(made, false);
     return made;
   }
 
@@ -73,6 +74,8 @@ export async function startDeliveryBench(
   async function turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void> {
     await sql`update webhooks set enabled = ${enabled} where id = any (${webhookIds}::uuid[])`;
     if (enabled) await sql`notify posthorn_ready`;
+    // Its deliveries stay ready and are not held, so that enabling the webhook costs nothing.
+    else await sql`update webhooks set unsettled_at = 'infinity' where id = any (${webhookIds}::uuid[])`;
   }
 
   async function drain(webhookIds: readonly string[], count: number): Promise<number> {

@@ -27,6 +27,7 @@ import { MailLog } from './receiving/mail-log.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
+import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
@@ -59,6 +60,7 @@ const purgePollMs = 10_000;
 const purgeBatch = 500;
 const replayPollMs = 1000;
 const reportPollMs = 10_000;
+const settlePollMs = 2000;
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
@@ -138,8 +140,8 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-/** Delivery is woken in every process, the purge in this one only. */
-type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge'>;
+/** Delivery is woken in every process, the purge and the settling in this one only. */
+type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'>;
 
 async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<Wakes> {
   const { sql, log, verification, config } = parts;
@@ -148,7 +150,25 @@ async function startLoops(parts: Parts, database: Database, stops: Stops): Promi
   if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
   const wakeOwnLoop = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
   const waker = stopLater(stops, await startWaker(sql, log, wakeOwnLoop));
-  return { wakeDelivery: waker.wake, wakePurge: purging.wake };
+  const settling = stopLater(stops, startSettling(parts, waker.wake));
+  return { wakeDelivery: waker.wake, wakePurge: purging.wake, wakeSettling: settling.wake };
+}
+
+/** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
+function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
+  const work = async () => {
+    const { webhooks, resumed } = await settleWebhooks(sql);
+    if (resumed > 0) wakeDelivery();
+    return webhooks > 0;
+  };
+  return startLoop({
+    name: 'settling webhooks',
+    pollMs: settlePollMs,
+    restFactor: 1,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
 }
 
 function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): Loop {

@@ -112,7 +112,7 @@ describe('the backlog', () => {
 });
 
 describe('a process', () => {
-  async function value(loop: ReturnType<typeof startTestDelivery>, name: 'underWay' | 'parkedWebhooks') {
+  async function value(loop: ReturnType<typeof startTestDelivery>, name: 'underWay' | 'pausedWebhooks') {
     return (await loop.metrics[name].get()).values[0]?.value;
   }
 
@@ -130,23 +130,23 @@ describe('a process', () => {
     await idle.call('DELETE', `/webhooks/${webhook.id}`);
   });
 
-  test('parks a webhook that only fails, and takes it up again when a probe succeeds', async () => {
-    receiver.behaveAt('/parked', answer(500));
-    const webhook = await idle.makeWebhook(receiver.url('/parked'));
+  test('pauses a webhook that only fails, and takes it up again when a probe succeeds', async () => {
+    receiver.behaveAt('/paused', answer(500));
+    const webhook = await idle.makeWebhook(receiver.url('/paused'));
     for (let index = 0; index < 30; index++) await idle.makeEvent();
     const limits = {
       ...deliveryLimits,
       perLane: 2,
       breakerFailures: 4,
       breakerPauseMs: 200,
-      maxBreakerPauseMs: 400,
+      maxBreakerPauseMs: 5000,
     };
     const loop = startTestDelivery(idle.databaseUrl, { limits, scheduleSeconds: [3600] });
-    await waitFor('the breaker', async () => (await value(loop, 'parkedWebhooks')) === 1);
-    const tried = receiver.requests.filter(at('/parked')).length;
+    await waitFor('the breaker', async () => (await value(loop, 'pausedWebhooks')) === 1);
+    const tried = receiver.requests.filter(at('/paused')).length;
     assert.ok(tried < 30, `${tried} were tried and the rest given back`);
-    receiver.behaveAt('/parked', answer(200));
-    await waitFor('the probe', async () => (await value(loop, 'parkedWebhooks')) === 0);
+    receiver.behaveAt('/paused', answer(200));
+    await waitFor('the probe', async () => (await value(loop, 'pausedWebhooks')) === 0);
     await waitFor('all the others', async () => {
       const { body } = await idle.call('GET', `/webhooks/${webhook.id}/deliveries?status=delivered`);
       return body.length >= 30 - tried - 8;

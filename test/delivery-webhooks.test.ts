@@ -34,11 +34,20 @@ async function makePending(path: string): Promise<{ webhook: TestWebhook; eventI
 async function makeDue(eventId: string): Promise<void> {
   await sql`update deliveries set next_attempt_at = now() where event_id = ${eventId} and status = 'pending'`;
   await waitFor('the promotion', async () => {
-    const left =
-      await sql`select from deliveries where event_id = ${eventId} and status = 'pending' and not ready`;
+    const left = await sql`
+      select from deliveries
+      where event_id = ${eventId} and status = 'pending' and not ready and next_attempt_at <= now()`;
     return left.count === 0;
   });
 }
+
+/** Waits until the delivery is held: pending, with no attempt planned. */
+const held = (eventId: string, webhook: TestWebhook) =>
+  findDelivery(
+    eventId,
+    webhook,
+    ({ status, nextAttemptAt }) => status === 'pending' && nextAttemptAt === null,
+  );
 
 describe('a webhook that is disabled', () => {
   test('gets no new delivery, while the event is kept', async () => {
@@ -66,6 +75,40 @@ describe('a webhook that is disabled', () => {
 
     await patch(webhook, { enabled: true });
     assert.equal((await findDelivery(eventId, webhook)).status, 'delivered');
+  });
+
+  test('lets a redelivery wait until it is enabled', async () => {
+    const webhook = await makeWebhook(receiver.url('/again'));
+    const eventId = await makeEvent();
+    const { id } = await findDelivery(eventId, webhook);
+    await patch(webhook, { enabled: false });
+    assert.equal((await call('POST', `/deliveries/${id}/redeliver`)).status, 202);
+    await held(eventId, webhook);
+    assert.equal(receiver.requests.filter(at('/again')).length, 1);
+    await patch(webhook, { enabled: true });
+    assert.equal((await findDelivery(eventId, webhook)).attemptCount, 2);
+  });
+
+  test('by a 410 keeps what waits behind the try; enabling sends all of it', async () => {
+    receiver.behaveAt('/ends', answer(410));
+    const webhook = await makeWebhook(receiver.url('/ends'));
+    const given = { ownerId: service.user.userId, event: 'message.received', identityId: null, data: '{}' };
+    const events = await sql.begin(async (sql) => {
+      const made: string[] = [];
+      for (let n = 0; n < 200; n += 1) made.push((await recordEvent(sql, given)).id);
+      return made;
+    });
+    await waitFor('the end of it', async () => !(await read(webhook)).enabled);
+    await waitFor('all others to be held', async () => {
+      const left = await sql`
+        select from deliveries where webhook_id = ${webhook.id} and (ready or lease_token is not null)`;
+      return left.count === 0;
+    });
+    const failed = receiver.requests.filter(at('/ends')).length;
+    assert.ok(failed < events.length, `${failed} were tried`);
+    receiver.behaveAt('/ends', answer(204));
+    await patch(webhook, { enabled: true });
+    await receiver.received(events.length, at('/ends'));
   });
 });
 

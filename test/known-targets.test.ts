@@ -21,7 +21,7 @@ test('a kept secret holds no memory but its own', async () => {
 
   const target = await targets.find(id);
 
-  const secrets = target?.sealedSecrets ?? [];
+  const secrets = typeof target === 'object' ? target.sealedSecrets : [];
   assert.equal(secrets.length, 2, 'the current one and the one before');
   for (const { buffer, length } of secrets) assert.equal(buffer.byteLength, length);
 });

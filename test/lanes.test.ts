@@ -1,4 +1,4 @@
-/** Fairness between lanes, with the time as an argument. */
+/** Fairness between groups and between lanes, with the time as an argument. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
@@ -18,8 +18,11 @@ interface Job {
   lane: string;
 }
 
+/** The group of a lane stands before the slash; a lane without a slash is a group of its own. */
+const groupOf = ({ lane }: Job) => lane.split('/')[0] ?? '';
+
 function makeLanes(changed: Partial<typeof limits> = {}): Lanes<Job> {
-  return new Lanes<Job>({ ...limits, ...changed }, ({ lane }) => lane);
+  return new Lanes<Job>({ ...limits, ...changed }, { laneOf: ({ lane }) => lane, groupOf });
 }
 
 /** What a claim gave that asked for so many, or for more. */
@@ -77,7 +80,7 @@ describe('caps', () => {
     assert.equal(lanes.running, 2);
     assert.equal(takeAll(lanes).length, 2);
     lanes.finish('a', false, 0);
-    assert.equal(lanes.parkedCount, 1);
+    assert.equal(lanes.pausedCount, 1);
   });
 
   test('neither cap is ever passed, whatever happens', () => {
@@ -132,6 +135,77 @@ describe('turns', () => {
     lanes.fill([first, second], new Map(), 0, 0);
     assert.equal(lanes.take(), first);
     assert.equal(lanes.take(), second);
+  });
+});
+
+describe('groups', () => {
+  /** Adds so many lanes with so many jobs to a group. */
+  function addLanes(lanes: Lanes<Job>, group: string, count: number, jobs: number): void {
+    for (let n = 0; n < count; n++) add(lanes, `${group}/${n}`, jobs);
+  }
+  const count = (taken: string[], group: string) =>
+    taken.filter((lane) => groupOf({ lane }) === group).length;
+
+  test('take turns, however many lanes each has', () => {
+    const lanes = makeLanes({ perProcess: 100 });
+    addLanes(lanes, 'a', 3, 1);
+    addLanes(lanes, 'b', 1, 2);
+    assert.deepEqual(takeAll(lanes), ['a/0', 'b/0', 'a/1', 'b/0', 'a/2']);
+  });
+
+  test('one alone gets three quarters of the places; the next group starts at once', () => {
+    const lanes = makeLanes({ perProcess: 100 });
+    addLanes(lanes, 'a', 100, 4);
+    assert.equal(takeAll(lanes).length, 75);
+    addLanes(lanes, 'b', 2, 4);
+    assert.equal(count(takeAll(lanes), 'b'), 8);
+    assert.equal(lanes.take(), undefined, 'the first gets no more');
+  });
+
+  test('get equal parts when all of them want more', () => {
+    const lanes = makeLanes({ perProcess: 100 });
+    addLanes(lanes, 'a', 100, 4);
+    addLanes(lanes, 'b', 20, 4);
+    addLanes(lanes, 'c', 10, 4);
+    const taken = takeAll(lanes);
+    for (const group of ['a', 'b', 'c']) assert.equal(count(taken, group), 30, group);
+  });
+
+  test('one that had all to itself gives way as its tries end', () => {
+    const lanes = makeLanes({ perProcess: 100 });
+    addLanes(lanes, 'a', 100, 4);
+    const running = takeAll(lanes);
+    addLanes(lanes, 'b', 100, 4);
+    takeAll(lanes);
+    for (const lane of running) {
+      lanes.finish(lane, true, 0);
+      takeAll(lanes);
+    }
+    let left = 0;
+    while (lanes.take()) left += 1;
+    assert.equal(left, 0);
+    assert.ok(lanes.running >= 85 && lanes.running < 100, 'both work, and a third would find a place');
+  });
+
+  test('a new one finds a place, whatever the others do', () => {
+    const steps = fc.array(fc.tuple(fc.constantFrom('add', 'take', 'end'), fc.nat(4), fc.nat(7)), {
+      maxLength: 300,
+    });
+    fc.assert(
+      fc.property(steps, (given) => {
+        const lanes = makeLanes({ perProcess: 200 });
+        const running: string[] = [];
+        for (const [step, group, lane] of given) {
+          if (step === 'add') add(lanes, `${group}/${lane}`, 40);
+          if (step === 'take') running.push(...takeAll(lanes));
+          const ended = step === 'end' ? running.splice(lane, 1)[0] : undefined;
+          if (ended) lanes.finish(ended, true, 0);
+        }
+        takeAll(lanes);
+        add(lanes, 'new/0', 1);
+        assert.equal(lanes.take()?.lane, 'new/0');
+      }),
+    );
   });
 });
 
@@ -235,7 +309,7 @@ describe('claiming ahead', () => {
     assert.deepEqual(new Set(lanes.allowances(300).values()), new Set([limits.maxAhead / 8]));
   });
 
-  test('lanes that are parked do not shorten the window of one that keeps up', () => {
+  test('lanes that are paused do not shorten the window of one that keeps up', () => {
     const lanes = makeLanes({ perProcess: 1000 });
     for (let n = 0; n < 50; n++) {
       add(lanes, `dead${n}`, 3);
@@ -246,23 +320,42 @@ describe('claiming ahead', () => {
     assert.equal(lanes.allowances(30).get('a'), limits.maxWindow);
   });
 
-  test('there is room until as many lanes wait for a place as there are places', () => {
+  test('a group is full when its lanes can fill the process, and claims again when half of that is gone', () => {
     const lanes = makeLanes();
-    for (let lane = 0; lane < 9; lane++) add(lanes, `w${lane}`, 1);
-    assert.ok(lanes.hasCapacity());
-    add(lanes, 'w9', 1);
-    assert.ok(!lanes.hasCapacity());
-    lanes.take();
-    assert.ok(lanes.hasCapacity());
+    for (let n = 0; n < 9; n++) add(lanes, `a/${n}`, 1);
+    assert.deepEqual(lanes.fullGroups(), []);
+    add(lanes, 'a/9', 1);
+    assert.deepEqual(lanes.fullGroups(), ['a']);
+    assert.equal(lanes.isHalfFree('a'), false);
+    for (let n = 0; n < 5; n++) lanes.take();
+    assert.deepEqual(lanes.fullGroups(), []);
+    assert.equal(lanes.isHalfFree('a'), true);
   });
 
-  test('what waits behind the cap of slow lanes takes no room from others', () => {
-    const lanes = makeLanes({ perProcess: 16 });
-    for (const lane of ['slow', 'slower', 'slowest']) add(lanes, lane, 30);
+  test('a group that is full does not keep another from claiming, and has a smaller part when the other waits too', () => {
+    const lanes = makeLanes();
+    for (let n = 0; n < 20; n++) add(lanes, `a/${n}`, 1);
+    add(lanes, 'b/0', 1);
+    assert.deepEqual(lanes.fullGroups(), ['a']);
+    for (let n = 1; n < 5; n++) add(lanes, `b/${n}`, 1);
+    assert.deepEqual(lanes.fullGroups(), ['a', 'b'], 'five of ten for each');
+  });
+
+  test('many lanes of one group do not shorten the window of another', () => {
+    const lanes = makeLanes({ perProcess: 1000 });
+    for (let n = 0; n < 50; n++) add(lanes, `a/${n}`, 1);
     takeAll(lanes);
-    assert.ok(lanes.hasCapacity(), 'twelve are under way and 78 wait for them');
-    add(lanes, 'quick', 2);
-    assert.deepEqual(takeAll(lanes), ['quick', 'quick']);
+    claimAndEmpty(lanes, 'b/0', [0, 10, 20]);
+    assert.equal(lanes.allowances(30).get('b/0'), limits.maxWindow);
+  });
+
+  test('what waits behind the cap of slow lanes takes no room from others of the group', () => {
+    const lanes = makeLanes({ perProcess: 20 });
+    for (const lane of ['a/slow', 'a/slower', 'a/slowest']) add(lanes, lane, 30);
+    takeAll(lanes);
+    assert.deepEqual(lanes.fullGroups(), [], 'twelve are running and 78 wait for them');
+    add(lanes, 'a/quick', 2);
+    assert.deepEqual(takeAll(lanes), ['a/quick', 'a/quick']);
   });
 
   test('another claim is wanted once the last one took all it might and half the window is free', () => {
@@ -284,7 +377,7 @@ describe('claiming ahead', () => {
     assert.ok(!lanes.wantsMore('a', 0));
   });
 
-  test('nor while the lane is parked', () => {
+  test('nor while the lane is paused', () => {
     const lanes = makeLanes();
     add(lanes, 'a', 4);
     takeAll(lanes);
@@ -294,8 +387,8 @@ describe('claiming ahead', () => {
 });
 
 describe('the breaker', () => {
-  /** Parked at time 0 by three failures, with nothing left under way. */
-  function parked(): Lanes<Job> {
+  /** Paused at time 0 by three failures, with nothing left under way. */
+  function paused(): Lanes<Job> {
     const lanes = makeLanes();
     add(lanes, 'a', 3);
     takeAll(lanes);
@@ -318,14 +411,14 @@ describe('the breaker', () => {
     add(lanes, 'b', 1);
     takeAll(lanes);
     assert.deepEqual(finish(lanes, 'a', false, 2), []);
-    assert.equal(lanes.parkedCount, 0);
+    assert.equal(lanes.pausedCount, 0);
     assert.equal(takeAll(lanes).length, 2);
     const released = finish(lanes, 'a', false, 1);
     assert.deepEqual(
       released.map(({ lane }) => lane),
       Array.from({ length: 4 }, () => 'a'),
     );
-    assert.equal(lanes.parkedCount, 1);
+    assert.equal(lanes.pausedCount, 1);
     assert.deepEqual(takeAll(lanes), [], 'what was released is not tried');
     assert.equal(lanes.allowances(0).get('a'), 0);
     assert.notEqual(lanes.allowances(0).get('b'), 0);
@@ -337,10 +430,10 @@ describe('the breaker', () => {
       lanes.allowances(nowMs);
       add(lanes, 'a', 1, nowMs, 4);
       takeAll(lanes);
-      assert.equal(lanes.parkedCount, 0);
+      assert.equal(lanes.pausedCount, 0);
       lanes.finish('a', false, nowMs);
     }
-    assert.equal(lanes.parkedCount, 1);
+    assert.equal(lanes.pausedCount, 1);
   });
 
   test('does not open while there is a success among the failures', () => {
@@ -351,25 +444,25 @@ describe('the breaker', () => {
       finish(lanes, 'a', false, 2);
       finish(lanes, 'a', true, 1);
     }
-    assert.equal(lanes.parkedCount, 0);
+    assert.equal(lanes.pausedCount, 0);
   });
 
   test('after its pause one job probes, and each failed probe doubles the pause up to its bound', () => {
-    const lanes = parked();
+    const lanes = paused();
     let nowMs = 0;
     for (const pauseMs of [100, 200, 400, 800, 1000, 1000]) {
-      assert.equal(lanes.allowances(nowMs + pauseMs - 1).get('a'), 0, `parked for ${pauseMs} ms`);
+      assert.equal(lanes.allowances(nowMs + pauseMs - 1).get('a'), 0, `paused for ${pauseMs} ms`);
       nowMs += pauseMs;
       probe(lanes, nowMs, false);
-      assert.equal(lanes.parkedCount, 1);
+      assert.equal(lanes.pausedCount, 1);
     }
   });
 
   test('closes when the probe succeeds, and begins anew with the shortest pause', () => {
-    const lanes = parked();
+    const lanes = paused();
     probe(lanes, 100, false);
     probe(lanes, 300, true);
-    assert.equal(lanes.parkedCount, 0);
+    assert.equal(lanes.pausedCount, 0);
     assert.equal(lanes.allowances(300).get('a'), 8, 'no longer one at a time, and quick');
     add(lanes, 'a', 3, 300);
     takeAll(lanes);
@@ -424,7 +517,7 @@ describe('memory', () => {
     finish(lanes, 'a', false, 3);
     assert.equal(lanes.allowances(1100).size, 1);
     assert.equal(lanes.allowances(1101).size, 0);
-    assert.equal(lanes.parkedCount, 0);
+    assert.equal(lanes.pausedCount, 0);
   });
 
   test('at the end all that was not tried is removed', () => {

@@ -1,7 +1,7 @@
 /** Migrations on real databases: from nothing, by several at once, refused where they do not fit, whole or not at all. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { readConfig } from '../src/config.ts';
@@ -10,6 +10,7 @@ import { migrate, prepareSchema, readSchemaState } from '../src/db/migrate.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { type Service, startService } from '../src/main.ts';
+import { settleWebhooks } from '../src/store/held.ts';
 import { makeDatabase } from './harness.ts';
 
 const log = makeLog({ level: 'silent', json: true });
@@ -167,19 +168,20 @@ test('POSTHORN_AUTO_MIGRATE=false refuses a schema that lacks something, and nam
   await service.stop();
 });
 
-/** As a Posthorn before the last migration left it. */
-async function takeLastBack(sql: Pool): Promise<string> {
-  await migrate(sql, log);
-  await sql`drop function iso_time(timestamptz)`;
-  const [last] = await sql<{ name: string }[]>`
-    delete from schema_migrations where version = (select max(version) from schema_migrations) returning name`;
-  return last?.name ?? '';
+/** As a Posthorn before this migration left it. Returns the name of the migration. */
+async function migrateUntil(sql: Pool, end = known.at(-1) ?? ''): Promise<string> {
+  await sql`create table schema_migrations (version int primary key, name text not null, applied_at timestamptz default now())`;
+  for (const name of known.slice(0, known.indexOf(end))) {
+    await sql.begin((sql) => sql.script(readFileSync(path.join(folder, name), 'utf8')));
+    await sql`insert into schema_migrations (version, name) values (${Number(name.slice(0, 4))}, ${name})`;
+  }
+  return end;
 }
 
 test('a tool makes the schema of an empty database, and upgrades none', async (t) => {
   const { open } = await makeEmpty(t);
   const sql = open();
-  const lacking = await takeLastBack(sql);
+  const lacking = await migrateUntil(sql);
   const tool = { autoMigrate: true, onlyEmpty: true };
   const { message } = await refusal(prepareSchema(sql, log, tool));
   assert.equal(message, `The database schema is out of date: ${lacking} not applied. Run: posthorn migrate`);
@@ -193,7 +195,7 @@ test('a tool makes the schema of an empty database, and upgrades none', async (t
 test('a start that is refused for its key has not upgraded the schema', async (t) => {
   const { url, open } = await makeEmpty(t);
   const sql = open();
-  const lacking = await takeLastBack(sql);
+  const lacking = await migrateUntil(sql);
   // And as one from before there were DKIM keys.
   await sql`alter table dkim_keys rename to dkim_keys_of_later`;
   const [{ id } = {}] = await sql`
@@ -216,4 +218,23 @@ test('a migration that fails leaves nothing behind, and works once its obstacle 
 
   await sql`drop table webhooks`;
   assert.deepEqual(await migrate(sql, log), known);
+});
+
+test('deliveries of webhooks that were disabled before an upgrade are held after it, and sent when they are enabled', async (t) => {
+  const sql = (await makeEmpty(t)).open();
+  await migrateUntil(sql, '0009_owners_first.sql');
+  const [{ id: owner } = {}] = await sql`
+    insert into users (id, email) values (gen_random_uuid(), 'ada@users.example') returning id`;
+  await sql.script(`
+    insert into webhooks (id, owner_id, url, events, secret, enabled)
+    select gen_random_uuid(), '${owner}', 'https://example.com', '{message.received}', '', n > 2 from generate_series(1, 4) n;
+    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    select gen_random_uuid(), owner_id, gen_random_uuid(), id, 'message.received' from webhooks, generate_series(1, 3)`);
+  await migrate(sql, log);
+  const ready = async () => (await sql`select from deliveries where ready`).count;
+  while ((await settleWebhooks(sql)).webhooks > 0);
+  assert.equal(await ready(), 6);
+  await sql`update webhooks set enabled = true`;
+  while ((await settleWebhooks(sql)).webhooks > 0);
+  assert.equal(await ready(), 12);
 });

@@ -6,9 +6,12 @@ import type { Lease } from '../src/queue/leases.ts';
 import { type JobOutcome, type Preparation, type Queue, QueueWorker } from '../src/queue/worker.ts';
 import { waitFor } from './harness.ts';
 
+/** The group of a lane stands before the slash; a lane without a slash is a group of its own. */
 interface Job extends Lease {
   lane: string;
 }
+
+const groupOf = (lane: string) => lane.split('/')[0] ?? '';
 
 interface Outcome extends JobOutcome {
   token: string;
@@ -19,7 +22,7 @@ type TestQueue = Queue<Job, Preparation, Outcome>;
 interface Row {
   id: string;
   lane: string;
-  status: 'ready' | 'done' | 'cancelled';
+  status: 'ready' | 'done' | 'held' | 'cancelled';
   lease: { token: string; until: number } | null;
 }
 
@@ -54,16 +57,26 @@ function makeTable(lanes: Record<string, number>) {
       return [row.id];
     });
 
-  const claim: TestQueue['claim'] = async ({ token, after, allowances, allowance }) => {
+  const claim: TestQueue['claim'] = async (request) => {
+    const { token, afterGroup, afterLanes, skippedGroups, allowances, allowance, maxLanes } = request;
     // As a database does, it lets other work go first.
     await new Promise((resolve) => setImmediate(resolve));
-    const taken: Row[] = [];
+    const isFree = (row: Row) => row.status === 'ready' && !(row.lease && row.lease.until > now);
+    const free = new Map<string, Row[]>();
     for (const lane of Object.keys(lanes).sort()) {
-      if (after !== null && lane <= after) continue;
-      const isFree = (row: Row) =>
-        row.lane === lane && row.status === 'ready' && !(row.lease && row.lease.until > now);
-      taken.push(...rows.filter(isFree).slice(0, allowances.get(lane) ?? allowance));
+      const group = groupOf(lane);
+      if (group <= (afterGroup ?? '') || lane <= (afterLanes.get(group) ?? '')) continue;
+      const found = rows.filter((row) => row.lane === lane && isFree(row));
+      const most = skippedGroups.includes(group) ? 0 : (allowances.get(lane) ?? allowance);
+      if (found.length > 0 && most > 0) free.set(lane, found.slice(0, most));
     }
+    // One lane of each group, then a second one of each, and so on.
+    const turns = [...free.keys()].map((lane, index, all) => {
+      const before = all.slice(0, index).filter((other) => groupOf(other) === groupOf(lane)).length;
+      return { lane, before };
+    });
+    const chosen = turns.toSorted((a, b) => a.before - b.before).slice(0, maxLanes);
+    const taken = chosen.flatMap(({ lane }) => free.get(lane) ?? []);
     for (const row of taken) row.lease = { token, until: now + leaseMs };
     return taken.map(({ id, lane }) => ({ id, lane, token }));
   };
@@ -81,6 +94,8 @@ function makeTable(lanes: Record<string, number>) {
       return new Set(update(leases, (row, { token }) => Object.assign(row, { lease: { token, until } })));
     },
     release: async (leases: readonly Lease[]) => update(leases, (row) => Object.assign(row, { lease: null })),
+    hold: async (leases: readonly Lease[]) =>
+      update(leases, (row) => Object.assign(row, { status: 'held', lease: null })),
     cancel: async (leases: readonly Lease[]) =>
       update(leases, (row) => Object.assign(row, { status: 'cancelled', lease: null })),
     record: async (outcomes: readonly Outcome[]) =>
@@ -96,7 +111,7 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
   const stream = {
     write: (line: string) => lines.push(JSON.parse(line)),
   } as unknown as NodeJS.WritableStream;
-  const gauges = { running: 0, parkedLanes: 0 };
+  const gauges = { running: 0, pausedLanes: 0 };
   const { attempt = async (job) => succeed(job), ...others } = changed;
   const worker = new QueueWorker<Job, Preparation, Outcome>({
     name: 'errands',
@@ -104,10 +119,12 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     leaseMs,
     maxTryMs: 15_000,
     laneOf: ({ lane }) => lane,
+    groupOf: ({ lane }) => groupOf(lane),
     skippedLanes: () => [],
     claim: table.claim,
     renew: table.renew,
     release: table.release,
+    hold: table.hold,
     cancel: table.cancel,
     promote: async () => 0,
     prefetch: async () => {},
@@ -124,7 +141,7 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     isUnavailable: () => false,
     gauges: {
       running: { set: (value) => (gauges.running = value) },
-      parkedLanes: { set: (value) => (gauges.parkedLanes = value) },
+      pausedLanes: { set: (value) => (gauges.pausedLanes = value) },
     },
     log: makeLog({ level: 'info', json: true, stream }),
     ...others,
@@ -193,7 +210,7 @@ describe('a lane', () => {
     await waitFor('the slow lane', () => table.count('done') === 40);
   });
 
-  test('that only fails is parked: what it has claimed is released, and others go on', async () => {
+  test('that only fails is paused: what it has claimed is released, and others go on', async () => {
     const table = makeTable({ dead: 20, well: 20 });
     const worker = startWorker(table, {
       attempt: async (job) => (job.lane === 'dead' ? fail(job) : succeed(job)),
@@ -202,7 +219,7 @@ describe('a lane', () => {
       table.rows.every(({ lane, status }) => lane === 'dead' || status === 'done'),
     );
     worker.wake();
-    await waitFor('the breaker', () => worker.gauges.parkedLanes === 1);
+    await waitFor('the breaker', () => worker.gauges.pausedLanes === 1);
     await waitFor('the release', () => table.leased('dead').length === 0);
     const tried = worker.tried.filter((id) => id.startsWith('dead'));
     assert.ok(tried.length >= 3 && tried.length <= 4, `${tried.length} were tried`);
@@ -214,6 +231,43 @@ describe('a lane', () => {
     await waitFor('the other lane', () => table.count('done') === 3);
     await worker.stop();
     assert.deepEqual(worker.tried.toSorted(), ['b0', 'b1', 'b2']);
+  });
+});
+
+describe('a group', () => {
+  test('whose tries do not end holds up no other, however many lanes it has', async () => {
+    const slow = Object.fromEntries(Array.from({ length: 300 }, (_, n) => [`slow/${n}`, 5]));
+    const table = makeTable({ ...slow, 'before/0': 9, 'well/0': 9 });
+    const gate = makeGate();
+    const worker = startWorker(table, {
+      limits: { ...limits, perProcess: 16 },
+      attempt: async (job) => {
+        if (groupOf(job.lane) === 'slow') await gate.opened;
+        return succeed(job);
+      },
+    });
+    await waitFor('the other groups', () => table.count('done') === 18);
+    const tried = worker.tried.filter((id) => id.startsWith('slow'));
+    assert.ok(tried.length <= 12, `${tried.length} of 16 places`);
+    gate.open();
+    await waitFor('the slow group', () => table.count('done') === 1518);
+  });
+
+  test('that always has more in its first lanes gets to its last lanes too', async () => {
+    const busy = Object.fromEntries(Array.from({ length: 200 }, (_, n) => [`busy/${n}`, 1]));
+    const table = makeTable(busy);
+    const rest = new Set(Object.keys(busy));
+    const worker = startWorker(table, {
+      // Every lane but the last ones has its next job when one is done.
+      attempt: async (job) => {
+        rest.delete(job.lane);
+        const [done] = table.rows.filter(({ id }) => id === job.id);
+        if (done && rest.size > 0) table.rows.push({ ...done, id: `${job.id}+`, lease: null });
+        return succeed(job);
+      },
+    });
+    await waitFor('every lane', () => rest.size === 0);
+    await worker.stop();
   });
 });
 
@@ -314,6 +368,16 @@ describe('what a try needs', () => {
     assert.deepEqual(worker.tried, ['a1']);
   });
 
+  test('must not be sent now: all that the lane has claimed is held', async () => {
+    const table = makeTable({ a: 2, b: 1 });
+    const worker = startWorker(table, {
+      limits: { ...limits, perProcess: 1 },
+      prepare: async ({ lane }) => (lane === 'a' ? 'hold' : {}),
+    });
+    await waitFor('the end', () => table.count('held') === 2 && table.count('done') === 1);
+    assert.deepEqual(worker.tried, ['b0']);
+  });
+
   for (const [name, prepare] of [
     ['is not there now', async () => 'release' as const],
     ['cannot be read', async () => Promise.reject(new Error('the database is away'))],
@@ -339,7 +403,7 @@ describe('what a try needs', () => {
     });
   }
 
-  test('comes too late when the lane was parked meanwhile: the job is released', async () => {
+  test('comes too late when the lane was paused meanwhile: the job is released', async () => {
     const table = makeTable({ a: 4 });
     const gate = makeGate();
     let isDone = false;

@@ -17,11 +17,10 @@ import { startTestService, type TestWebhook } from './harness.ts';
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
 const { sql, call, makeWebhook, makeEvent } = service;
 
-const firstUuid = '00000000-0000-0000-0000-000000000000';
-
 async function claim(token: string, more: Partial<Parameters<typeof claimDeliveries>[1]> = {}) {
-  const options = { after: firstUuid, allowances: new Map(), allowance: 16, maxWebhooks: 64 };
-  return [...(await claimDeliveries(sql, { token, ...options, ...more }))];
+  const start = { afterGroup: null, afterLanes: new Map(), skippedGroups: [] };
+  const wanted = { allowances: new Map(), allowance: 16, maxLanes: 64 };
+  return [...(await claimDeliveries(sql, { token, ...start, ...wanted, ...more }))];
 }
 
 type Untold = Omit<TriedDelivery, 'token'>;
@@ -177,21 +176,47 @@ describe('a claim', () => {
     assert.deepEqual(await claim(randomUUID(), { allowances: new Map([[webhook.id, 0]]) }), []);
   });
 
-  test('walks the webhooks in turn, a few at a time', async (t) => {
+  test('walks the owners in turn, a few at a time', async (t) => {
     const made = [await prepare(t, 3), await prepare(t, 3), await prepare(t, 3)];
-    const order = made.map(({ webhook }) => webhook.id).sort();
+    const order = made.map(({ owner }) => owner.userId).sort();
     const seen: string[] = [];
-    for (let after = firstUuid, turn = 0; turn < 3; turn++) {
-      const claimed = await claim(randomUUID(), { after, allowance: 1, maxWebhooks: 1 });
-      after = claimed[0]?.webhookId ?? firstUuid;
-      seen.push(after);
+    for (let afterGroup: string | null = null, turn = 0; turn < 3; turn++) {
+      const [claimed] = await claim(randomUUID(), { afterGroup, allowance: 1, maxLanes: 1 });
+      afterGroup = claimed?.ownerId ?? null;
+      seen.push(String(afterGroup));
     }
     assert.deepEqual(seen, order);
-    assert.deepEqual(await claim(randomUUID(), { after: order[2] ?? '' }), []);
+    assert.deepEqual(await claim(randomUUID(), { afterGroup: order[2] ?? '' }), []);
+  });
+
+  test('walks the webhooks of each owner in turn, owners first', async (t) => {
+    const made = [await prepare(t), await prepare(t)];
+    for (const { owner } of made) {
+      for (let n = 0; n < 3; n += 1) await makeWebhook('https://example.com/', {}, owner);
+      await makeEvent({ ownerId: owner.userId });
+    }
+    t.after(() => sql`delete from deliveries`);
+    const owners = made.map(({ owner }) => owner.userId).sort();
+    const afterLanes = new Map<string, string>();
+    const seen: string[][] = [];
+    for (let turn = 0; turn < 4; turn++) {
+      const claimed = await claim(randomUUID(), { afterLanes, allowance: 1, maxLanes: 2 });
+      assert.deepEqual(claimed.map(({ ownerId }) => ownerId).sort(), owners, `one of each in turn ${turn}`);
+      for (const { ownerId, webhookId } of claimed) afterLanes.set(ownerId, webhookId);
+      seen.push(claimed.map(({ webhookId }) => webhookId));
+    }
+    assert.equal(new Set(seen.flat()).size, 8);
+    assert.deepEqual(await claim(randomUUID(), { afterLanes, maxLanes: 2 }), []);
+  });
+
+  test('leaves out the owners that it is told to', async (t) => {
+    const [one, two] = [await prepare(t, 2), await prepare(t, 2)];
+    const claimed = await claim(randomUUID(), { skippedGroups: [one.owner.userId] });
+    assert.deepEqual(claimed.map(({ id }) => id).sort(), two.ids);
   });
 
   test('tells what a try needs to know', async (t) => {
-    const { id, webhook } = await prepare(t);
+    const { id, webhook, owner } = await prepare(t);
     const [claimed] = await claim(randomUUID());
     assert.ok(claimed);
     assert.deepEqual(Object.keys(claimed), [
@@ -199,12 +224,14 @@ describe('a claim', () => {
       'token',
       'eventId',
       'webhookId',
+      'ownerId',
       'tries',
       'isNew',
       'waitedSeconds',
     ]);
     assert.equal(claimed.id, id);
     assert.equal(claimed.webhookId, webhook.id);
+    assert.equal(claimed.ownerId, owner.userId);
     assert.equal(claimed.tries, 0);
     assert.ok(claimed.waitedSeconds >= 0);
   });
@@ -326,9 +353,6 @@ test('a redelivery asked for during a late try starts the schedule anew, whateve
 
 test('webhooks whose every delivery is being tried do not hide those behind them', async (t) => {
   const wanted = [await prepare(t), await prepare(t)].flatMap(({ ids }) => ids);
-  const found = [
-    ...(await claim(newId(), { maxWebhooks: 1 })),
-    ...(await claim(newId(), { maxWebhooks: 1 })),
-  ];
+  const found = [...(await claim(newId(), { maxLanes: 1 })), ...(await claim(newId(), { maxLanes: 1 }))];
   assert.deepEqual(found.map(({ id }) => id).sort(), wanted.sort());
 });

@@ -206,6 +206,7 @@ async function collectRoutes(): Promise<string[]> {
     userAgent: 'Posthorn/test',
     wakePurge: () => {},
     isReady: () => true,
+    wakeSettling: () => {},
   });
   diagnostics.unsubscribe('fastify.initialization', listen);
   await app.close();

@@ -64,6 +64,8 @@ export interface ApiParts extends HealthParts {
   wakeDelivery(): void;
   /** Call it after the commit that marked rows as deleted. */
   wakePurge(): void;
+  /** Call it after the commit that enabled or disabled a webhook. */
+  wakeSettling(): void;
 }
 
 export async function buildApp(parts: ApiParts): Promise<App> {

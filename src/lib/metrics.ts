@@ -100,9 +100,9 @@ export function makeMetrics(sources?: MetricSources) {
       [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 60, 300, 3600],
     ),
     underWay: gauge('posthorn_delivery_tries_under_way', 'POSTs of this process that wait for a response.'),
-    parkedWebhooks: gauge(
+    pausedWebhooks: gauge(
       'posthorn_delivery_parked_webhooks',
-      'Webhooks whose circuit breaker is open in this process.',
+      'Webhooks that this process has paused, because every try fails.',
     ),
     receivedMessages: counter(
       'posthorn_received_messages_total',

@@ -1,6 +1,6 @@
 /**
- * Pauses a lane whose tries all fail. After `breakerFailures` failures in a row the breaker opens and a pause begins. After the
- * pause the lane tries one job, the probe. A successful probe closes the breaker; a failed probe starts a pause twice as long.
+ * Pauses a lane whose tries all fail. After `breakerFailures` failures in a row the breaker opens: the lane is paused. After a
+ * wait the lane tries one job, the probe. A successful probe closes the breaker; a failed probe starts a wait twice as long.
  * Pure: time is an argument.
  */
 export interface BreakerLimits {
@@ -13,42 +13,44 @@ export class Breaker {
   readonly #limits: BreakerLimits;
   #failuresInRow = 0;
   #lastFailureAt = 0;
-  #pausesSinceSuccess = 0;
-  #pausedUntil = 0;
+  #waitsSinceSuccess = 0;
+  #probeAt = 0;
 
   constructor(limits: BreakerLimits) {
     this.#limits = limits;
   }
 
-  get isOpen(): boolean {
-    return this.#pausesSinceSuccess > 0;
+  /** The breaker is open. */
+  get isPaused(): boolean {
+    return this.#waitsSinceSuccess > 0;
   }
 
-  /** The breaker is open, and it is too early for a probe. */
-  isPaused(nowMs: number): boolean {
-    return this.isOpen && this.#pausedUntil > nowMs;
+  /** The lane is paused, and it is too early for a probe. */
+  mustWait(nowMs: number): boolean {
+    return this.isPaused && this.#probeAt > nowMs;
   }
 
   succeed(): void {
     this.#failuresInRow = 0;
-    this.#pausesSinceSuccess = 0;
+    this.#waitsSinceSuccess = 0;
   }
 
-  /** Returns true when this failure starts a pause. */
+  /** Returns true when this failure starts a wait. */
   fail(nowMs: number): boolean {
     this.#failuresInRow += 1;
     this.#lastFailureAt = nowMs;
-    // Tries that were already running when the breaker opened do not make the pause longer; only a failed probe does.
-    if (this.isOpen ? this.isPaused(nowMs) : this.#failuresInRow < this.#limits.breakerFailures) return false;
+    // Tries that were already running when the breaker opened do not make the wait longer; only a failed probe does.
+    if (this.isPaused ? this.mustWait(nowMs) : this.#failuresInRow < this.#limits.breakerFailures)
+      return false;
     const { breakerPauseMs, maxBreakerPauseMs } = this.#limits;
-    this.#pausedUntil = nowMs + Math.min(breakerPauseMs * 2 ** this.#pausesSinceSuccess, maxBreakerPauseMs);
-    this.#pausesSinceSuccess += 1;
+    this.#probeAt = nowMs + Math.min(breakerPauseMs * 2 ** this.#waitsSinceSuccess, maxBreakerPauseMs);
+    this.#waitsSinceSuccess += 1;
     return true;
   }
 
-  /** Failures count for as long as the longest pause, so that a lane with few jobs is paused too. */
+  /** Failures count for as long as the longest wait, so that a lane with few jobs is paused too. */
   get rememberUntil(): number {
     if (this.#failuresInRow === 0) return Number.NEGATIVE_INFINITY;
-    return Math.max(this.#pausedUntil, this.#lastFailureAt) + this.#limits.maxBreakerPauseMs;
+    return Math.max(this.#probeAt, this.#lastFailureAt) + this.#limits.maxBreakerPauseMs;
   }
 }

@@ -1,11 +1,12 @@
 /**
- * Lanes keep a slow or dead receiver apart from the others. All jobs for one receiver share one lane; the lane key of a delivery
- * is the id of its webhook. A bad receiver slows only its own lane:
- * - Turns: a lane runs at most `perLane` tries at once, out of `perProcess` for the process. Lanes take turns, so a lane with
- *   many jobs gets no more turns than a lane with few.
- * - Window: the number of jobs that a lane may claim ahead. The window is small while the receiver is slow, and the lane claims
+ * Lanes keep a slow or dead receiver apart from the others, and groups keep the users of the service apart. All jobs for one
+ * receiver share a lane; all lanes of one user are a group. (The lane of a delivery is its webhook, the group its owner.)
+ * - Turns: the process runs at most `perProcess` tries at once, a lane at most `perLane`. Groups take turns, and within a group
+ *   its lanes. So the places go to the groups in equal parts, whatever the number of their lanes and jobs, and some places
+ *   stay free for a group that has no try yet (`sharePerFreePlace`).
+ * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, and the lane claims
  *   again only when half of the window is free.
- * - Breaker: a lane whose tries all fail is parked. Its waiting jobs are released to the database, and after each pause the lane
+ * - Breaker: a lane whose tries all fail is paused. Its waiting jobs are released to the database, and after each wait the lane
  *   tries a single job, until a try succeeds.
  * Pure: no input or output, and time is an argument.
  */
@@ -15,13 +16,25 @@ export interface LaneLimits extends BreakerLimits {
   /** Tries at once: in one lane, and in this process. */
   perLane: number;
   perProcess: number;
-  /** Jobs claimed ahead: the largest window of one lane, and about the sum of all windows. */
+  /** The largest window of a lane. */
   maxWindow: number;
+  /** About how many jobs the process may have claimed: the windows of the busy lanes divide this number, groups first. */
   maxAhead: number;
+}
+
+interface Group {
+  key: string;
+  /** Tries that run now, in all its lanes. */
+  running: number;
+  /** Its lanes that have a waiting job and fewer than `perLane` tries, in the order of their turns. */
+  runnable: Set<Lane<unknown>>;
+  /** How many lanes it has. A group without lanes is forgotten. */
+  lanes: number;
 }
 
 interface Lane<Job> {
   key: string;
+  group: Group;
   /** Claimed jobs that are not tried yet, the oldest first. */
   waiting: Job[];
   /** Tries that run now. */
@@ -33,8 +46,20 @@ interface Lane<Job> {
   breaker: Breaker;
 }
 
+/** The keys of a job: its lane, and the group of that lane. */
+export interface LaneKeys<Job> {
+  laneOf: (job: Job) => string;
+  groupOf: (job: Job) => string;
+}
+
 /** A lane that empties its window within this time gets a larger window. */
 const quickMs = 500;
+
+/**
+ * A group may have this many tries for each free place. So one group alone gets three quarters of the places, two groups get
+ * three sevenths each, and n groups 3 / (3n + 1): however slow the tries of all others are, a new group finds a free place.
+ */
+const sharePerFreePlace = 3;
 
 function claimedCount(lane: Lane<unknown>): number {
   return lane.waiting.length + lane.running;
@@ -42,37 +67,44 @@ function claimedCount(lane: Lane<unknown>): number {
 
 export class Lanes<Job> {
   readonly #limits: LaneLimits;
-  readonly #laneOf: (job: Job) => string;
+  readonly #keys: LaneKeys<Job>;
   readonly #lanes = new Map<string, Lane<Job>>();
-  /** Lanes that have a waiting job and fewer than `perLane` tries, in the order of their turns. */
-  readonly #runnable = new Set<Lane<Job>>();
+  readonly #groups = new Map<string, Group>();
+  /** Groups with a runnable lane, in the order of their turns. */
+  readonly #turns = new Set<Group>();
   #running = 0;
 
-  constructor(limits: LaneLimits, laneOf: (job: Job) => string) {
+  constructor(limits: LaneLimits, keys: LaneKeys<Job>) {
     this.#limits = limits;
-    this.#laneOf = laneOf;
+    this.#keys = keys;
   }
 
   get running(): number {
     return this.#running;
   }
 
-  get parkedCount(): number {
-    return [...this.#lanes.values()].filter(({ breaker }) => breaker.isOpen).length;
+  get pausedCount(): number {
+    return [...this.#lanes.values()].filter(({ breaker }) => breaker.isPaused).length;
   }
 
-  /** False when the lanes that wait for a turn can fill the whole process: more claimed jobs would only wait longer. */
-  hasCapacity(): boolean {
-    return this.#runnable.size < this.#limits.perProcess;
+  /** The groups whose lanes can fill the group's part of the process: more claimed jobs would only wait longer. */
+  fullGroups(): string[] {
+    const most = this.#limits.perProcess / Math.max(1, this.#turns.size);
+    return [...this.#turns].filter(({ runnable }) => runnable.size >= most).map(({ key }) => key);
+  }
+
+  /** Whether a group that was full should claim again. Not at the first free place: a few large claims cost less than many. */
+  isHalfFree(groupKey: string): boolean {
+    const runnable = this.#groups.get(groupKey)?.runnable.size ?? 0;
+    return runnable * 2 * Math.max(1, this.#turns.size) <= this.#limits.perProcess;
   }
 
   /** How many jobs each lane may claim now. A key that is not listed has no lane yet, and may claim `perLane`. */
   allowances(nowMs: number): Map<string, number> {
-    for (const lane of this.#lanes.values())
-      if (this.#isForgettable(lane, nowMs)) this.#lanes.delete(lane.key);
-    const maxWindow = this.#maxWindow();
+    for (const lane of this.#lanes.values()) if (this.#isForgettable(lane, nowMs)) this.#forget(lane);
+    const maxWindows = this.#maxWindows();
     return new Map(
-      [...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, maxWindow, nowMs)]),
+      [...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, maxWindows, nowMs)]),
     );
   }
 
@@ -81,33 +113,42 @@ export class Lanes<Job> {
     return claimedCount(lane) === 0 && Math.max(lane.filledAt + quickMs, lane.breaker.rememberUntil) < nowMs;
   }
 
-  /** The busy lanes share `maxAhead`. A parked lane is not busy, so dead receivers do not shrink the windows of others. */
-  #maxWindow(): number {
-    const { perLane, maxWindow, maxAhead } = this.#limits;
-    let busy = 0;
-    for (const lane of this.#lanes.values())
-      if (!lane.breaker.isOpen && (lane.mayHaveMore || claimedCount(lane) > 0)) busy += 1;
-    return Math.max(perLane, Math.min(maxWindow, Math.floor(maxAhead / Math.max(1, busy))));
+  #forget({ key, group }: Lane<Job>): void {
+    this.#lanes.delete(key);
+    group.lanes -= 1;
+    if (group.lanes === 0) this.#groups.delete(group.key);
   }
 
-  #allowance(lane: Lane<Job>, maxWindow: number, nowMs: number): number {
+  /** The largest window of a lane in each group. A paused lane is not busy, so dead receivers do not shrink other windows. */
+  #maxWindows(): Map<Group, number> {
+    const { perLane, maxWindow, maxAhead } = this.#limits;
+    const busy = new Map<Group, number>();
+    for (const lane of this.#lanes.values())
+      if (!lane.breaker.isPaused && (lane.mayHaveMore || claimedCount(lane) > 0))
+        busy.set(lane.group, (busy.get(lane.group) ?? 0) + 1);
+    const windowOf = (lanes: number) => Math.min(maxWindow, Math.floor(maxAhead / busy.size / lanes));
+    return new Map([...busy].map(([group, lanes]) => [group, Math.max(perLane, windowOf(lanes))]));
+  }
+
+  #allowance(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
     if (!this.#mayClaim(lane, nowMs)) return 0;
-    return lane.breaker.isOpen
+    return lane.breaker.isPaused
       ? 1
-      : Math.max(0, this.#nextWindow(lane, maxWindow, nowMs) - claimedCount(lane));
+      : Math.max(0, this.#nextWindow(lane, maxWindows, nowMs) - claimedCount(lane));
   }
 
   /** Only when half of the window is free: many small claims cost more than a few large ones. */
   #mayClaim(lane: Lane<Job>, nowMs: number): boolean {
-    if (lane.breaker.isOpen) return !lane.breaker.isPaused(nowMs) && claimedCount(lane) === 0;
+    if (lane.breaker.isPaused) return !lane.breaker.mustWait(nowMs) && claimedCount(lane) === 0;
     return claimedCount(lane) * 2 <= lane.window;
   }
 
   /** Doubles the window of a lane that emptied it quickly; halves it for a slow lane. */
-  #nextWindow(lane: Lane<Job>, maxWindow: number, nowMs: number): number {
+  #nextWindow(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
+    const { perLane, maxWindow } = this.#limits;
     const isQuick = nowMs - lane.filledAt < quickMs;
     const wanted = !lane.mayHaveMore ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
-    return Math.max(this.#limits.perLane, Math.min(wanted, maxWindow));
+    return Math.max(perLane, Math.min(wanted, maxWindows.get(lane.group) ?? maxWindow));
   }
 
   /** Adds claimed jobs to their lanes. `asked` are the allowances of that claim at `askedAt`. Returns the jobs to release. */
@@ -119,13 +160,12 @@ export class Lanes<Job> {
   ): readonly Job[] {
     const counts = new Map<Lane<Job>, number>();
     const toRelease: Job[] = [];
-    const maxWindow = this.#maxWindow();
+    const maxWindows = this.#maxWindows();
     for (const job of claimed) {
-      const key = this.#laneOf(job);
-      const lane = this.#lanes.get(key) ?? this.#addLane(key);
+      const lane = this.#laneFor(job);
       counts.set(lane, (counts.get(lane) ?? 0) + 1);
-      // The lane may have been parked during the claim.
-      if (lane.breaker.isPaused(nowMs)) toRelease.push(job);
+      // The lane may have been paused during the claim.
+      if (lane.breaker.mustWait(nowMs)) toRelease.push(job);
       else lane.waiting.push(job);
       this.#queueForTurn(lane);
     }
@@ -133,7 +173,7 @@ export class Lanes<Job> {
       const allowance = asked.get(lane.key) ?? this.#limits.perLane;
       if (allowance === 0) continue;
       const count = counts.get(lane) ?? 0;
-      if (count > 0 && !lane.breaker.isOpen) lane.window = this.#nextWindow(lane, maxWindow, askedAt);
+      if (count > 0 && !lane.breaker.isPaused) lane.window = this.#nextWindow(lane, maxWindows, askedAt);
       if (count > 0) lane.filledAt = nowMs;
       lane.mayHaveMore = count >= allowance;
     }
@@ -143,12 +183,16 @@ export class Lanes<Job> {
   /** Whether a new claim would probably return jobs for this lane. */
   wantsMore(key: string, nowMs: number): boolean {
     const lane = this.#lanes.get(key);
-    return lane?.mayHaveMore === true && this.hasCapacity() && this.#mayClaim(lane, nowMs);
+    return lane?.mayHaveMore === true && this.#mayClaim(lane, nowMs);
   }
 
-  #addLane(key: string): Lane<Job> {
+  #laneFor(job: Job): Lane<Job> {
+    const key = this.#keys.laneOf(job);
+    const known = this.#lanes.get(key);
+    if (known) return known;
     const lane: Lane<Job> = {
       key,
+      group: this.#groupFor(job),
       waiting: [],
       running: 0,
       window: this.#limits.perLane,
@@ -156,28 +200,51 @@ export class Lanes<Job> {
       mayHaveMore: false,
       breaker: new Breaker(this.#limits),
     };
+    lane.group.lanes += 1;
     this.#lanes.set(key, lane);
     return lane;
   }
 
+  #groupFor(job: Job): Group {
+    const key = this.#keys.groupOf(job);
+    const group = this.#groups.get(key) ?? { key, running: 0, runnable: new Set(), lanes: 0 };
+    this.#groups.set(key, group);
+    return group;
+  }
+
   #queueForTurn(lane: Lane<Job>): void {
-    if (lane.waiting.length > 0 && lane.running < this.#limits.perLane) this.#runnable.add(lane);
+    if (lane.waiting.length === 0 || lane.running >= this.#limits.perLane) return;
+    lane.group.runnable.add(lane);
+    this.#turns.add(lane.group);
+  }
+
+  #leaveTurns(lane: Lane<Job>): void {
+    lane.group.runnable.delete(lane);
+    if (lane.group.runnable.size === 0) this.#turns.delete(lane.group);
   }
 
   /** The next job to try; undefined when no job may be tried now. */
   take(): Job | undefined {
-    if (this.#running >= this.#limits.perProcess) return undefined;
-    const [lane] = this.#runnable;
-    const job = lane?.waiting.shift();
-    if (!lane || !job) return undefined;
-    this.#runnable.delete(lane);
-    lane.running += 1;
-    this.#running += 1;
-    this.#queueForTurn(lane);
-    return job;
+    const mostOfGroup = (this.#limits.perProcess - this.#running) * sharePerFreePlace;
+    for (const group of this.#turns) {
+      if (group.running >= mostOfGroup) continue;
+      const [lane] = group.runnable as Set<Lane<Job>>;
+      const job = lane?.waiting.shift();
+      if (!lane || !job) return undefined;
+      lane.running += 1;
+      group.running += 1;
+      this.#running += 1;
+      // To the end of both lines.
+      group.runnable.delete(lane);
+      this.#turns.delete(group);
+      this.#queueForTurn(lane);
+      if (group.runnable.size > 0) this.#turns.add(group);
+      return job;
+    }
+    return undefined;
   }
 
-  /** A try has ended. Returns the jobs to release: all waiting jobs of the lane, when this failure starts a pause. */
+  /** A try has ended. Returns the jobs to release: all waiting jobs of the lane, when this failure pauses it. */
   finish(key: string, isHealthy: boolean, nowMs: number): readonly Job[] {
     const lane = this.#lanes.get(key);
     if (!lane) return [];
@@ -196,12 +263,14 @@ export class Lanes<Job> {
 
   #endTry(lane: Lane<Job>): void {
     lane.running -= 1;
+    lane.group.running -= 1;
     this.#running -= 1;
     this.#queueForTurn(lane);
   }
 
-  isPaused(key: string, nowMs: number): boolean {
-    return this.#lanes.get(key)?.breaker.isPaused(nowMs) === true;
+  /** Whether the lane is paused and it is too early for a probe. */
+  mustWait(key: string, nowMs: number): boolean {
+    return this.#lanes.get(key)?.breaker.mustWait(nowMs) === true;
   }
 
   /** Removes the jobs of a lane that are not tried yet, and returns them. */
@@ -210,7 +279,7 @@ export class Lanes<Job> {
     if (!lane) return [];
     const { waiting } = lane;
     lane.waiting = [];
-    this.#runnable.delete(lane);
+    this.#leaveTurns(lane);
     return waiting;
   }
 

@@ -3,25 +3,25 @@
  * database. Guarantees:
  * - A job is tried at least once, and has one try at a time: the process renews the job's lease until the outcome is recorded.
  * - When a process dies, its leases expire and other processes claim its jobs (`Leases`).
- * - A slow or dead receiver slows only its own lane (`Lanes`).
+ * - A slow or dead receiver slows only its own lane, and one group of lanes does not slow another (`Lanes`).
  * - No transaction is open during a try, and an outcome is recorded only while the lease is ours (`Recorder`).
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Loop, startLoop } from '../lib/loop.ts';
-import { type LaneLimits, Lanes } from './lanes.ts';
+import { type LaneKeys, type LaneLimits, Lanes } from './lanes.ts';
 import { type Lease, Leases, renewMs } from './leases.ts';
 import { Recorder, type Recording } from './recorder.ts';
+import { type ClaimStart, Rounds } from './rounds.ts';
 
 /** One kind of job: where its rows are, and how a job is tried. */
 export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome extends JobOutcome>
-  extends Recording<Outcome> {
+  extends Recording<Outcome>,
+    LaneKeys<Job> {
   limits: LaneLimits;
   leaseMs: number;
   maxTryMs: number;
-  /** The key of the job's lane. Jobs for the same receiver have the same key. */
-  laneOf: (job: Job) => string;
-  /** Leases jobs that are due, the oldest of each lane first. */
+  /** Leases jobs that are ready, the oldest of each lane first. */
   claim: (request: ClaimRequest) => Promise<readonly Job[]>;
   /** Keys of the lanes to leave out of a claim. */
   skippedLanes: (nowMs: number) => Iterable<string>;
@@ -29,6 +29,8 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   renew: (leases: readonly Lease[]) => Promise<ReadonlySet<string>>;
   /** Ends the leases, so that any process can claim the jobs at once. */
   release: (leases: readonly Lease[]) => Promise<unknown>;
+  /** Ends the leases of jobs that must not be tried now, and makes them not ready until their lane may be tried again. */
+  hold: (leases: readonly Lease[]) => Promise<unknown>;
   /** Ends jobs that can never be tried again. */
   cancel: (leases: readonly Lease[]) => Promise<unknown>;
   /** Makes retries claimable when they are due, and returns how many. */
@@ -38,20 +40,23 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   /**
    * What a try needs, without a promise when it is in memory. Does not throw. `release` (or a rejected promise) releases all
    * claimed jobs of the lane; the next claim must leave the lane out, or the same jobs are claimed and released endlessly.
+   * `hold` holds all claimed jobs of the lane.
    */
-  prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'cancel'>;
+  prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'hold' | 'cancel'>;
   /** One try. An expected failure is an outcome; null means that `abort` ended the try. */
   attempt: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
   /** Ends all running tries. */
   abort: () => Promise<void>;
-  gauges: Record<'running' | 'parkedLanes', { set(value: number): void }>;
+  gauges: Record<'running' | 'pausedLanes', { set(value: number): void }>;
 }
 
-interface ClaimRequest {
+export interface ClaimRequest extends ClaimStart {
   /** The token of the new leases. */
   token: string;
-  /** Claims go through the lanes in the order of their keys (by code unit) and start after this key; null: with the first. */
-  after: string | null;
+  /** How many lanes a claim takes at most: one of each group, then a second one of each, and so on. */
+  maxLanes: number;
+  /** Groups to leave out. */
+  skippedGroups: readonly string[];
   /** How many jobs to claim of each lane. `allowance` is for lanes that are not listed; 0 leaves a lane out. */
   allowances: ReadonlyMap<string, number>;
   allowance: number;
@@ -72,6 +77,7 @@ export interface JobOutcome {
 const claimPollMs = 1000;
 const promotePollMs = 500;
 const drainMs = 10_000;
+const lanesPerClaim = 64;
 /** No claims above this number of unrecorded outcomes: if this process dies, those jobs are tried a second time. */
 const maxUnrecorded = 5000;
 
@@ -83,10 +89,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   readonly #claiming: Loop;
   readonly #promoting: Loop;
   readonly #renewing: Loop;
-  /** Claims go through the lanes round-robin. The key of the last claimed lane; null: the next round starts. */
-  #after: string | null = null;
-  /** The round stopped before its end, for lack of capacity. */
-  #isRoundPaused = false;
+  readonly #rounds: Rounds<Job>;
+  /** Groups that the last claim left out, because they had enough claimed jobs. */
+  #fullGroups: ReadonlySet<string> = new Set();
   #isStopping = false;
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
@@ -94,7 +99,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const start = (what: string, pollMs: number, work: () => Promise<boolean>) =>
       startLoop({ name: `${what} ${name}`, pollMs, log, isTransient, work });
     this.#queue = queue;
-    this.#lanes = new Lanes<Job>(queue.limits, queue.laneOf);
+    this.#lanes = new Lanes<Job>(queue.limits, queue);
+    this.#rounds = new Rounds<Job>(queue);
     this.#leases = new Leases(queue);
     this.#recorder = new Recorder<Outcome>(queue, (outcomes) => this.#leases.drop(outcomes));
     this.#claiming = start('claiming', claimPollMs, () => this.#claim());
@@ -131,20 +137,28 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
 
   async #claim(): Promise<boolean> {
     const { claim, limits, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
-    gauges.parkedLanes.set(this.#lanes.parkedCount);
+    gauges.pausedLanes.set(this.#lanes.pausedCount);
     if (this.#isStopping || this.#recorder.waitingCount > maxUnrecorded) return false;
-    this.#isRoundPaused = !this.#lanes.hasCapacity();
-    if (this.#isRoundPaused) return false;
 
-    const [after, askedAt] = [this.#after, performance.now()];
+    const askedAt = performance.now();
+    const skippedGroups = this.#lanes.fullGroups();
+    this.#fullGroups = new Set(skippedGroups);
     const allowances = this.#lanes.allowances(askedAt);
     for (const key of skippedLanes(askedAt)) allowances.set(key, 0);
-    const claimed = await claim({ token: randomUUID(), after, allowances, allowance: limits.perLane });
+    const { start, isAtFirst } = this.#rounds;
+    const wanted = {
+      ...start,
+      maxLanes: lanesPerClaim,
+      skippedGroups,
+      allowances,
+      allowance: limits.perLane,
+    };
+    const claimed = await claim({ token: randomUUID(), ...wanted });
+    const laneKeys = [...new Set(claimed.map(laneOf))].sort();
+    this.#rounds.advance(claimed, laneKeys.length >= lanesPerClaim);
     const jobs = this.#leases.add(claimed, askedAt);
-    const laneKeys = [...new Set(jobs.map(laneOf))].sort();
-    this.#after = laneKeys.at(-1) ?? null;
-    // No jobs after `after`: the round is over. If it did not start with the first lane, start the next round at once.
-    if (jobs.length === 0) return after !== null;
+    // Nothing was left to claim: the round is over. If it did not start at the beginning, start the next round at once.
+    if (jobs.length === 0) return !isAtFirst;
 
     await prefetch(jobs, laneKeys).catch((error) => {
       this.#endLeases('release', jobs);
@@ -164,7 +178,10 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#queue.gauges.running.set(this.#lanes.running);
   }
 
-  async #tryWhenPrepared(job: Job, preparing: Promise<Prepared | 'release' | 'cancel'>): Promise<void> {
+  async #tryWhenPrepared(
+    job: Job,
+    preparing: Promise<Prepared | 'release' | 'hold' | 'cancel'>,
+  ): Promise<void> {
     const { name, log, laneOf } = this.#queue;
     const prepared = await preparing.catch((err) => {
       log.warn({ err, jobId: job.id }, `${name}: reading what a try needs failed; the job is released`);
@@ -174,9 +191,10 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (prepared === 'cancel') {
       this.#lanes.finishUntried(laneKey);
       this.#endLeases('cancel', [job]);
-    } else if (prepared === 'release' || this.#lanes.isPaused(laneKey, performance.now())) {
+    } else if (typeof prepared === 'string' || this.#lanes.mustWait(laneKey, performance.now())) {
       this.#lanes.finishUntried(laneKey);
-      this.#endLeases('release', [job, ...this.#lanes.removeWaiting(laneKey)]);
+      const how = prepared === 'hold' ? 'hold' : 'release';
+      this.#endLeases(how, [job, ...this.#lanes.removeWaiting(laneKey)]);
     } else await this.#try(job, prepared);
     if (typeof prepared === 'object') prepared.done?.();
     this.#startTries();
@@ -205,18 +223,18 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   }
 
   #leaveLane(job: Job, isHealthy: boolean): void {
-    const laneKey = this.#queue.laneOf(job);
+    const [laneKey, groupKey] = [this.#queue.laneOf(job), this.#queue.groupOf(job)];
     const nowMs = performance.now();
     const toRelease = this.#lanes.finish(laneKey, isHealthy, nowMs);
     if (toRelease.length > 0) this.#endLeases('release', toRelease);
     this.#startTries();
-    const wantsClaim = this.#isRoundPaused
-      ? this.#lanes.hasCapacity()
+    const wantsClaim = this.#fullGroups.has(groupKey)
+      ? this.#lanes.isHalfFree(groupKey)
       : this.#lanes.wantsMore(laneKey, nowMs);
     if (wantsClaim) this.#claiming.wake();
   }
 
-  async #endLeases(how: 'release' | 'cancel', leases: readonly Lease[]): Promise<void> {
+  async #endLeases(how: 'release' | 'hold' | 'cancel', leases: readonly Lease[]): Promise<void> {
     if (leases.length === 0) return;
     const { name, [how]: end } = this.#queue;
     this.#leases.drop(leases);

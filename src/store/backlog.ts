@@ -5,13 +5,17 @@ import { only, type Sql } from '../db/client.ts';
 function waiting(sql: Sql) {
   return sql`
     recursive walk as (
-      (select webhook_id from deliveries where ready order by webhook_id limit 1)
+      (select owner_id, webhook_id from deliveries where ready order by owner_id, webhook_id limit 1)
       union all
-      select next.webhook_id
+      select next.owner_id, next.webhook_id
       from walk cross join lateral (
-        select webhook_id from deliveries where ready and webhook_id > walk.webhook_id order by webhook_id limit 1
+        select owner_id, webhook_id from deliveries
+        where ready and (owner_id, webhook_id) > (walk.owner_id, walk.webhook_id)
+        order by owner_id, webhook_id limit 1
       ) next
-    ), waiting as (select id from walk join webhooks on webhooks.id = walk.webhook_id and webhooks.enabled)`;
+    ), waiting as (
+      select walk.owner_id, id from walk join webhooks on webhooks.id = walk.webhook_id and webhooks.enabled
+    )`;
 }
 
 /** Pending deliveries of enabled webhooks. Counting stops at `most`, so that its cost does not grow with the backlog. */
@@ -19,11 +23,13 @@ export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
   const { backlog } = only(
     await sql<{ backlog: number }[]>`
       with ${waiting(sql)}, scheduled as (
-        select webhook_id from deliveries where status = 'pending' and not ready limit ${most}
+        select webhook_id from deliveries
+        where status = 'pending' and not ready and next_attempt_at < 'infinity' limit ${most}
       )
       select count(*)::int as backlog from (
         (select from waiting cross join lateral (
-          select from deliveries where webhook_id = waiting.id and ready limit ${most}) ready)
+          select from deliveries
+          where owner_id = waiting.owner_id and webhook_id = waiting.id and ready limit ${most}) ready)
         union all
         (select from scheduled join webhooks on webhooks.id = scheduled.webhook_id and webhooks.enabled)
         limit ${most}
@@ -39,7 +45,10 @@ export async function readOldestPending(sql: Sql): Promise<number> {
       with ${waiting(sql)}
       select coalesce(greatest(extract(epoch from now() - min(first.next_attempt_at)), 0), 0)::float8 as seconds
       from waiting cross join lateral (
-        select next_attempt_at from deliveries where webhook_id = waiting.id and ready order by id limit 1
+        select next_attempt_at from deliveries
+        where ready and owner_id between waiting.owner_id and waiting.owner_id
+          and webhook_id between waiting.id and waiting.id
+        order by owner_id, webhook_id, id limit 1
       ) first`,
   );
   return seconds;

@@ -33,15 +33,15 @@ export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<st
     update webhooks
     set first_failure_at = coalesce(first_failure_at, now()),
       failed_tries = failed_tries + failed.tries,
-      enabled = enabled and not ${isFailing(sql)},
-      disabled_reason = case when enabled and ${isFailing(sql)} then 'failing' else disabled_reason end,
-      updated_at = case when enabled and ${isFailing(sql)} then now() else updated_at end
+      enabled = enabled and not ${mustBeDisabled(sql)},
+      disabled_reason = case when enabled and ${mustBeDisabled(sql)} then 'failing' else disabled_reason end,
+      updated_at = case when enabled and ${mustBeDisabled(sql)} then now() else updated_at end
     from failed where webhooks.id = failed.id
     returning webhooks.id, disabled_reason is not distinct from 'failing' and updated_at = now() as "isDisabled"`;
   return noted.filter(({ isDisabled }) => isDisabled).map(({ id }) => id);
 }
 
-function isFailing(sql: Sql) {
+function mustBeDisabled(sql: Sql) {
   return sql`coalesce(first_failure_at <= now() - interval '5 days' and failed_tries + failed.tries >= 10, false)`;
 }
 

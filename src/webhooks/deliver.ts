@@ -1,6 +1,7 @@
 /**
- * The queue of deliveries: claim → sign → post → decide → record. Each webhook is a lane, so a dead webhook delays no other.
- * `queue/worker.ts` has the loop and its guarantees; this file says what a delivery is.
+ * The queue of deliveries: claim → sign → post → decide → record. Each webhook is a lane, so a dead webhook delays no other; the
+ * webhooks of an owner are a group, so no owner delays another. `queue/worker.ts` has the loop and its guarantees; this
+ * file says what a delivery is.
  */
 import { isUnavailable, type Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -22,6 +23,7 @@ import {
   type TriedDelivery,
   type TryResult,
 } from '../store/deliveries.ts';
+import { holdDeliveries } from '../store/held.ts';
 import { Bodies, type CompleteData } from './bodies.ts';
 import { decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';
@@ -53,9 +55,6 @@ export const deliveryLimits: LaneLimits = {
   maxBreakerPauseMs: 60_000,
 };
 
-const maxWebhooksPerClaim = 64;
-const firstUuid = '00000000-0000-0000-0000-000000000000';
-
 type PreparedPost = SignedPost & Preparation;
 type Outcome = TriedDelivery & TriedWebhook & JobOutcome & { eventId: string };
 
@@ -73,11 +72,12 @@ export function startDelivery(parts: DeliveryParts): Loop {
     leaseMs: leaseSeconds * 1000,
     maxTryMs,
     laneOf: ({ webhookId }) => webhookId,
+    groupOf: ({ ownerId }) => ownerId,
     skippedLanes: (nowMs) => targets.skipped(nowMs),
-    claim: ({ after, ...request }) =>
-      claimDeliveries(sql, { ...request, after: after ?? firstUuid, maxWebhooks: maxWebhooksPerClaim }),
+    claim: (request) => claimDeliveries(sql, request),
     renew: (leases) => renewLeases(sql, leases),
     release: (leases) => releaseLeases(sql, leases),
+    hold: (leases) => holdDeliveries(sql, leases),
     cancel: (leases) => cancelDeliveries(sql, leases),
     promote: () => promoteDue(sql),
     prefetch: (deliveries, webhookIds) =>
@@ -88,7 +88,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
     prepare(delivery) {
       const target = targets.recent(delivery.webhookId, performance.now())?.target;
       const body = bodies.get(delivery.eventId);
-      if (target && body) return { target, eventId: delivery.eventId, body };
+      if (typeof target === 'object' && body) return { target, eventId: delivery.eventId, body };
       return readPost(delivery, targets, bodies, parts);
     },
     attempt: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
@@ -98,11 +98,13 @@ export function startDelivery(parts: DeliveryParts): Loop {
       for (const one of tried) if (one.status !== 'pending') noteEnd(parts, one);
       return health.note(tried, persist);
     },
-    gauges: { running: metrics.underWay, parkedLanes: metrics.parkedWebhooks },
+    gauges: { running: metrics.underWay, pausedLanes: metrics.pausedWebhooks },
     isUnavailable,
     log,
   });
 }
+
+const withoutTarget = { disabled: 'hold', 'secret unreadable': 'release' } as const;
 
 /** Reads a webhook that was last read more than a second ago, or a body that is large or not cached. */
 async function readPost(
@@ -110,22 +112,23 @@ async function readPost(
   targets: KnownTargets,
   bodies: Bodies,
   { log, metrics }: DeliveryParts,
-): Promise<PreparedPost | 'release' | 'cancel'> {
-  if (!(await targets.find(webhookId))) return 'release';
+): Promise<PreparedPost | 'release' | 'hold' | 'cancel'> {
+  const found = await targets.find(webhookId);
+  if (typeof found === 'string') return withoutTarget[found];
   const loaded = await bodies.load(eventId, webhookId);
   if (!loaded) {
     metrics.ended.inc({ outcome: 'cancelled' });
     log.info({ deliveryId: id, webhookId, eventId }, 'delivery cancelled: its event was deleted');
     return 'cancel';
   }
-  let target: SignedPost['target'] | undefined;
+  // Again, because the webhook may have changed while a large body waited for memory.
+  let target: Awaited<ReturnType<KnownTargets['find']>> | undefined;
   try {
-    // Again, because the webhook may have changed while a large body waited for memory.
     target = await targets.find(webhookId);
   } finally {
-    if (!target) loaded.done?.();
+    if (typeof target !== 'object') loaded.done?.();
   }
-  return target ? { target, eventId, ...loaded } : 'release';
+  return typeof target === 'object' ? { target, eventId, ...loaded } : withoutTarget[target];
 }
 
 async function signAndPost(

@@ -11,10 +11,11 @@ import { openTarget, type SigningTarget } from './try.ts';
 const recentMs = 1000;
 const keptMs = 60_000;
 
+/** Or why the webhook must not be called. A deleted webhook is disabled too. */
+type FoundTarget = SigningTarget | 'disabled' | 'secret unreadable';
+
 interface KnownTarget {
-  /** Undefined when the webhook must not be called. */
-  target: SigningTarget | undefined;
-  isSecretUnreadable: boolean;
+  target: FoundTarget;
   readAt: number;
 }
 
@@ -35,8 +36,8 @@ export class KnownTargets {
     return known && known.readAt > nowMs - recentMs ? known : undefined;
   }
 
-  /** Undefined when the webhook must not be called. Calls of the same moment share one read. */
-  async find(id: string): Promise<SigningTarget | undefined> {
+  /** Calls of the same moment share one read. */
+  async find(id: string): Promise<FoundTarget> {
     const recent = this.recent(id, performance.now());
     if (recent) return recent.target;
     this.#wanted.add(id);
@@ -47,7 +48,7 @@ export class KnownTargets {
       return this.readAll(ids, performance.now());
     });
     await this.#reading;
-    return this.#known.get(id)?.target;
+    return this.#known.get(id)?.target ?? 'disabled';
   }
 
   async readAll(ids: readonly string[], nowMs: number): Promise<void> {
@@ -55,25 +56,24 @@ export class KnownTargets {
     const enabled = new Map(targets.filter((target) => target.enabled).map((target) => [target.id, target]));
     for (const id of ids) {
       const found = enabled.get(id);
-      const target = found && this.#open(found);
-      this.#known.set(id, { target, isSecretUnreadable: !!found && !target, readAt: nowMs });
+      this.#known.set(id, { target: found ? this.#open(found) : 'disabled', readAt: nowMs });
     }
   }
 
   /** Webhooks whose deliveries cannot be claimed, because their secret cannot be decrypted. */
   skipped(nowMs: number): string[] {
     const skipped: string[] = [];
-    for (const [id, { isSecretUnreadable, readAt }] of this.#known) {
+    for (const [id, { target, readAt }] of this.#known) {
       if (readAt < nowMs - keptMs) this.#known.delete(id);
-      else if (isSecretUnreadable) skipped.push(id);
+      else if (target === 'secret unreadable') skipped.push(id);
     }
     return skipped;
   }
 
   /** A secret that was encrypted with a key which is no longer configured stops its own webhook only. */
-  #open(target: WebhookTarget): SigningTarget | undefined {
+  #open(target: WebhookTarget): FoundTarget {
     const known = this.#known.get(target.id)?.target;
-    if (known && isSame(known, target)) return { ...known, failing: target.failing };
+    if (typeof known === 'object' && isSame(known, target)) return { ...known, failing: target.failing };
     const { log, sealer } = this.#parts;
     try {
       return openTarget({ ...target, sealedSecrets: target.sealedSecrets.map(copyOutOfPool) }, sealer);
@@ -82,7 +82,7 @@ export class KnownTargets {
         { err, webhookId: target.id },
         'the secret of a webhook cannot be decrypted; its deliveries wait',
       );
-      return undefined;
+      return 'secret unreadable';
     }
   }
 }

@@ -70,7 +70,7 @@ const references = { identityId: 'identities' } as const;
 
 export function webhookRoutes(
   app: App,
-  parts: PostParts & PageParts & TestParts & { egress: Egress; wakePurge(): void },
+  parts: PostParts & PageParts & TestParts & { egress: Egress; wakePurge(): void; wakeSettling(): void },
 ): void {
   const { sql, sealer, egress } = parts;
 
@@ -136,7 +136,9 @@ export function webhookRoutes(
       const { ownerId, identityId, ...rest } = request.body;
       const changes = identityId === undefined ? rest : { ...rest, identity_id: identityId };
       if (ownerId !== undefined) refuseOtherOwner(request, ownerId);
-      return orNotFound(updateWebhook(sql, request.ownerId, request.params.id, changes));
+      const updated = await orNotFound(updateWebhook(sql, request.ownerId, request.params.id, changes));
+      if (rest.enabled !== undefined) parts.wakeSettling();
+      return updated;
     },
   );
 

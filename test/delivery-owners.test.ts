@@ -1,0 +1,104 @@
+/** One owner's deliveries do not delay another's: receivers that answer only when a test tells them to. */
+import assert from 'node:assert/strict';
+import { after, afterEach, test } from 'node:test';
+import { recordEvent } from '../src/store/events.ts';
+import { deliveryLimits } from '../src/webhooks/deliver.ts';
+import { deliveryKey, startTestDelivery, startTestService, type TestUser, waitFor } from './harness.ts';
+import { hang, type ReceivedRequest, startReceiver } from './receiver.ts';
+
+const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
+const { sql, makeUser, makeWebhook } = service;
+const receiver = await startReceiver();
+after(() => receiver.close());
+
+const limits = { ...deliveryLimits, perLane: 2, perProcess: 16 };
+/** Longer than any test: a POST to a receiver that hangs does not end by itself. */
+const timeoutMs = 3_600_000;
+const at = (path: string) => (request: ReceivedRequest) => request.url === path;
+
+async function makeWebhooks(owner: TestUser, count: number, path: string): Promise<void> {
+  for (let n = 0; n < count; n += 1) await makeWebhook(receiver.url(path), {}, owner);
+}
+
+let stopLoop = async () => {};
+afterEach(async () => {
+  receiver.dropConnections();
+  await stopLoop();
+  await sql`delete from deliveries`;
+});
+
+function startLoop() {
+  const loop = startTestDelivery(service.databaseUrl, { limits, timeoutMs });
+  stopLoop = loop.stop;
+  return loop;
+}
+
+/** All in one commit, so that a claim finds them together. */
+async function makeEvents(owner: TestUser, count: number): Promise<void> {
+  const given = { ownerId: owner.userId, event: 'message.received', identityId: null, data: '{}' };
+  await sql.begin(async (sql) => {
+    for (let n = 0; n < count; n += 1) await recordEvent(sql, given);
+  });
+}
+
+/** In the order of their ids, in which a claim goes through the owners. */
+async function makeOwners(): Promise<[TestUser, TestUser]> {
+  const [one, other] = [await makeUser(), await makeUser()];
+  return one.userId < other.userId ? [one, other] : [other, one];
+}
+
+for (const order of ['before', 'after']) {
+  test(`webhooks that never answer do not delay another owner, whose id comes ${order} theirs`, async () => {
+    const path = { slow: `/never-${order}`, quick: `/quick-${order}` };
+    receiver.behaveAt(path.slow, hang());
+    const owners = await makeOwners();
+    const [quick, slow] = order === 'before' ? owners : owners.reverse();
+    assert.ok(quick && slow);
+    await makeWebhooks(slow, 100, path.slow);
+    await makeWebhooks(quick, 1, path.quick);
+    await makeEvents(slow, 3);
+    const loop = startLoop();
+    // As many as one owner may have.
+    await receiver.received(12, at(path.slow));
+    await makeEvents(quick, 5);
+    loop.wake();
+    await receiver.received(5, at(path.quick));
+    const hanging = receiver.requests.filter(at(path.slow));
+    assert.deepEqual(
+      hanging.filter(({ endedAtMs }) => endedAtMs !== null),
+      [],
+    );
+  });
+}
+
+test('the places go to the owners in equal parts, whatever the number of their webhooks', async () => {
+  receiver.behaveAt('/many', hang());
+  receiver.behaveAt('/few', hang());
+  const [many, few] = await makeOwners();
+  await makeWebhooks(many, 40, '/many');
+  await makeWebhooks(few, 4, '/few');
+  await makeEvents(few, 4);
+  await makeEvents(many, 4);
+  startLoop();
+  // 16 places: 7 for each of the two owners, and 2 for the next one.
+  await receiver.received(7, at('/many'));
+  await receiver.received(7, at('/few'));
+});
+
+test('what one owner has claimed ahead leaves room to claim for another', async () => {
+  receiver.behaveAt('/ahead', hang());
+  const [slow, quick] = await makeOwners();
+  await makeWebhooks(slow, 100, '/ahead');
+  await makeWebhooks(quick, 100, '/late');
+  await makeEvents(slow, 5);
+  const loop = startLoop();
+  await receiver.received(12, at('/ahead'));
+  await waitFor('the end of the claims', async () => {
+    const claimed = await sql`select distinct webhook_id from deliveries where lease_token is not null`;
+    return claimed.count >= limits.perProcess;
+  });
+  await makeEvents(quick, 3);
+  loop.wake();
+  await receiver.received(300, at('/late'));
+  assert.equal(receiver.requests.filter(at('/ahead')).length, 12);
+});
