@@ -86,7 +86,7 @@ test('a large message gets the same results as a small one', () =>
       assert.deepEqual(parsed.truncated, []);
       assert.deepEqual(authentication, {
         spf: { result: 'fail', domain: 'example.com' },
-        dkim: [{ result: 'pass', domain: 'example.com', selector: 's1', aligned: true }],
+        dkim: [{ result: 'pass', domain: 'example.com', selector: 's1', reason: null, aligned: true }],
         dmarc: { result: 'pass', policy: 'reject', aligned: true },
         arc: { result: 'none' },
       });

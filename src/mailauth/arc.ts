@@ -17,14 +17,15 @@ export function validateArc(signatures: readonly Signature[], verifier: Verifier
   const sets = gatherSets(signatures);
   const last = sets?.at(-1);
   if (!sets || !last) return 'fail';
-  const results: DkimResult[] = [verifier.verify(last['arc-message-signature'], 'arc')];
+  const results: DkimResult[] = [verifier.verify(last['arc-message-signature'], 'arc').result];
   let previous = '';
   for (const set of sets) {
     // RFC 8617 §5.1.1: a seal signs all sets up to its own, in order.
     const canonical = (name: ArcFieldName) => `${canonicalField(set[name].field, 'relaxed')}\r\n`;
     const own = `${previous}${canonical('arc-authentication-results')}${canonical('arc-message-signature')}`;
     const seal = set['arc-seal'];
-    results.push(verifier.verifyText(seal, `${own}${canonicalField(withoutValue(seal.field), 'relaxed')}`));
+    const text = `${own}${canonicalField(withoutValue(seal.field), 'relaxed')}`;
+    results.push(verifier.verifyText(seal, text).result);
     previous = `${own}${canonical('arc-seal')}`;
   }
   if (results.every((result) => result === 'pass')) return 'pass';

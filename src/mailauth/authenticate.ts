@@ -19,14 +19,8 @@ import { spf } from 'mailauth/lib/spf/index.js';
 import { getDomain } from 'tldts';
 import { type DnsClient, makeDnsClient, type RecordType, withDeadline } from '../net/dns.ts';
 import type { ArcResult } from './arc.ts';
-import {
-  type DkimResult,
-  type Keys,
-  readKeyName,
-  readName,
-  type SignedMessage,
-  splitMessage,
-} from './dkim.ts';
+import { type Keys, readKeyName, type SignedMessage, splitMessage, type Verdict } from './dkim.ts';
+import { readName } from './domain.ts';
 import { listSignatures, type SignatureResults, verifySignatures } from './signatures.ts';
 
 const spfResults = ['pass', 'fail', 'softfail', 'neutral', 'none', 'temperror', 'permerror'] as const;
@@ -40,7 +34,7 @@ export interface Authentication {
   /** `domain`: of MAIL FROM, or of HELO for `<>`. */
   spf: { result: SpfResult; domain: string | null };
   /** In the order of the header fields. `aligned`: the signing domain is the author's, whether or not the signature verifies. */
-  dkim: { result: DkimResult; domain: string | null; selector: string | null; aligned: boolean }[];
+  dkim: (Verdict & { domain: string | null; selector: string | null; aligned: boolean })[];
   /** `policy`: what the author's domain asks for failing mail. `aligned`: null if DMARC gave no decision. */
   dmarc: { result: DmarcResult; policy: (typeof policies)[number] | null; aligned: boolean | null };
   arc: { result: ArcResult };

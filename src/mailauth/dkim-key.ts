@@ -23,16 +23,15 @@ const maxRsaBits = 8192;
 const maxExponent = 2n ** 32n;
 const ed25519Prefix = Buffer.from('302a300506032b6570032100', 'hex');
 
-/** `policy`: the key is not usable. `permerror`: no key fits the algorithm. */
 export function readKey(
   records: readonly string[],
   wanted: { type: KeyType; hash: string },
-): { key: KeyObject; isExact: boolean } | 'permerror' | 'policy' {
+): { key: KeyObject; isExact: boolean } | { result: 'permerror' | 'policy'; reason: string } {
   // The name may have other TXT records too.
   const found = records.map(readCached).find((key) => key?.type === wanted.type);
-  if (!found?.isForMail) return 'permerror';
-  if (found.hashes && !found.hashes.includes(wanted.hash)) return 'permerror';
-  return found.isUsable ? found : 'policy';
+  const isFit = found?.isForMail && (found.hashes?.includes(wanted.hash) ?? true);
+  if (!isFit) return { result: 'permerror', reason: 'The record in DNS has no key that fits the signature.' };
+  return found.isUsable ? found : { result: 'policy', reason: 'The key is too short or too large.' };
 }
 
 /** By record. Reading a key takes ten times as long as a verification, and a sender uses one key for all its mail. */

@@ -4,16 +4,22 @@
  * minute for 25 MB of blanks (docs/decisions/0009-own-dkim.md).
  */
 import { createHash, verify as verifyBytes } from 'node:crypto';
-import { domainToASCII } from 'node:url';
 import { findHeaderEnd } from '../mime/headers.ts';
 import { trimBlanks } from '../mime/lexical.ts';
 import type { DnsAnswer } from '../net/dns.ts';
 import { type BodyHash, type CanonicalForm, canonicalField, hashBody } from './canonical.ts';
 import { type KeyType, readKey } from './dkim-key.ts';
+import { toAscii } from './domain.ts';
 import { readTags } from './tag-list.ts';
 
 /** RFC 8601 §2.7.1. */
 export type DkimResult = 'pass' | 'fail' | 'neutral' | 'policy' | 'temperror' | 'permerror';
+
+export interface Verdict {
+  result: DkimResult;
+  /** A sentence for people. Null: the signature passes. */
+  reason: string | null;
+}
 
 /** The DNS answers for the keys that a message names, by name in lower case. */
 export type Keys = ReadonlyMap<string, DnsAnswer<string>>;
@@ -28,6 +34,11 @@ export interface SignedMessage {
 const maxHeaderBytes = 256 * 1024;
 /** Each different hash reads the whole body again. Real mail needs one or two. */
 const maxBodyHashes = 4;
+/** RFC 5322 §3.6 allows these fields once; RFC 2045 §4, §5 and §6 the last three. */
+const singleFields = [
+  ...['Date', 'From', 'Sender', 'Reply-To', 'To', 'Cc', 'Bcc', 'Message-ID', 'In-Reply-To', 'References'],
+  ...['Subject', 'MIME-Version', 'Content-Type', 'Content-Transfer-Encoding'],
+];
 
 /** Null: the header is too long. */
 export function splitMessage(raw: Buffer): SignedMessage | null {
@@ -57,27 +68,15 @@ export function readKeyName({ tags }: Signature): string | null {
   return domain && selector ? `${selector}._domainkey.${domain}` : null;
 }
 
-/** Null: not a name that is safe to query, show and store. */
-export function readName(name: string | undefined): string | null {
-  return name && /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]{0,252}$/u.test(name) ? name.toLowerCase() : null;
-}
-
-/**
- * RFC 8616 §3: DNS wants A-labels. `readName` first: `domainToASCII` parses a URL host and stops at the first `/`, so a selector
- * with a `/` would fetch the key from another domain.
- */
-function toAscii(text: string | undefined): string | null {
-  const name = readName(text);
-  const ascii = name === null || /^[\0-\x7f]*$/.test(name) ? name : domainToASCII(name);
-  return ascii !== null && /^[a-z0-9._-]+$/.test(ascii) ? ascii : null;
-}
-
 export interface Verifier {
   /** `arc`: an ARC-Message-Signature (RFC 8617 §4.1.2). It has no version, and its `i=` is a number. */
-  verify(signature: Signature, kind: 'dkim' | 'arc'): DkimResult;
+  verify(signature: Signature, kind: 'dkim' | 'arc'): Verdict;
   /** Checks `text` against the signature's value. `isExact`: the signature is not for a subdomain of its domain. */
-  verifyText(signature: Signature, text: string, isExact?: boolean): DkimResult;
+  verifyText(signature: Signature, text: string, isExact?: boolean): Verdict;
 }
+
+const passed: Verdict = { result: 'pass', reason: null };
+const unreadable: Verdict = { result: 'neutral', reason: 'The signature cannot be read.' };
 
 export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Verifier {
   const fieldsByName = Map.groupBy(message.fields, readFieldName);
@@ -106,53 +105,78 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
     return text;
   }
 
-  function verifyText(signature: Signature, text: string, isExact = true): DkimResult {
+  /**
+   * RFC 6376 §8.15: anyone may add a second Subject above a signed message. The signature covers the lowest fields, and the highest
+   * is shown. A field that occurs once and is not signed is no fault: signers choose what they sign.
+   */
+  function findUncovered(names: readonly string[]): string | null {
+    for (const field of singleFields) {
+      const key = field.toLowerCase();
+      const count = fieldsByName.get(key)?.length ?? 0;
+      const covered = count > 1 ? names.filter((name) => name === key).length : count;
+      if (count > covered)
+        return `The message has the field ${field} ${count} times and the signature covers ${covered} of them.`;
+    }
+    return null;
+  }
+
+  function verifyText(signature: Signature, text: string, isExact = true): Verdict {
     const algorithm = readAlgorithm(signature);
     const name = readKeyName(signature);
-    if (!algorithm || !name) return 'neutral';
+    if (!algorithm || !name) return unreadable;
     const answer = keys.get(name);
-    // The message has too many keys; this one was not queried.
-    if (answer === undefined) return 'policy';
-    if (answer.kind === 'unknown') return 'temperror';
-    if (answer.kind === 'none') return 'permerror';
+    // This key was not queried.
+    if (answer === undefined) return { result: 'policy', reason: 'The signatures name too many keys.' };
+    if (answer.kind === 'unknown')
+      return { result: 'temperror', reason: `The key is not known: ${answer.reason}.` };
+    if (answer.kind === 'none') return { result: 'permerror', reason: 'DNS has no key for the signature.' };
     const found = readKey(answer.values, algorithm);
-    if (typeof found === 'string') return found;
-    if (found.isExact && !isExact) return 'permerror';
+    if ('result' in found) return found;
+    if (found.isExact && !isExact) {
+      return { result: 'permerror', reason: 'The key does not allow subdomains in "i=".' };
+    }
     const bytes = Buffer.from(text, 'latin1');
     const signed = Buffer.from(signature.tags.get('b') ?? '', 'base64');
     const isValid =
       algorithm.type === 'rsa'
         ? verifyBytes(algorithm.hash, bytes, found.key, signed)
         : verifyBytes(null, createHash(algorithm.hash).update(bytes).digest(), found.key, signed);
-    return isValid ? 'pass' : 'fail';
+    return isValid ? passed : { result: 'fail', reason: 'The header is not the one that was signed.' };
   }
 
-  function verify(signature: Signature, kind: 'dkim' | 'arc'): DkimResult {
+  function verify(signature: Signature, kind: 'dkim' | 'arc'): Verdict {
     const { field, tags } = signature;
     const algorithm = readAlgorithm(signature);
     const forms = readForms(tags.get('c') ?? 'simple/simple');
     const required = kind === 'dkim' ? ['v', 'd', 's', 'h', 'bh', 'b'] : ['d', 's', 'h', 'bh', 'b'];
-    if (!algorithm || !forms || !required.every((tag) => tags.get(tag))) return 'neutral';
-    if (kind === 'dkim' && tags.get('v') !== '1') return 'neutral';
-    if (!['t', 'x', 'l'].every((tag) => /^\d{1,15}$/.test(tags.get(tag) || '0'))) return 'neutral';
+    if (!algorithm || !forms || !required.every((tag) => tags.get(tag))) return unreadable;
+    if (kind === 'dkim' && tags.get('v') !== '1') return unreadable;
+    if (!['t', 'x', 'l'].every((tag) => /^\d{1,15}$/.test(tags.get(tag) || '0'))) return unreadable;
     const names = (tags.get('h') ?? '').split(':').map((name) => name.trim().toLowerCase());
-    if (!names.includes('from')) return 'permerror';
+    if (!names.includes('from')) {
+      return { result: 'permerror', reason: 'The signature does not cover the field From.' };
+    }
     const identity = kind === 'dkim' ? readIdentity(tags) : 'domain';
-    if (identity === 'other') return 'permerror';
+    if (identity === 'other') return { result: 'permerror', reason: '"i=" names another domain than "d=".' };
 
     const limit = Number(tags.get('l') || Infinity);
     const body = hashOnce(forms.body, algorithm.hash, limit);
-    if (!body) return 'policy';
+    if (!body) return { result: 'policy', reason: 'The signatures need too many hashes of the body.' };
     const isSame = body.hash.equals(Buffer.from(tags.get('bh') ?? '', 'base64'));
-    if (!isSame || (limit !== Infinity && limit > body.length)) return 'fail';
+    if (!isSame || (limit !== Infinity && limit > body.length)) {
+      return { result: 'fail', reason: 'The body is not the one that was signed.' };
+    }
     // RFC 8301 §3.1
-    if (algorithm.hash === 'sha1') return 'policy';
+    if (algorithm.hash === 'sha1') return { result: 'policy', reason: 'SHA-1 is not secure.' };
     const text = `${selectFields(names, forms.header)}${canonicalField(withoutValue(field), forms.header)}`;
-    const result = verifyText(signature, text, identity === 'domain');
-    if (result !== 'pass') return result;
-    if (isExpired(tags, now)) return 'fail';
+    const verdict = verifyText(signature, text, identity === 'domain');
+    if (verdict.result !== 'pass') return verdict;
+    if (isExpired(tags, now)) return { result: 'fail', reason: 'The signature has expired.' };
     // Anyone may have added text after the signed length.
-    return body.length > limit ? 'policy' : 'pass';
+    if (body.length > limit)
+      return { result: 'policy', reason: 'The body is longer than the signed length ("l=").' };
+    const uncovered = findUncovered(names);
+    return uncovered === null ? passed : { result: 'policy', reason: uncovered };
   }
 
   return { verify, verifyText };

@@ -2,26 +2,27 @@
  * Verifies all signatures of a message with the keys from DNS, and reads its authors. Pure, so that a worker can do it.
  *
  * DKIM results (RFC 8601). `fail`: wrong or expired. `permerror`: no key, a revoked or unusable key, or From is not signed.
- * `policy`: RSA below 1024 bits, SHA-1 (RFC 8301), body text after the signed length (`l=`; anyone may have added it), or more
- * different body hashes than real mail has. `neutral`: the signature cannot be read.
+ * `policy`: RSA below 1024 bits, SHA-1 (RFC 8301), body text after the signed length (`l=`; anyone may have added it), a repeated
+ * field of which the signature does not cover all, or more different body hashes than real mail has. `neutral`: the signature
+ * cannot be read.
  */
 import { readAddresses } from '../mime/address-list.ts';
 import { cutHeader, readFields } from '../mime/headers.ts';
 import { type ArcResult, arcField, validateArc } from './arc.ts';
 import {
-  type DkimResult,
   type Keys,
   makeVerifier,
-  readName,
   readSignature,
   type Signature,
   type SignedMessage,
   splitMessage,
+  type Verdict,
 } from './dkim.ts';
+import { readName } from './domain.ts';
 
 export interface SignatureResults {
   /** In the order of the header fields. */
-  dkim: { result: DkimResult; domain: string | null; selector: string | null }[];
+  dkim: (Verdict & { domain: string | null; selector: string | null })[];
   arc: ArcResult;
   authors: Authors;
 }
@@ -39,6 +40,8 @@ const maxFields = 20_000;
 const maxAuthors = 100;
 /** How much of the header is read if the message could not be verified. */
 const unverifiedBytes = 64 * 1024;
+
+const notExamined: Verdict = { result: 'policy', reason: 'The message was too difficult to examine.' };
 
 export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage(raw)): SignatureResults {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
@@ -65,7 +68,7 @@ export function describeUnverified(raw: Buffer): SignatureResults {
   const message = splitMessage(head);
   const { dkim } = listSignatures(message?.fields ?? []);
   return {
-    dkim: dkim.map((signature) => describeSignature(signature, 'policy')),
+    dkim: dkim.map((signature) => describeSignature(signature, notExamined)),
     arc: 'none',
     authors: readAuthors(head, message),
   };
@@ -81,8 +84,8 @@ export function listSignatures(fields: readonly string[]): { dkim: Signature[]; 
   };
 }
 
-function describeSignature({ tags }: Signature, result: DkimResult): SignatureResults['dkim'][number] {
-  return { result, domain: readName(tags.get('d')), selector: readName(tags.get('s')) };
+function describeSignature({ tags }: Signature, verdict: Verdict): SignatureResults['dkim'][number] {
+  return { ...verdict, domain: readName(tags.get('d')), selector: readName(tags.get('s')) };
 }
 
 /**
