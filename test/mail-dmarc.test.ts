@@ -205,18 +205,18 @@ describe('DMARC', () => {
     });
   });
 
-  const authors: [string, string][] = [
-    ['no From', plain.replace(/^From: .*\r\n/, '')],
-    ['an empty From', plain.replace(/^From: .*\r\n/, 'From: \r\n')],
-    ['two From fields', `From: eve@example.com\r\n${plain}`],
-    ['authors of two domains', plain.replace('Ada <', 'eve@example.net, <')],
-    ['no header', '\r\nhello'],
-    ['nothing', ''],
+  const authors: [string, string, policy: string | null][] = [
+    ['no From', plain.replace(/^From: .*\r\n/, ''), null],
+    ['an empty From', plain.replace(/^From: .*\r\n/, 'From: \r\n'), null],
+    ['two From fields', `From: eve@example.com\r\n${plain}`, 'reject'],
+    ['authors of two domains', plain.replace('Ada <', 'eve@example.net, <'), 'reject'],
+    ['no header', '\r\nhello', null],
+    ['nothing', '', null],
   ];
-  for (const [title, message] of authors) {
+  for (const [title, message, policy] of authors) {
     test(`${title}: permerror`, async () => {
       dns.answer('_dmarc.example.com', record('p=reject'));
-      assert.deepEqual((await check(message)).dmarc, { ...none, result: 'permerror' });
+      assert.deepEqual((await check(message)).dmarc, { result: 'permerror', policy, aligned: null });
     });
   }
 

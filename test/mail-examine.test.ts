@@ -21,7 +21,10 @@ beforeEach(() => {
 const log = makeLog({ level: 'silent', json: true });
 const smtp: MailOrigin = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
 const examineUrl = new URL('../src/receiving/examine.ts', import.meta.url).href;
-const reject = { result: 'fail', policy: 'reject', aligned: false };
+const reject = {
+  ...{ result: 'fail', policy: 'reject', aligned: false },
+  reason: 'Neither SPF nor DKIM authenticates example.com.',
+};
 const line = `${'x'.repeat(70)}\r\n`;
 const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=from; bh=AA; b=AA\r\n';
 
@@ -87,7 +90,7 @@ test('a large message gets the same results as a small one', () =>
       assert.deepEqual(authentication, {
         spf: { result: 'fail', domain: 'example.com' },
         dkim: [{ result: 'pass', domain: 'example.com', selector: 's1', reason: null, aligned: true }],
-        dmarc: { result: 'pass', policy: 'reject', aligned: true },
+        dmarc: { result: 'pass', policy: 'reject', aligned: true, reason: null },
         arc: { result: 'none' },
       });
     }
@@ -131,7 +134,8 @@ describe('a message that breaks the worker', () => {
         );
         assert.equal(parsed.subject, 'notes');
         assert.equal(parsed.from, null);
-        assert.deepEqual(authentication.dmarc, { result: 'permerror', policy: null, aligned: null });
+        assert.deepEqual([authentication.dmarc.result, authentication.dmarc.policy], ['permerror', 'reject']);
+        assert.match(authentication.dmarc.reason ?? '', /2 From fields/);
         assert.deepEqual(parsed.truncated, ['headers', 'body']);
       },
       { timeoutMs: 1 },

@@ -151,7 +151,7 @@ describe('mailboxes', () => {
         result: 'fail',
         policy,
         aligned: false,
-        reason: null,
+        reason: `Neither SPF nor DKIM authenticates ${domain}.`,
       });
       const [box] = await service.sql`
         select id from mailboxes where identity_id = ${to.id} and kind = ${mailbox}`;

@@ -91,7 +91,7 @@ describe('evaluateDmarc({ headerFrom, fromFields, spfDomains, dkimDomains, resol
     assert.ok(response);
     assert.equal(response.status.result, 'pass');
     assert.equal(response.policy, 'reject');
-    // As `normalise` in authenticate.ts writes a domain.
+    // As `readDomain` in domain.ts writes a domain.
     assert.deepEqual(dkimAligned, new Set(['news.example.com']));
   });
 

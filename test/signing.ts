@@ -46,9 +46,12 @@ export function checkWithReasons(
 
 /** The results without the sentences: each result that needs a reason has one. */
 export async function check(...parameters: Parameters<typeof checkWithReasons>) {
-  const { dkim, ...results } = await checkWithReasons(...parameters);
+  const { dkim, dmarc, ...results } = await checkWithReasons(...parameters);
+  const { reason, ...decision } = dmarc;
+  assert.equal(reason === null, ['pass', 'none'].includes(dmarc.result), `${dmarc.result}: ${reason}`);
   return {
     ...results,
+    dmarc: decision,
     dkim: dkim.map(({ result, reason, domain, selector, aligned }) => {
       assert.equal(reason === null, result === 'pass', `${result}: ${reason}`);
       return { result, domain, selector, aligned };

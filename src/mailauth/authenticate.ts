@@ -8,10 +8,10 @@
  *
  * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked.
  * DMARC: RFC 9989, which replaced RFC 7489; the organizational domain is found by walking up the tree. `permerror`: no From field,
- * several of them, or authors of several domains, so that no single policy applies. An unreadable record counts as none.
+ * several of them, one that cannot be read, or authors of several domains; `policy` is then the strictest of all authors. An
+ * unreadable record counts as none.
  */
 import { isIP } from 'node:net';
-import { domainToASCII } from 'node:url';
 // These entry points load in half the time and take 10 MB less than the whole package, which adds BIMI, XML and HTTP.
 // test/mailauth-contract.test.ts has what we rely on.
 import { evaluateDmarc } from 'mailauth/lib/dmarc/index.js';
@@ -19,12 +19,14 @@ import { spf } from 'mailauth/lib/spf/index.js';
 import { getDomain } from 'tldts';
 import { type DnsClient, makeDnsClient, type RecordType, withDeadline } from '../net/dns.ts';
 import type { ArcResult } from './arc.ts';
+import { tooMany } from './authors.ts';
 import { type Keys, readKeyName, type SignedMessage, splitMessage, type Verdict } from './dkim.ts';
-import { readName } from './domain.ts';
+import { readDomain, readName } from './domain.ts';
 import { listSignatures, type SignatureResults, verifySignatures } from './signatures.ts';
 
 const spfResults = ['pass', 'fail', 'softfail', 'neutral', 'none', 'temperror', 'permerror'] as const;
 const dmarcResults = ['pass', 'fail', 'none', 'temperror', 'permerror'] as const;
+/** From the weakest to the strictest. */
 const policies = ['none', 'quarantine', 'reject'] as const;
 
 type SpfResult = (typeof spfResults)[number];
@@ -35,8 +37,14 @@ export interface Authentication {
   spf: { result: SpfResult; domain: string | null };
   /** In the order of the header fields. `aligned`: the signing domain is the author's, whether or not the signature verifies. */
   dkim: (Verdict & { domain: string | null; selector: string | null; aligned: boolean })[];
-  /** `policy`: what the author's domain asks for failing mail. `aligned`: null if DMARC gave no decision. */
-  dmarc: { result: DmarcResult; policy: (typeof policies)[number] | null; aligned: boolean | null };
+  /** `policy`: what the author's domain asks for mail that is not authenticated. `aligned`: null if DMARC gave no decision. */
+  dmarc: {
+    result: DmarcResult;
+    policy: (typeof policies)[number] | null;
+    aligned: boolean | null;
+    /** A sentence for people. Null: nothing is wrong. */
+    reason: string | null;
+  };
   arc: { result: ArcResult };
 }
 
@@ -78,7 +86,7 @@ export function makeAuthenticate(options: {
     ]);
     const signed = await verify(raw, keys, message);
     const { dmarc, isAligned } = await withDeadline(deadlineMs - senderMs, (signal) =>
-      checkDmarc(sender, signed, makeMailauthResolver(dns, signal)),
+      checkDmarc(sender, signed, () => makeMailauthResolver(dns, signal)),
     );
     const dkim = signed.dkim.map((signature) => ({ ...signature, aligned: isAligned(signature.domain) }));
     return { spf: sender, dkim, dmarc, arc: { result: signed.arc } };
@@ -136,18 +144,9 @@ async function checkSpf(origin: MailOrigin, mailHost: string, resolver: Resolver
   }
 }
 
-/** Null if it is not clear: several From fields (a signature may not cover all), or authors of several domains. */
-function readAuthorDomain({ headerFrom, fromFields }: SignatureResults['authors']): string | null {
-  const domains = new Set(
-    headerFrom.map((address) => normalise(address.slice(address.lastIndexOf('@') + 1))),
-  );
-  const [domain] = domains;
-  return fromFields === 1 && domains.size === 1 ? (domain ?? null) : null;
-}
-
 /** By the public suffix list, for authors without a DMARC record. */
 function isSameOrganization(domain: string | null, author: string): boolean {
-  const organization = (name: string) => getDomain(normalise(name), { allowPrivateDomains: true });
+  const organization = (name: string) => getDomain(name, { allowPrivateDomains: true });
   const found = domain === null ? null : organization(domain);
   return found !== null && found === organization(author);
 }
@@ -158,53 +157,95 @@ interface DmarcDecision {
   isAligned(domain: string | null): boolean;
 }
 
+/** Evaluates DMARC for mail of `author` as if exactly these domains had passed. */
+async function evaluate(author: string, spfDomains: string[], signers: string[], resolver: Resolver) {
+  const headerFrom = [`author@${author}`];
+  const dkimDomains = signers.map((domain) => ({ domain }));
+  // It is not known to throw. If it does, the mail must still arrive.
+  const { response = false, dkimAligned = new Set<string>() } = await evaluateDmarc({
+    ...{ headerFrom, fromFields: 1, spfDomains, dkimDomains, resolver },
+  }).catch(() => ({}) as Partial<Awaited<ReturnType<typeof evaluateDmarc>>>);
+  return {
+    result: (response && oneOf(dmarcResults, response.status.result)) || 'permerror',
+    policy: response && oneOf(policies, response.policy),
+    aligned: dkimAligned,
+  };
+}
+
 async function checkDmarc(
   sender: Spf,
   { dkim, authors }: SignatureResults,
-  resolver: Resolver,
+  makeResolver: () => Resolver,
 ): Promise<DmarcDecision> {
-  const author = readAuthorDomain(authors);
-  const withoutRecord = (result: DmarcResult): DmarcDecision => ({
-    dmarc: { result, policy: null, aligned: null },
-    isAligned: (domain) => author !== null && isSameOrganization(domain, author),
-  });
-  /** Evaluates DMARC as if exactly the SPF and DKIM results for which `isCounted` is true had passed. */
-  const evaluate = async (isCounted: (result: string) => boolean) => {
-    const { response, dkimAligned } = await evaluateDmarc({
-      ...authors,
-      spfDomains: sender.domain && isCounted(sender.result) ? [sender.domain] : [],
-      dkimDomains: dkim.flatMap(({ result, domain }) => (domain && isCounted(result) ? [{ domain }] : [])),
-      resolver,
-    });
-    const result = response && oneOf(dmarcResults, response.status.result);
-    return { response, result: result || 'permerror', aligned: dkimAligned ?? new Set<string>() };
+  const { domains, fault } = authors;
+  const [author] = domains;
+  if (fault !== null || author === undefined) {
+    const dmarc = await checkUnclearAuthors(domains, fault, makeResolver);
+    return { dmarc, isAligned: () => false };
+  }
+  const resolver = makeResolver();
+  /** With the results for which `isCounted` is true. */
+  const evaluateWith = (isCounted: (result: string) => boolean) => {
+    const spf = isCounted(sender.result) ? [readDomain(sender.domain)] : [];
+    const signers = dkim.map(({ result, domain }) => (isCounted(result) ? readDomain(domain) : null));
+    return evaluate(author, spf.filter(isKnown), signers.filter(isKnown), resolver);
   };
 
-  try {
-    const { response, result, aligned } = await evaluate(isPass);
-    const policy = response && oneOf(policies, response.policy);
-    if (!policy) return withoutRecord(result);
-
-    const failed = dkim.every((signature) => isPass(signature.result)) ? null : await evaluate(isFailure);
-    const open = [sender, ...dkim].some((one) => isOpen(one.result)) ? await evaluate(isOpen) : null;
-    // It would pass with the results that DNS did not give: that is not a failure.
-    const final = result === 'fail' && open && open.result !== 'fail' ? 'temperror' : result;
-    const domains = new Set([...aligned, ...(failed?.aligned ?? []), ...(open?.aligned ?? [])]);
+  const { result, policy, aligned } = await evaluateWith(isPass);
+  if (!policy) {
+    const reason = result === 'none' ? null : `DNS does not say whether ${author} has a DMARC policy.`;
     return {
-      dmarc: { result: final, policy, aligned: final === 'temperror' ? null : final === 'pass' },
-      isAligned: (domain) => author !== null && domain !== null && domains.has(normalise(domain)),
+      dmarc: { result, policy: null, aligned: null, reason },
+      isAligned: (domain) => isSameOrganization(readDomain(domain), author),
     };
-  } catch {
-    return withoutRecord('permerror');
   }
+  const failed = dkim.every((signature) => isPass(signature.result)) ? null : await evaluateWith(isFailure);
+  const open = [sender, ...dkim].some((one) => isOpen(one.result)) ? await evaluateWith(isOpen) : null;
+  // It would pass with the results that DNS did not give: that is not a failure.
+  const final = result === 'fail' && open && open.result !== 'fail' ? 'temperror' : result;
+  const signers = new Set([...aligned, ...(failed?.aligned ?? []), ...(open?.aligned ?? [])]);
+  return {
+    dmarc: {
+      result: final,
+      policy,
+      aligned: final === 'temperror' ? null : final === 'pass',
+      reason: describeDmarc(final, author),
+    },
+    isAligned: (domain) => signers.has(readDomain(domain) ?? ''),
+  };
+}
+
+function describeDmarc(result: DmarcResult, author: string): string | null {
+  if (result === 'pass') return null;
+  if (result === 'temperror') return `DNS did not give all that is needed to authenticate ${author}.`;
+  return `Neither SPF nor DKIM authenticates ${author}.`;
+}
+
+/**
+ * RFC 9989 §5.3.1: DMARC has no result without a single author. The strictest policy of all authors is shown and applied, so that
+ * nobody escapes a policy by adding an author.
+ */
+async function checkUnclearAuthors(
+  domains: readonly string[],
+  fault: string | null,
+  makeResolver: () => Resolver,
+): Promise<Authentication['dmarc']> {
+  const found = await Promise.all(domains.map((domain) => evaluate(domain, [], [], makeResolver())));
+  const strictest = Math.max(-1, ...found.map(({ policy }) => (policy ? policies.indexOf(policy) : -1)));
+  // Only some of the authors were looked up: the others may enforce.
+  const level = fault === tooMany ? Math.max(strictest, policies.indexOf('quarantine')) : strictest;
+  const policy = policies[level] ?? null;
+  const enforcing = domains.find((_, n) => policy !== 'none' && found[n]?.policy === policy);
+  const request = enforcing ? ` ${enforcing} asks to ${policy} mail that is not authenticated.` : '';
+  return { result: 'permerror', policy, aligned: null, reason: `${fault}${request}` };
 }
 
 const isPass = (result: string) => result === 'pass';
 const isOpen = (result: string) => result === 'temperror';
 const isFailure = (result: string) => !isPass(result) && !isOpen(result);
 
-function normalise(domain: string): string {
-  return (domainToASCII(domain) || domain).replace(/\.+$/, '').toLowerCase();
+function isKnown<T>(value: T | null): value is T {
+  return value !== null;
 }
 
 function oneOf<T extends string>(known: readonly T[], value: string): T | null {

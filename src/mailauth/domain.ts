@@ -15,3 +15,8 @@ export function toAscii(text: string | undefined): string | null {
   const ascii = name === null || /^[\0-\x7f]*$/.test(name) ? name : domainToASCII(name);
   return ascii !== null && /^[a-z0-9._-]+$/.test(ascii) ? ascii : null;
 }
+
+/** The form in which domains are compared: A-labels without the dot of the root. Null: not a domain. */
+export function readDomain(text: string | null | undefined): string | null {
+  return toAscii(text ?? undefined)?.replace(/\.+$/, '') || null;
+}

@@ -6,9 +6,9 @@
  * field of which the signature does not cover all, or more different body hashes than real mail has. `neutral`: the signature
  * cannot be read.
  */
-import { readAddresses } from '../mime/address-list.ts';
-import { cutHeader, readFields } from '../mime/headers.ts';
+import { cutHeader } from '../mime/headers.ts';
 import { type ArcResult, arcField, validateArc } from './arc.ts';
+import { type Authors, readAuthors } from './authors.ts';
 import {
   type Keys,
   makeVerifier,
@@ -27,17 +27,7 @@ export interface SignatureResults {
   authors: Authors;
 }
 
-/** The input of mailauth's `evaluateDmarc`. */
-interface Authors {
-  headerFrom: string[];
-  fromFields: number;
-}
-
 const maxSignatures = 10;
-/** The same limits as in mime/structure.ts: the checked From must be the From that is shown. */
-const maxReadBytes = 512 * 1024;
-const maxFields = 20_000;
-const maxAuthors = 100;
 /** How much of the header is read if the message could not be verified. */
 const unverifiedBytes = 64 * 1024;
 
@@ -86,18 +76,4 @@ export function listSignatures(fields: readonly string[]): { dkim: Signature[]; 
 
 function describeSignature({ tags }: Signature, verdict: Verdict): SignatureResults['dkim'][number] {
   return { ...verdict, domain: readName(tags.get('d')), selector: readName(tags.get('s')) };
-}
-
-/**
- * Uses the parser that also reads the shown From, so that both are the same: of `<eve@one.example> <ada@other.example>` some
- * parsers take the first address and others the second.
- */
-function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
-  const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
-  const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
-  const values = readFields(block, maxFields).flatMap(({ name, value }) =>
-    /^from$/i.test(name) ? [value] : [],
-  );
-  const addresses = values.flatMap((value) => readAddresses(value, maxAuthors).addresses);
-  return { headerFrom: addresses.map(({ address }) => address), fromFields: values.length };
 }

@@ -96,9 +96,12 @@ function readMailbox(tokens: readonly Token[], max: number): Address[] {
   const commentName = comment ? readName(unquote(comment.text)) : null;
   const angle = words.findLastIndex(({ kind, text }) => kind === 'special' && text === '<');
   if (angle !== -1) {
-    const address = readAddrSpec(dropRoute(words.slice(angle + 1)));
+    const inner = dropRoute(words.slice(angle + 1));
+    const address = readAddrSpec(inner) ?? readQuotedAddress(inner);
     return address ? [{ name: readName(joinWords(words.slice(0, angle))) ?? commentName, address }] : [];
   }
+  const quoted = readQuotedAddress(words);
+  if (quoted) return [{ name: commentName, address: quoted }];
   const found: string[] = [];
   const rest: Token[] = [];
   for (const run of splitRuns(words)) {
@@ -137,6 +140,13 @@ function readAddrSpec(tokens: readonly Token[]): string | undefined {
   const domain = joinDotted(tokens.slice(at + 1), ['word', 'literal']);
   if (at === -1 || !local || !domain || local.length + domain.length >= maxLength) return undefined;
   return `${local}@${domain}`;
+}
+
+/** `<"ada@example.com">`: the quotes are around the whole address. Readers see the address that the sender meant. */
+function readQuotedAddress(tokens: readonly Token[]): string | undefined {
+  const [only] = tokens;
+  if (tokens.length !== 1 || only?.kind !== 'quoted') return undefined;
+  return readAddrSpec([...readTokens(unquote(only.text))]);
 }
 
 /** Drops needless quotes: the mailbox is the same with and without them (RFC 5321 §4.1.2). */

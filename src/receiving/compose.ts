@@ -35,14 +35,12 @@ export function composeMessage(parts: MessageParts): Message {
     ...parsed,
     attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
     envelope,
-    authentication: {
-      ...authentication,
-      dmarc: { ...authentication.dmarc, reason: null },
-    },
+    authentication,
   };
 }
 
-/** The author's domain asks for failing mail to be kept out of the inbox. */
+/** The domain of an author asks to keep mail that is not authenticated out of the inbox. */
 function isSpam({ dmarc }: Authentication): boolean {
-  return dmarc.result === 'fail' && (dmarc.policy === 'reject' || dmarc.policy === 'quarantine');
+  const isAuthentic = dmarc.result !== 'fail' && dmarc.result !== 'permerror';
+  return !isAuthentic && (dmarc.policy === 'reject' || dmarc.policy === 'quarantine');
 }

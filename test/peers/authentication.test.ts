@@ -45,6 +45,7 @@ async function send(author: string, { from = author, body = 'Hello,\n\n.  dots a
 }
 
 const signature = { result: 'pass', domain: 'signed.example', selector: 'mail', aligned: true, reason: null };
+const disowned = (domain: string) => `Neither SPF nor DKIM authenticates ${domain}.`;
 
 test('mail from where its domain says, with its signature', async () => {
   const { authentication, mailbox } = await send('ada@signed.example');
@@ -62,7 +63,7 @@ test('mail that its domain disowns is spam', async () => {
   assert.deepEqual(authentication, {
     spf: { result: 'fail', domain: 'forged.example' },
     dkim: [],
-    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: null },
+    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: disowned('forged.example') },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');
@@ -73,7 +74,7 @@ test("another domain's signature and softfail do not speak for the author's", as
   assert.deepEqual(authentication, {
     spf: { result: 'softfail', domain: 'borrowed.example' },
     dkim: [{ ...signature, aligned: false }],
-    dmarc: { result: 'fail', policy: 'quarantine', aligned: false, reason: null },
+    dmarc: { result: 'fail', policy: 'quarantine', aligned: false, reason: disowned('borrowed.example') },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');
@@ -86,8 +87,8 @@ test('a message altered after it was signed fails, and SPF of another domain doe
   });
   assert.deepEqual(authentication, {
     spf: { result: 'pass', domain: 'included.example' },
-    dkim: [{ ...signature, result: 'fail' }],
-    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: null },
+    dkim: [{ ...signature, result: 'fail', reason: 'The body is not the one that was signed.' }],
+    dmarc: { result: 'fail', policy: 'reject', aligned: false, reason: disowned('signed.example') },
     arc: { result: 'none' },
   });
   assert.equal(mailbox.kind, 'spam');

@@ -1,0 +1,77 @@
+/**
+ * Reads whose policy applies to a message: the domains of its authors. Pure. Uses the parser that also reads the shown From: of
+ * `<eve@one.example> <ada@other.example>` some parsers take the first address and others the second.
+ * Guarantee: a message that may show a domain to its reader names that domain here, or has `tooMany`.
+ */
+import { readAddresses } from '../mime/address-list.ts';
+import { decodeLine } from '../mime/encoded-words.ts';
+import { cutHeader, readFields } from '../mime/headers.ts';
+import type { SignedMessage } from './dkim.ts';
+import { readDomain } from './domain.ts';
+
+export interface Authors {
+  /** In A-labels, each once, in the order of the message. Without a fault: exactly one. */
+  domains: string[];
+  /** Why no single policy applies, as a sentence. */
+  fault: string | null;
+}
+
+/** The same limits as in mime/structure.ts: the checked From must be the From that is shown. */
+const maxReadBytes = 512 * 1024;
+const maxFields = 20_000;
+const maxAuthors = 100;
+/** Each needs DNS queries. Real mail has one, rarely two. */
+const maxDomains = 10;
+export const tooMany = 'The From field has too many authors.';
+
+export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
+  const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
+  const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
+  const values = readFields(block, maxFields).flatMap(({ name, value }) =>
+    /^from$/i.test(name) ? [value] : [],
+  );
+  const fields = values.map(readField);
+  const domains = [...new Set(fields.flatMap((field) => field.domains))];
+  const isTooMany = domains.length > maxDomains || fields.some(({ isCut }) => isCut);
+  return {
+    domains: domains.slice(0, maxDomains),
+    fault: isTooMany ? tooMany : findFault(fields, domains.length),
+  };
+}
+
+function findFault(fields: readonly FromField[], domains: number): string | null {
+  if (fields.length === 0) return 'The message has no From field.';
+  // A signature may not cover all of them, and programs show different ones.
+  if (fields.length > 1) return `The message has ${fields.length} From fields.`;
+  if (!fields[0]?.isReadable) return 'The From field cannot be read.';
+  return domains > 1 ? `The From field has authors of ${domains} domains.` : null;
+}
+
+interface FromField {
+  domains: string[];
+  isReadable: boolean;
+  isCut: boolean;
+}
+
+function readField(value: string): FromField {
+  const { addresses, isCut } = readAddresses(value, maxAuthors);
+  const found = addresses.map(({ address }) => readAddressDomain(address));
+  const domains = found.filter((domain) => domain !== null);
+  const isReadable = found.length > 0 && domains.length === found.length;
+  return { domains: isReadable ? domains : [...domains, ...findDomains(value)], isReadable, isCut };
+}
+
+function readAddressDomain(address: string | null): string | null {
+  const text = address?.slice(address.lastIndexOf('@') + 1);
+  // An address literal has no policy.
+  return text && /^\[[^[\]\\]*\]$/.test(text) ? text.toLowerCase() : readDomain(text);
+}
+
+/** Every name with a dot: the text is shown to people, who read the domain out of it. */
+function findDomains(value: string): string[] {
+  return decodeLine(value)
+    .split(/[^\p{L}\p{M}\p{N}._-]+/u)
+    .map((text) => readDomain(text.replace(/^\.{1,253}/, '')))
+    .filter((domain) => domain?.includes('.'))
+    .filter((domain) => domain != null);
+}
