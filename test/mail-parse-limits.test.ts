@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
+import { readStructure } from '../src/mime/structure.ts';
 import { messageKey, readThread } from '../src/receiving/thread.ts';
 
 const kib = 1024;
@@ -157,6 +158,52 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated, ['body']);
     assert.equal(Buffer.from((await extractAttachment(raw, 498))?.content ?? '').toString(), '498');
     assert.equal(await extractAttachment(raw, 499), null);
+  });
+
+  describe('the limits of headers hold for all parts of a message together', () => {
+    const mixed = 'Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nread first\r\n';
+    const measure = (raw: Buffer) => {
+      const { root } = readStructure(raw);
+      const fields = [root, ...root.children].flatMap((part) => part.fields);
+      return { count: fields.length, characters: fields.reduce((sum, { value }) => sum + value.length, 0) };
+    };
+
+    test('480 parts with 12,000 fields each', async () => {
+      const part = `--b\r\nContent-Type: a/b\r\n${'A:1\r\n'.repeat(12_000)}\r\nx\r\n`;
+      const raw = Buffer.from(`${mixed}${part.repeat(480)}--b--`);
+      const parsed = await parseMessage(raw);
+      assert.equal(parsed.text, 'read first');
+      assert.equal(parsed.attachments.length, 2);
+      assert.deepEqual(parsed.truncated, ['body']);
+      assert.equal(measure(raw).count, 20_000);
+    });
+
+    test('480 parts with a header of 60 KiB each', async () => {
+      const part = `--b\r\nContent-Type: a/b; name=${'n'.repeat(60 * kib)}\r\n\r\nx\r\n`;
+      const raw = Buffer.from(`${mixed}${part.repeat(480)}--b--`);
+      const parsed = await parseMessage(raw);
+      assert.equal(parsed.text, 'read first');
+      assert.deepEqual(parsed.truncated, ['body']);
+      const { characters } = measure(raw);
+      assert.ok(characters > 1000 * kib && characters <= 1024 * kib, `${characters}`);
+    });
+
+    test('a part with a header of more than 64 KiB is named, and the parts after it are read', async () => {
+      const part = `--b\r\nContent-Type: a/b\r\nX: ${'x'.repeat(64 * kib)}\r\n\r\nx\r\n`;
+      const parsed = await parse(mixed, part, '--b\r\nContent-Type: c/d\r\n\r\nx\r\n--b--');
+      assert.deepEqual(
+        parsed.attachments.map(({ contentType }) => contentType),
+        ['a/b', 'c/d'],
+      );
+      assert.deepEqual(parsed.truncated, ['body']);
+    });
+
+    test('498 parts with headers of 1 KiB are whole', async () => {
+      const part = `--b\r\nContent-Type: a/b\r\n${`X: ${'x'.repeat(95)}\r\n`.repeat(10)}\r\nx\r\n`;
+      const parsed = await parse(mixed, part.repeat(498), '--b--');
+      assert.equal(parsed.attachments.length, 498);
+      assert.deepEqual(parsed.truncated, []);
+    });
   });
 
   test('multiparts nested deeper than 20: the one that is too deep is one attachment', async () => {

@@ -42,11 +42,11 @@ const singleFields = [
 
 /** Null: the header is too long. */
 export function splitMessage(raw: Buffer): SignedMessage | null {
-  const end = findHeaderEnd(raw, maxHeaderBytes);
-  if (end === -1 && raw.length > maxHeaderBytes) return null;
-  const head = raw.toString('latin1', 0, end === -1 ? raw.length : end).replace(/(?<!\r)\n/g, '\r\n');
+  const header = findHeaderEnd(raw, maxHeaderBytes);
+  if (!header && raw.length > maxHeaderBytes) return null;
+  const head = raw.toString('latin1', 0, header?.end).replace(/(?<!\r)\n/g, '\r\n');
   const fields = head.replace(/\r\n$/, '').split(/\r\n(?![ \t])/);
-  const body = end === -1 ? raw.subarray(0, 0) : raw.subarray(raw.indexOf('\n', end) + 1);
+  const body = raw.subarray(header?.bodyStart ?? raw.length);
   return { fields, body };
 }
 

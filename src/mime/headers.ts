@@ -14,6 +14,7 @@ export interface Field {
 }
 
 const lineFeed = 0x0a;
+const carriageReturn = 0x0d;
 
 /** `block` ends before the empty line after the header. At most `max` fields are read. */
 export function readFields(block: Buffer, max: number): Field[] {
@@ -30,22 +31,103 @@ export function readFields(block: Buffer, max: number): Field[] {
 
 /** The header block, or its whole lines within `maxBytes`. */
 export function cutHeader(raw: Buffer, maxBytes: number): Buffer {
-  const end = findHeaderEnd(raw, maxBytes);
-  return end === -1 ? cutAtLine(raw, maxBytes) : raw.subarray(0, end);
+  const header = findHeaderEnd(raw, maxBytes);
+  return header ? raw.subarray(0, header.end) : cutAtLine(raw, maxBytes);
 }
 
-/** The offset of the empty line after the header; -1 if there is none within `maxBytes`. */
-export function findHeaderEnd(raw: Buffer, maxBytes: number): number {
-  const start = raw.subarray(0, maxBytes);
-  if (isEmptyLine(start, 0)) return 0;
-  for (let feed = start.indexOf(lineFeed); feed !== -1; feed = start.indexOf(lineFeed, feed + 1)) {
-    if (isEmptyLine(start, feed + 1)) return feed + 1;
+/** Between the two is the empty line, or what stands for it. */
+export interface HeaderEnd {
+  end: number;
+  bodyStart: number;
+}
+
+/** Null: the header does not end within `maxBytes`, or the message has no body. */
+export function findHeaderEnd(raw: Buffer, maxBytes: number): HeaderEnd | null {
+  const scan = scanHeader(raw);
+  const max = Math.min(raw.length, maxBytes);
+  for (let line = 0, next = 0; line < max; line = next) {
+    next = raw.indexOf(lineFeed, line) + 1 || raw.length;
+    if (isEmptyLine(raw, line)) return scan.missingEnd() ?? { end: line, bodyStart: next };
+    if (scan.isOverAt(line, next)) return scan.missingEnd();
   }
-  return -1;
+  return max < raw.length ? null : scan.missingEnd();
 }
 
 function isEmptyLine(bytes: Buffer, at: number): boolean {
-  return bytes[at] === lineFeed || (bytes[at] === 0x0d && bytes[at + 1] === lineFeed);
+  return bytes[at] === lineFeed || (bytes[at] === carriageReturn && bytes[at + 1] === lineFeed);
+}
+
+/** Fields that mail has, unlike "Note: bring money". */
+const usualField = new RegExp(
+  `^(?:${[
+    'from|sender|reply-to|to|b?cc|subject|date|message-id|in-reply-to|references|received|mime-version|priority|importance',
+    'precedence|organization|user-agent|keywords|comments|auto-submitted|errors-to|feedback-id|status|lines',
+    '(?:arc|authentication|content|delivered|disposition|dkim|domainkey|envelope|list|mail|received|resent|return|thread|x)-.+',
+  ].join('|')})$`,
+);
+/** So much after the first line that is not a field, damage would have ended. */
+const maxDamageBytes = 4096;
+
+export interface HeaderScan {
+  /** Takes the next line; `next` is the offset after it. True: the header ended before this line. */
+  isOverAt(line: number, next: number): boolean;
+  /** Where the body begins although no empty line says so. */
+  missingEnd(): HeaderEnd | null;
+  /** Lines were skipped because the header goes on after them. */
+  hasDamage(): boolean;
+}
+
+/**
+ * Finds the end of a header that has no empty line, or a line of blanks in its place: the first line that is not a field. If a
+ * usual field follows that the header does not have yet, the line was damage and the header goes on. The parser and the
+ * verification of signatures both use this, so that what is shown as body is what was signed as body.
+ */
+export function scanHeader(raw: Buffer): HeaderScan {
+  const seen = new Set<string>();
+  let hasField = false;
+  let found: HeaderEnd | null = null;
+  /** RFC 5322 §4.2: a line of blanks may be part of a folded field. Only a line after it shows that it was not. */
+  let isCertain = false;
+  let hasWords = false;
+  let hasDamage = false;
+  return {
+    isOverAt(line, next) {
+      const name = readFieldName(raw, line)?.toLowerCase();
+      if (name !== undefined && usualField.test(name) && !seen.has(name)) {
+        seen.add(name);
+        hasDamage ||= hasWords;
+        found = null;
+      }
+      if (name !== undefined && !found) {
+        hasField = true;
+        hasWords = false;
+        return false;
+      }
+      const isContinuation = hasField && (isBlank(raw[line]) || raw[line] === carriageReturn);
+      if (!found && !isContinuation) found = { end: line, bodyStart: line };
+      else if (!found && isBlankLine(raw, line, next)) {
+        found = { end: line, bodyStart: next };
+        isCertain = false;
+      }
+      if (!found || (isContinuation && !isCertain)) return false;
+      isCertain = true;
+      hasWords ||= name === undefined && !isSeparator(raw, line);
+      return line - found.end > maxDamageBytes;
+    },
+    missingEnd: () => (isCertain ? found : null),
+    hasDamage: () => hasDamage,
+  };
+}
+
+function isBlankLine(raw: Buffer, line: number, next: number): boolean {
+  let at = line;
+  while (isBlank(raw[at]) || raw[at] === carriageReturn || raw[at] === lineFeed) at++;
+  return at >= next;
+}
+
+/** The line before each message in a mailbox file, perhaps escaped. */
+function isSeparator(raw: Buffer, line: number): boolean {
+  return /^>?From /.test(raw.toString('latin1', line, line + 6));
 }
 
 export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
@@ -53,13 +135,30 @@ export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
 }
 
 function readField(bytes: Buffer, fields: Field[]): void {
+  const name = readFieldName(bytes, 0);
+  if (name === null) return;
   const text = bytes.toString(isUtf8(bytes) ? 'utf8' : 'latin1');
-  const colon = text.indexOf(':');
-  if (colon === -1) return;
+  fields.push({ name, value: unfold(text.slice(text.indexOf(':') + 1)) });
+}
+
+const colon = 0x3a;
+const maxName = 998;
+
+/** Null: the line is not a field. A line that begins with a tag or a link is text. */
+function readFieldName(bytes: Buffer, line: number): string | null {
+  let end = line;
+  while (isNameByte(bytes[end]) && end - line <= maxName) end++;
+  let at = end;
   // RFC 5322 §4.5: the old form allows blanks before the colon.
-  const name = trimBlanks(text.slice(0, colon));
-  if (!/^[!-9;-~]{1,998}$/.test(name) || text.startsWith(' ') || text.startsWith('\t')) return;
-  fields.push({ name, value: unfold(text.slice(colon + 1)) });
+  while (isBlank(bytes[at])) at++;
+  if (bytes[at] !== colon || end === line || end - line > maxName || bytes[line] === 0x3c) return null;
+  const name = bytes.toString('latin1', line, end);
+  const isLink = /^(?:https?|ftp)$/i.test(name) && bytes[at + 1] === 0x2f && bytes[at + 2] === 0x2f;
+  return isLink ? null : name;
+}
+
+function isNameByte(byte = 0): boolean {
+  return byte > 0x20 && byte < 0x7f && byte !== colon;
 }
 
 /** RFC 5322 §2.2.3: unfolding removes the line break and keeps the blanks after it. A lone CR is not allowed. */

@@ -1,9 +1,9 @@
 /**
  * Finds where the parts of a message begin and end (RFC 2046 §5.1), and reads their headers. Decodes nothing.
- * Guarantee: one pass over any bytes. Parts above the limit are left out and a multipart that is nested too deep gets no children;
- * then `isComplete` is false.
+ * Guarantee: linear time for any bytes. Parts above the limits are left out and a multipart that is nested too deep gets no
+ * children; then `isComplete` is false.
  */
-import { cutAtLine, type Field, readFields } from './headers.ts';
+import { cutAtLine, type Field, type HeaderEnd, type HeaderScan, readFields, scanHeader } from './headers.ts';
 import { findBlankTail } from './lexical.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
 
@@ -23,7 +23,9 @@ export interface Part {
 
 export interface Structure {
   root: Part;
+  /** All parts and their headers were read. */
   isComplete: boolean;
+  /** All of the message's own header was read. */
   hasWholeHeader: boolean;
 }
 
@@ -33,6 +35,8 @@ const maxDepth = 20;
 /** Only so much of a header is read. Postfix accepts 100 KiB. */
 const maxHeaderBytes = 512 * 1024;
 const maxPartHeaderBytes = 64 * 1024;
+/** Of all headers of a message together: 480 parts with 12,000 fields each took 5 s. */
+const maxAllHeaderBytes = 1024 * 1024;
 const maxFields = 20_000;
 /** RFC 6838 §4.2: 127 characters on each side of the slash. */
 const maxContentType = 255;
@@ -58,34 +62,51 @@ export function readStructure(raw: Buffer): Structure {
   const root = makePart(null, 0);
   const open: OpenMultipart[] = [];
   const multiparts: Part[] = [];
+  const left: Budget = { bytes: maxAllHeaderBytes, fields: maxFields };
   let current: Part | null = root;
-  let isInHeader = true;
+  /** Null: the line is not in a header. */
+  let scan: HeaderScan | null = scanHeader(raw);
   let count = 1;
   let isComplete = true;
+  let hasWholeHeader = true;
 
-  const endHeader = (part: Part, headerEnd: number, bodyStart: number, hasBody: boolean): void => {
-    isInHeader = false;
-    readPartHeader(raw, part, headerEnd, bodyStart, hasBody);
+  /** Returns where the body begins. */
+  const endHeader = (part: Part, found: HeaderEnd, hasBody: boolean): number => {
+    const isWhole = readPartHeader(raw, part, found, hasBody, left) && !scan?.hasDamage();
+    scan = null;
+    if (part === root) hasWholeHeader = isWhole;
+    else isComplete &&= isWhole;
     const boundary = readBoundary(part);
-    if (!boundary) return;
-    if (open.length === maxDepth) isComplete = false;
-    else {
+    if (boundary && open.length === maxDepth) isComplete = false;
+    else if (boundary) {
       open.push({ part, boundary });
       multiparts.push(part);
     }
+    return part.bodyStart;
   };
 
-  for (let line = 0, feed = 0; line < raw.length && (isInHeader || open.length > 0); line = feed + 1) {
-    feed = line;
+  for (let line = 0, next = 0; scan || (open.length > 0 && line < raw.length); line = next) {
+    let feed = line;
     while (feed < raw.length && raw[feed] !== lineFeed) feed++;
+    next = feed + 1;
     const lineEnd = feed > line && raw[feed - 1] === carriageReturn ? feed - 1 : feed;
     const delimiter = findDelimiter(raw, line, lineEnd, open);
-    if (!delimiter) {
-      if (isInHeader && current && line === lineEnd) endHeader(current, line, feed + 1, true);
-      continue;
+    if (scan && current) {
+      const isEmpty = line === lineEnd;
+      const isRead = line - current.bodyStart < maxHeader(current, left);
+      if (!delimiter && !isEmpty && !(isRead && scan.isOverAt(line, next))) continue;
+      const missing: HeaderEnd | null = scan.missingEnd();
+      if (missing) {
+        // The lines since then were body, perhaps with delimiters of this very part.
+        next = endHeader(current, missing, true);
+        continue;
+      }
+      const end = Math.min(line, raw.length);
+      const hasBody = isEmpty && end < raw.length;
+      endHeader(current, { end, bodyStart: hasBody ? next : end }, hasBody);
     }
+    if (!delimiter) continue;
 
-    if (isInHeader && current) endHeader(current, line, line, false);
     const { level, isClose } = delimiter;
     endParts(open.splice(level + 1), current, endBefore(raw, line));
     const parent: Part = delimiter.part;
@@ -93,10 +114,10 @@ export function readStructure(raw: Buffer): Structure {
     current = null;
     if (isClose) {
       endParts(open.splice(level), null, line);
-    } else if (count < maxParts) {
-      current = makePart(parent, feed + 1);
+    } else if (count < maxParts && left.bytes > 0 && left.fields > 0) {
+      current = makePart(parent, next);
       parent.children.push(current);
-      isInHeader = true;
+      scan = scanHeader(raw);
       count++;
     } else {
       isComplete = false;
@@ -104,15 +125,10 @@ export function readStructure(raw: Buffer): Structure {
     }
   }
 
-  if (isInHeader && current) endHeader(current, raw.length, raw.length, false);
   endParts(open, current, raw.length);
   // A multipart without a delimiter has no parts: its body is shown as plain text.
   for (const part of multiparts) if (!part.isContainer) part.contentType = plainText;
-  return {
-    root,
-    isComplete,
-    hasWholeHeader: root.bodyStart <= maxHeaderBytes && root.fields.length < maxFields,
-  };
+  return { root, isComplete, hasWholeHeader };
 }
 
 function makePart(parent: Part | null, start: number): Part {
@@ -129,24 +145,32 @@ function makePart(parent: Part | null, start: number): Part {
   };
 }
 
-/** If no line is a field, the sender forgot the empty line: the whole block is body. */
-function readPartHeader(
-  raw: Buffer,
-  part: Part,
-  headerEnd: number,
-  bodyStart: number,
-  hasBody: boolean,
-): void {
-  const start = part.bodyStart;
-  const maxBytes = part.parent ? maxPartHeaderBytes : maxHeaderBytes;
-  part.fields = readFields(cutAtLine(raw.subarray(start, headerEnd), maxBytes), maxFields);
-  const isAllBody = part.fields.length === 0 && headerEnd > start;
-  part.hasBody = hasBody || isAllBody;
-  part.bodyStart = isAllBody ? start : bodyStart;
+/** What is left of the limits that hold for all headers of a message together. */
+interface Budget {
+  bytes: number;
+  fields: number;
+}
+
+function maxHeader(part: Part, left: Budget): number {
+  return Math.min(left.bytes, part.parent ? maxPartHeaderBytes : maxHeaderBytes);
+}
+
+/** False: only a part of the header was read. */
+function readPartHeader(raw: Buffer, part: Part, found: HeaderEnd, hasBody: boolean, left: Budget): boolean {
+  const block = raw.subarray(part.bodyStart, found.end);
+  const max = maxHeader(part, left);
+  const kept = cutAtLine(block, max);
+  part.fields = readFields(kept, left.fields);
+  left.bytes -= Math.min(block.length, max);
+  left.fields -= part.fields.length;
+  part.hasBody = hasBody;
+  part.bodyStart = found.bodyStart;
   part.bodyEnd = Math.max(part.bodyStart, part.bodyEnd);
-  part.contentType = readContentType(part);
+  const isWhole = kept.length === block.length && left.fields > 0;
+  part.contentType = readContentType(part, isWhole);
   const disposition = findValue(part, 'content-disposition');
   part.disposition = disposition === undefined ? null : readParameterized(disposition);
+  return isWhole;
 }
 
 /** The value of the first field of that name. */
@@ -155,8 +179,10 @@ export function findValue(part: Part, name: string): string | undefined {
 }
 
 /** RFC 2045 §5.2: a missing or unreadable type is plain text. */
-function readContentType(part: Part): Parameterized {
+function readContentType(part: Part, isWhole: boolean): Parameterized {
   const field = findValue(part, 'content-type');
+  if (field === undefined && part.parent && !isWhole)
+    return { value: 'application/octet-stream', parameters: new Map() };
   if (field === undefined) {
     // RFC 2046 §5.1.5: the default type inside a digest.
     const isInDigest = part.parent?.contentType.value === 'multipart/digest';

@@ -92,12 +92,12 @@ export function makeExaminer(options: {
 
 function isLarge(raw: Buffer): boolean {
   if (raw.length >= largeBytes) return true;
-  return raw.length > largeHeaderBytes && findHeaderEnd(raw, largeHeaderBytes) === -1;
+  return raw.length > largeHeaderBytes && findHeaderEnd(raw, largeHeaderBytes) === null;
 }
 
 async function parseHead(raw: Buffer): Promise<ParsedMessage> {
   const parsed = await parseMessage(cutAtLine(raw, headBytes));
-  const missing = findHeaderEnd(raw, headBytes) === -1 ? ['headers', 'body'] : ['body'];
+  const missing = findHeaderEnd(raw, headBytes) === null ? ['headers', 'body'] : ['body'];
   const truncated = [...new Set([...parsed.truncated, ...missing])];
   return { ...parsed, text: null, html: null, preview: null, attachments: [], truncated };
 }
