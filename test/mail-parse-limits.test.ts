@@ -347,7 +347,8 @@ describe('a header field of half a megabyte of one pattern', () => {
     test(field, async () => {
       const started = process.cpuUsage();
       for (const unit of units) {
-        const value = unit.repeat((500 * kib) / unit.length);
+        // Something after the run: a pattern that looks for the end fails at each place.
+        const value = `${unit.repeat((500 * kib) / unit.length)}x name=b`;
         const parsed = await parse(field, value, '\r\n\r\nbody');
         assert.ok(parsed.headers.length <= 1);
       }

@@ -105,14 +105,16 @@ function readDisposition(part: Part): 'attachment' | 'inline' | null {
 const maxFilename = 255;
 
 /**
- * Only the last path component, without control characters: someone may use the name as a path. Encoded words are decoded although
- * RFC 2047 §5 forbids them here, because senders use them.
+ * Only the last path component, without control characters: someone may use the name as a path. Without controls of direction: with
+ * them "invoice\\u202Efdp.exe" is shown as "invoiceexe.pdf". Encoded words are decoded although RFC 2047 §5 forbids them here, because
+ * senders use them.
  */
 function readFilename(part: Part): string | null {
   const written =
     part.disposition?.parameters.get('filename') || part.contentType.parameters.get('name') || '';
   const name = decodeLine(written.slice(0, 16 * maxFilename))
     .replace(/^.*[/\\]/s, '')
+    .replace(/\p{Bidi_Control}/gu, '_')
     .trim();
   if (/^\.{0,2}$/.test(name)) return null;
   return name.slice(0, maxFilename).toWellFormed();

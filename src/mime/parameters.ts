@@ -20,13 +20,10 @@ interface Section {
 
 export function readParameterized(text: string): Parameterized {
   const [first = '', ...rest] = splitAtSemicolons(text);
+  const { value, more } = readMain(first);
   const plain = new Map<string, string>();
   const sectioned = new Map<string, Section[]>();
-  for (const piece of rest) {
-    const equals = piece.indexOf('=');
-    if (equals === -1) continue;
-    const name = piece.slice(0, equals).trim().toLowerCase();
-    const value = readValue(piece.slice(equals + 1));
+  for (const { name, value } of [more, ...rest].flatMap(readPairs)) {
     const extended = /^([^*]+)\*(?:(\d{1,6})(\*)?)?$/.exec(name);
     if (!extended) {
       if (!plain.has(name)) plain.set(name, value);
@@ -42,7 +39,39 @@ export function readParameterized(text: string): Parameterized {
     const joined = joinSections(sections);
     if (joined !== undefined) plain.set(name, joined);
   }
-  return { value: readValue(first).toLowerCase(), parameters: plain };
+  return { value, parameters: plain };
+}
+
+/** `message / rfc822` has blanks around its slash, `application/pdf name="x"` no semicolon, `filename=x` no value at all. */
+function readMain(piece: string): { value: string; more: string } {
+  const text = trimBlanks(piece);
+  if (text.startsWith('"')) return { value: readValue(text).value.toLowerCase(), more: '' };
+  if (/^[^\s,/=]+\s*=/.test(text)) return { value: '', more: text };
+  const [value = ''] = /^[^\s,/]*(?:\s*\/\s*[^\s,]*)?/.exec(text) ?? [];
+  return { value: value.replace(/\s+/g, '').toLowerCase(), more: text.slice(value.length) };
+}
+
+interface Pair {
+  /** In lower case. */
+  name: string;
+  value: string;
+}
+
+/** Usually one parameter; several if the semicolons between them are missing. */
+function readPairs(piece: string): Pair[] {
+  const pairs: Pair[] = [];
+  for (let text = piece; ; ) {
+    const equals = text.indexOf('=');
+    if (equals === -1) return pairs;
+    const name = text
+      .slice(0, equals)
+      .replace(/^[\s,]+/, '')
+      .trimEnd()
+      .toLowerCase();
+    const { value, more } = readValue(text.slice(equals + 1));
+    pairs.push({ name, value });
+    text = more;
+  }
 }
 
 /** Drops comments. In an unquoted value "(" opens a comment only after a blank: `name=Invoice(1).pdf`. */
@@ -79,11 +108,20 @@ function splitAtSemicolons(text: string): string[] {
   return pieces;
 }
 
-function readValue(text: string): string {
-  const value = trimBlanks(text);
-  if (!value.startsWith('"')) return value;
-  const end = findQuoteEnd(value, 0);
-  return end === -1 ? value.slice(1) : unquote(value.slice(0, end));
+/** A parameter that is known well enough to begin after a blank. An unquoted file name may have blanks: `name=My file.pdf`. */
+const nextParameter =
+  /,?[ \t](?=(?:boundary|charset|delsp|filename|format|name|size|start|type)(?:\*[\d*]{0,9})?[ \t]{0,9}=)/i;
+
+function readValue(text: string): { value: string; more: string } {
+  const start = trimBlanks(text);
+  const end = start.startsWith('"') ? findQuoteEnd(start, 0) : -1;
+  if (end !== -1) return { value: unquote(start.slice(0, end)), more: start.slice(end) };
+  const next = start.search(nextParameter);
+  const value = next === -1 ? start : trimBlanks(start.slice(0, next));
+  return {
+    value: value.startsWith('"') ? value.slice(1) : value,
+    more: next === -1 ? '' : start.slice(next),
+  };
 }
 
 /** RFC 2231 §3 and §4: sections count from 0 without a gap; only sections with a star are percent-encoded. */

@@ -3,6 +3,7 @@
  * Guarantee: linear time for any bytes. Parts above the limits are left out and a multipart that is nested too deep gets no
  * children; then `isComplete` is false.
  */
+import { findBoundary, plainText, readContentType, unknownType } from './content-type.ts';
 import { cutAtLine, type Field, type HeaderEnd, type HeaderScan, readFields, scanHeader } from './headers.ts';
 import { findBlankTail } from './lexical.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
@@ -38,8 +39,6 @@ const maxPartHeaderBytes = 64 * 1024;
 /** Of all headers of a message together: 480 parts with 12,000 fields each took 5 s. */
 const maxAllHeaderBytes = 1024 * 1024;
 const maxFields = 20_000;
-/** RFC 6838 §4.2: 127 characters on each side of the slash. */
-const maxContentType = 255;
 
 interface OpenMultipart {
   part: Part;
@@ -53,7 +52,6 @@ interface Delimiter {
   isClose: boolean;
 }
 
-const plainText: Parameterized = { value: 'text/plain', parameters: new Map() };
 const lineFeed = 0x0a;
 const carriageReturn = 0x0d;
 const hyphen = 0x2d;
@@ -70,18 +68,24 @@ export function readStructure(raw: Buffer): Structure {
   let isComplete = true;
   let hasWholeHeader = true;
 
+  const openMultipart = (part: Part): void => {
+    const outer = open.map((multipart) => multipart.boundary);
+    const boundary = findBoundary(raw, part.bodyStart, part.contentType, outer);
+    if (!boundary) part.contentType = plainText;
+    else if (open.length === maxDepth) isComplete = false;
+    else {
+      open.push({ part, boundary });
+      multiparts.push(part);
+    }
+  };
+
   /** Returns where the body begins. */
   const endHeader = (part: Part, found: HeaderEnd, hasBody: boolean): number => {
     const isWhole = readPartHeader(raw, part, found, hasBody, left) && !scan?.hasDamage();
     scan = null;
     if (part === root) hasWholeHeader = isWhole;
     else isComplete &&= isWhole;
-    const boundary = readBoundary(part);
-    if (boundary && open.length === maxDepth) isComplete = false;
-    else if (boundary) {
-      open.push({ part, boundary });
-      multiparts.push(part);
-    }
+    if (part.contentType.value.startsWith('multipart/')) openMultipart(part);
     return part.bodyStart;
   };
 
@@ -167,9 +171,11 @@ function readPartHeader(raw: Buffer, part: Part, found: HeaderEnd, hasBody: bool
   part.bodyStart = found.bodyStart;
   part.bodyEnd = Math.max(part.bodyStart, part.bodyEnd);
   const isWhole = kept.length === block.length && left.fields > 0;
-  part.contentType = readContentType(part, isWhole);
   const disposition = findValue(part, 'content-disposition');
   part.disposition = disposition === undefined ? null : readParameterized(disposition);
+  const type = findValue(part, 'content-type');
+  const hasFilename = part.disposition?.parameters.has('filename') ?? false;
+  part.contentType = type === undefined ? defaultType(part, isWhole) : readContentType(type, hasFilename);
   return isWhole;
 }
 
@@ -178,27 +184,12 @@ export function findValue(part: Part, name: string): string | undefined {
   return part.fields.find((field) => field.name.toLowerCase() === name)?.value;
 }
 
-/** RFC 2045 §5.2: a missing or unreadable type is plain text. */
-function readContentType(part: Part, isWhole: boolean): Parameterized {
-  const field = findValue(part, 'content-type');
-  if (field === undefined && part.parent && !isWhole)
-    return { value: 'application/octet-stream', parameters: new Map() };
-  if (field === undefined) {
-    // RFC 2046 §5.1.5: the default type inside a digest.
-    const isInDigest = part.parent?.contentType.value === 'multipart/digest';
-    return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
-  }
-  const contentType = readParameterized(field);
-  const { value, parameters } = contentType;
-  if (value.length > maxContentType) return { value: 'application/octet-stream', parameters };
-  if (!/^[\w!#$&^.+-]+\/[\w!#$&^.+-]+$/.test(value)) return { value: plainText.value, parameters };
-  return value.startsWith('multipart/') && !parameters.get('boundary') ? plainText : contentType;
-}
-
-function readBoundary(part: Part): Buffer | undefined {
-  const { value, parameters } = part.contentType;
-  const boundary = parameters.get('boundary')?.trimEnd();
-  return value.startsWith('multipart/') && boundary ? Buffer.from(boundary) : undefined;
+function defaultType({ parent }: Part, isWhole: boolean): Parameterized {
+  if (!parent) return plainText;
+  if (!isWhole) return unknownType;
+  // RFC 2046 §5.1.5: the default type inside a digest.
+  const isInDigest = parent.contentType.value === 'multipart/digest';
+  return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
 }
 
 /** The innermost open multipart whose delimiter this line is. An outer delimiter ends all multiparts inside it. */
