@@ -282,6 +282,7 @@ const unavailable = new Set([
   'ENETUNREACH',
   'CONNECTION_LOST', // ours, for errors of the driver without a code
   'STANDBY', // ours: no host is the primary
+  'PASSWORD_REFUSED', // ours: perhaps a false server, in place of ours
   'ENOENT', // the Unix socket of a server that restarts
   '53100', // disk_full
   '53200', // out_of_memory

@@ -1,9 +1,11 @@
 /**
  * One connection to PostgreSQL, by node-postgres. Guarantees: every statement ends with its own result or an error, also when
- * the network is silent; an error between two statements ends the connection and not the process.
+ * the network is silent; an error between two statements ends the connection and not the process; the password leaves only as
+ * a SCRAM proof, from which a false server learns nothing.
  */
 import { Socket } from 'node:net';
 import pg from 'pg';
+import { OperatorError } from '../lib/operator-error.ts';
 import type { DatabaseAddress, Endpoint } from './address.ts';
 import type { Statement } from './sql.ts';
 
@@ -84,6 +86,25 @@ export class Connection extends pg.Client {
   /** Closes the connection at once; running statements fail. */
   abort(reason: string): void {
     this.#socket.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }));
+  }
+
+  /** The driver calls this method when the server asks, and would send the password to any server that does. */
+  _handleAuthCleartextPassword(): void {
+    this.#refusePassword('in clear text');
+  }
+
+  /** As above. A false server could ask with the salt of the real server, and open a session there with the answer. */
+  _handleAuthMD5Password(): void {
+    this.#refusePassword('as an MD5 hash');
+  }
+
+  #refusePassword(form: string): void {
+    const message =
+      `The database server asked for the password ${form}, and Posthorn answers only SCRAM. On the server set ` +
+      "password_encryption = 'scram-sha-256', set the password again (ALTER ROLE … PASSWORD …), and set the method " +
+      'scram-sha-256 in pg_hba.conf.';
+    this.connection.emit('error', Object.assign(new OperatorError(message), { code: 'PASSWORD_REFUSED' }));
+    this.#socket.destroy();
   }
 
   /** By callback: the driver's own promises cost a tenth of a small query. */
