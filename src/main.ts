@@ -116,7 +116,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   if (tracer) stopLater(stops, tracer);
   const mailLog = new MailLog(log);
   stops.push(async () => mailLog.stop());
-  const egress = makeEgress(config);
+  const egress = makeEgress({ ...config, log });
   const poster = new Poster({ egress });
   stops.push(() => poster.close());
   const { mailHost, acceptUnverified, inlineRawBytes } = config;

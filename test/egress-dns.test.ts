@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
 import { makeEgress } from '../src/net/egress.ts';
 import { type Answer, startDns } from './dns.ts';
+import { makeTestLog } from './harness.ts';
 
 const dns = await startDns();
 after(() => dns.close());
 beforeEach(() => dns.reset());
-const egress = makeEgress({ allowTargets: [], dnsServers: [dns.address] });
+const { log, logged } = makeTestLog();
+const egress = makeEgress({ allowTargets: [], dnsServers: [dns.address], log });
 
 test('a name gives all its addresses, IPv4 first', async () => {
   dns.answer('hooks.example', { A: ['8.8.8.8', '1.1.1.1'], AAAA: ['2606:4700::1111'] });
@@ -46,8 +48,11 @@ describe('one address of several that is not public refuses the name', () => {
       const resolution = await egress.resolve('hooks.example');
       assert.ok(!resolution.ok);
       assert.equal(resolution.code, 'target_refused');
-      assert.ok(resolution.reason.includes(address), resolution.reason);
+      assert.ok(!resolution.reason.includes(address), 'the owner of the webhook does not learn the address');
       assert.equal(await egress.findRefusal('hooks.example'), resolution.reason);
+      const { host, msg } = logged.at(-1) ?? {};
+      assert.equal(host, 'hooks.example');
+      assert.ok(String(msg).includes(address), `the operator finds the address in the log: ${msg}`);
     });
   }
 });
@@ -56,8 +61,8 @@ test('the refusal is a sentence that says what to do', async () => {
   dns.answer('hooks.example', { A: ['10.0.0.5'] });
   assert.equal(
     await egress.findRefusal('hooks.example'),
-    'hooks.example resolves to 10.0.0.5, which is a private address; the service calls only public addresses ' +
-      'and the ranges in POSTHORN_ALLOW_TARGETS.',
+    'hooks.example resolves to an address that is not public; the service calls only public addresses and the ' +
+      'ranges in POSTHORN_ALLOW_TARGETS.',
   );
 });
 
@@ -128,7 +133,7 @@ describe('one family answers, the other does not', () => {
   test('what has come is checked though the other is still out', async () => {
     dns.answer('late.example', { A: ['10.0.0.5'] });
     dns.answerType('late.example', 'AAAA', 'DROP');
-    assert.match((await egress.findRefusal('late.example', 3000)) ?? '', /private/);
+    assert.match((await egress.findRefusal('late.example', 3000)) ?? '', /not public/);
   });
 });
 

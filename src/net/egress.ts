@@ -4,6 +4,7 @@
  * these addresses cannot be led into the operator's network, whatever DNS answers later.
  */
 import { isIP } from 'node:net';
+import type { Log } from '../lib/log.ts';
 import { type DnsAnswer, makeDnsClient, withDeadline } from './dns.ts';
 import { classify, isWithin, parseRange } from './ip-addresses.ts';
 
@@ -14,6 +15,7 @@ export interface TargetAddress {
 
 type Resolution =
   | { ok: true; addresses: TargetAddress[] }
+  /** `reason` may be shown to the owner of the webhook. */
   | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string };
 
 export interface Egress {
@@ -35,6 +37,8 @@ export function makeEgress(options: {
   /** Ranges (CIDR) or single addresses. */
   allowTargets: readonly string[];
   dnsServers: readonly string[] | null;
+  /** Gets what an owner must not learn: the private address of a name. */
+  log?: Log;
 }): Egress {
   const allowed = options.allowTargets.map(parseRange);
   // dns.lookup has only four threads, which a resolver that does not answer would block.
@@ -83,11 +87,13 @@ export function makeEgress(options: {
     for (const { address } of addresses) {
       const kind = findAddressRefusal(address);
       if (!kind) continue;
-      return {
-        ok: false,
-        code: 'target_refused',
-        reason: `${host} resolves to ${address}, which is ${kind}; ${advice}.`,
-      };
+      options.log?.info(
+        { host, address },
+        `target refused: ${host} resolves to ${address}, which is ${kind}`,
+      );
+      // Without the address: a user could read the operator's internal DNS, name by name.
+      const reason = `${host} resolves to an address that is not public; ${advice}.`;
+      return { ok: false, code: 'target_refused', reason };
     }
     return { ok: true, addresses };
   }
