@@ -65,6 +65,7 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
   const given = {
     PORT: '0',
     POSTHORN_RATE_LIMIT: '0',
+    POSTHORN_MAX_WEBHOOKS: '1000000',
     POSTHORN_LOG_LEVEL: 'warn',
     POSTHORN_SECRET_KEY: secretKey,
     ...mallocSettings,

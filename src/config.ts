@@ -84,8 +84,9 @@ export const settings = {
   POSTHORN_RATE_LIMIT: setting(
     wholeNumber(0, 1e9),
     6000,
-    'Requests per minute for each API key and process. `0`: no limit.',
+    'Requests per minute for each user and process, with all API keys together. Signed links count apart, for the owner of the message. `0`: no limit.',
   ),
+  POSTHORN_MAX_WEBHOOKS: setting(wholeNumber(1, 1e9), 1000, 'Most webhooks of one user.'),
   POSTHORN_CORS_ORIGINS: setting<readonly string[]>(
     list(origin),
     [],
@@ -270,6 +271,7 @@ export function readConfig(environment: Environment) {
     secretKeys: values.POSTHORN_SECRET_KEY,
     adminToken: values.POSTHORN_ADMIN_TOKEN,
     rateLimitPerMinute: values.POSTHORN_RATE_LIMIT,
+    maxWebhooks: values.POSTHORN_MAX_WEBHOOKS,
     corsOrigins: values.POSTHORN_CORS_ORIGINS,
     metricsToken: values.POSTHORN_METRICS_TOKEN,
     metricsPort: values.POSTHORN_METRICS_PORT,

@@ -93,6 +93,11 @@ export const problems = {
     remedy:
       'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain. Verification and DKIM keys belong to the domain.',
   },
+  too_many_webhooks: {
+    status: 409,
+    title: 'The user has the largest number of webhooks',
+    remedy: 'Delete a webhook, then send the request again. The operator sets the limit.',
+  },
   webhook_disabled: {
     status: 409,
     title: 'The webhook is disabled',

@@ -206,7 +206,7 @@ describe('CORS', () => {
   });
 });
 
-test('rate limit: told in headers, 429 with Retry-After, for each key by itself', async () => {
+test('rate limit: told in headers, 429 with Retry-After, for each owner by itself', async () => {
   const limited = await startTestService({ POSTHORN_RATE_LIMIT: '3' });
   for (const left of [2, 1, 0]) {
     const answer = await limited.call('GET', '/me');
@@ -223,6 +223,18 @@ test('rate limit: told in headers, 429 with Retry-After, for each key by itself'
   assert.equal((await limited.call('GET', '/me', { as: await limited.makeUser() })).status, 200);
   assert.equal((await limited.call('GET', '/health/live', { as: null })).status, 200);
   assert.equal((await service.call('GET', '/me')).headers.get('ratelimit'), null, 'none where there is none');
+});
+
+test('rate limit: all keys of an owner share one limit, because a key can make keys', async () => {
+  const limited = await startTestService({ POSTHORN_RATE_LIMIT: '4' });
+  const made = await limited.call('POST', '/api-keys', { body: {} });
+  assert.equal(made.status, 201, made.text);
+  const second = { ...limited.user, apiKey: made.body.apiKey };
+  const keys = [limited.user, second, second, second, limited.user];
+  const statuses: number[] = [];
+  for (const as of keys) statuses.push((await limited.call('GET', '/me', { as })).status);
+  assert.deepEqual(statuses, [200, 200, 200, 429, 429]);
+  assert.equal((await limited.call('GET', '/me', { as: await limited.makeUser() })).status, 200);
 });
 
 describe('links', () => {
@@ -366,6 +378,16 @@ describe('what is not HTTP', () => {
     assert.match(answer, /^HTTP\/1\.1 400 Bad Request\r\n/);
     assert.equal(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)).code, 'bad_request');
     assert.match(await exchange('GET /health/live HTTP/1.0\r\n\r\n'), /^HTTP\/1\.1 200 OK\r\n/);
+  });
+
+  test('two Host headers are a 400 problem, also when they are equal', async () => {
+    for (const second of ['Host: x', 'hOST: y', 'Host:']) {
+      const answer = await exchange(
+        `GET /health/live HTTP/1.1\r\nHost: x\r\n${second}\r\nConnection: close\r\n\r\n`,
+      );
+      assert.match(answer, /^HTTP\/1\.1 400 Bad Request\r\n/, second);
+      assert.equal(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)).code, 'bad_request');
+    }
   });
 
   test('an expectation that nobody knows is passed over', async () => {

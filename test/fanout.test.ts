@@ -96,12 +96,11 @@ async function build(world: World) {
   const webhooks: string[] = [];
   for (const { owner, identity, events, enabled, deleted } of world.webhooks) {
     const given = { url: 'https://example.com/', description: null, sealedSecret: randomBytes(8) };
-    const made = await createWebhook(sql, owners[owner] ?? '', {
-      ...given,
-      ...{ id: newId(), identityId: identityOf(identity), events, enabled },
-    });
-    if (deleted) await sql`update webhooks set deleted_at = now() where id = ${made.id}`;
-    webhooks.push(made.id);
+    const id = newId();
+    const webhook = { ...given, id, identityId: identityOf(identity), events, enabled };
+    await createWebhook(sql, owners[owner] ?? '', webhook, 1000);
+    if (deleted) await sql`update webhooks set deleted_at = now() where id = ${id}`;
+    webhooks.push(id);
   }
   return { owners, identities, webhooks, identityOf };
 }

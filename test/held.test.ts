@@ -201,7 +201,13 @@ describe('a delivery that is claimed when its webhook is disabled', () => {
     assert.ok(first && second);
     await enable(webhook, false);
     await settleAll();
-    const result = { durationMs: 1, responseStatus: 200, responseHeaders: null, responseBody: null };
+    const result = {
+      durationMs: 1,
+      responseStatus: 200,
+      responseHeaders: null,
+      responseBody: null,
+      errorDetail: null,
+    };
     const tried = { ...result, startedAt: performance.now(), tries: 0 };
     await recordTries(sql, [
       { ...first, ...tried, status: 'delivered', waitSeconds: null, error: null },

@@ -45,6 +45,7 @@ describe('a replay', () => {
     assert.equal(again.headers.get('content-type'), first.headers.get('content-type'));
     assert.equal(first.headers.get('idempotent-replayed'), null);
     assert.equal(again.headers.get('idempotent-replayed'), 'true');
+    for (const { headers } of [first, again]) assert.equal(headers.get('cache-control'), 'no-store');
     assert.equal((await sql`select from webhooks where owner_id = ${service.user.userId}`).count, 1);
   });
 

@@ -85,6 +85,32 @@ describe('a link', () => {
     assert.equal(range.headers.get('cache-control'), 'no-store');
   });
 
+  test('counts for the owner of the message: 429 beyond the limit, which leaves the API and other owners alone', async () => {
+    const limited = await startTestService({ ...settings, POSTHORN_RATE_LIMIT: '6' });
+    const mine = await make(limited);
+    const other = await limited.makeUser();
+    const foreign = await make({
+      ...limited,
+      call: (method, path, options) => limited.call(method, path, { ...options, as: other }),
+    });
+    const links = [mine.raw, ...mine.attachments];
+    const answers: Answer[] = [];
+    for (const url of [...links, ...links, mine.raw]) answers.push(await open(url));
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [200, 200, 200, 200, 200, 200, 429],
+    );
+    assert.match(answers[0]?.headers.get('ratelimit') ?? '', /r=5;/);
+    assert.match(answers.at(-1)?.headers.get('retry-after') ?? '', /^\d+$/);
+    assert.equal((await open(foreign.raw)).status, 200);
+    assert.equal(
+      (await limited.call('GET', '/me')).status,
+      200,
+      'a stranger with a link cannot lock its owner out',
+    );
+    await limited.stop();
+  });
+
   test('is told under the public address and base path, where these are set', async () => {
     const settled = { POSTHORN_PUBLIC_URL: 'https://mail.example', POSTHORN_BASE_PATH: '/api/v2' };
     const other = await startTestService({ ...settings, ...settled });

@@ -258,6 +258,7 @@ describe('access', () => {
         const answer = await call(route, path, bearer);
         assertProblem(answer, 401, `${fault}_${noun}`);
         assert.equal(answer.headers.get('www-authenticate'), 'Bearer', what);
+        assert.equal(answer.headers.get('cache-control'), 'no-store');
       }
     });
   }
@@ -388,6 +389,9 @@ describe('methods', () => {
       assert.equal(head.status, 200, route.path);
       assert.equal(head.text, '');
       assert.equal(head.headers.get('content-type'), get.headers.get('content-type'));
+      // Bytes that never change may be kept, if the cache asks again each time.
+      const wanted = /\/(raw|attachments\/\{n\})$/.test(route.path) ? 'private, no-cache' : 'no-store';
+      if (route.scheme) assert.equal(get.headers.get('cache-control'), wanted, route.path);
     }
   });
 });

@@ -180,7 +180,7 @@ describe('rows are what their interfaces say', () => {
     const given = { id: newId(), url: 'https://example.com/', events: ['message.received', 'message.sent'] };
     const sealedSecret = randomBytes(40);
     const rest = { identityId: null, enabled: true, description: 'x', sealedSecret };
-    assertShape(await webhooks.createWebhook(sql, owner, { ...given, ...rest }), shape);
+    assertShape(await webhooks.createWebhook(sql, owner, { ...given, ...rest }, 1000), shape);
     await sql`update webhooks set disabled_reason = 'gone' where id = ${given.id}`;
     const found = await webhooks.findWebhook(sql, owner, given.id);
     assertShape(found, shape);

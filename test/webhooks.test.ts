@@ -299,3 +299,23 @@ test('an id in capitals names the same webhook, and its secret still opens', asy
   assert.deepEqual((await call('GET', `/webhooks/${record.id}/secret`)).body, rotated.body);
   assert.deepEqual((await call('GET', `/webhooks/${capitals}/secret`)).body, rotated.body);
 });
+
+test('an owner has at most POSTHORN_MAX_WEBHOOKS: 409 beyond, also of many at once; a deleted one makes room', async () => {
+  const limited = await startTestService({ POSTHORN_MAX_WEBHOOKS: '3', POSTHORN_ROLES: 'api' });
+  const create = (as: TestUser) =>
+    limited.call('POST', '/webhooks', {
+      as,
+      body: { url: 'https://example.com/h', events: ['message.received'], ownerId: as.userId },
+    });
+  const answers = await Promise.all(Array.from({ length: 20 }, () => create(limited.user)));
+  const made = answers.filter(({ status }) => status === 201);
+  assert.equal(made.length, 3);
+  for (const refused of answers.filter(({ status }) => status !== 201)) {
+    const { detail } = assertProblem(refused, 409, 'too_many_webhooks');
+    assert.match(detail, /3 webhooks/);
+  }
+  assert.equal((await create(await limited.makeUser())).status, 201, 'another owner has a limit of its own');
+  await limited.call('DELETE', `/webhooks/${made[0]?.body.id}`);
+  assert.equal((await create(limited.user)).status, 201);
+  assertProblem(await create(limited.user), 409, 'too_many_webhooks');
+});

@@ -1,4 +1,5 @@
-/** `POST /webhooks`, against its insert alone. */
+/** `POST /webhooks`, against its insert alone. Each turn begins without webhooks, because an owner has a limit of them. */
+import { connectBench } from '../database.ts';
 import { startLoad } from '../load.ts';
 import { startChild } from '../processes.ts';
 import { type Bench, type Round, takeTurns } from '../scenario.ts';
@@ -17,8 +18,16 @@ export async function run(bench: Bench): Promise<Round[]> {
   const load = startLoad(bench);
   const body = JSON.stringify({ url: target, events: ['message.received'], ownerId });
   const request = { url: `${url}/webhooks`, method: 'POST', status: 201, headers, body } as const;
+  const sql = connectBench(bench, databaseUrl);
+  const clear = () => sql`delete from webhooks`;
   return takeTurns(bench, {
-    service: (durationMs) => load(request, durationMs),
-    control: async (durationMs) => Number(await control.ask(durationMs)),
+    service: async (durationMs) => {
+      await clear();
+      return load(request, durationMs);
+    },
+    control: async (durationMs) => {
+      await clear();
+      return Number(await control.ask(durationMs));
+    },
   });
 }

@@ -1,7 +1,8 @@
 /**
  * Authentication. Every route declares its access rule in its config; a route without a rule cannot be registered.
  *   key          an API key; `request.ownerId` is its owner
- *   key or link  an API key, or a signed link to the message in the path (`request.keyId` is then empty)
+ *   key or link  an API key, or a signed link to the message in the path: `request.ownerId` is then the owner of the message, and
+ *                `request.keyId` is empty
  *   operator     POSTHORN_ADMIN_TOKEN
  *   metrics      POSTHORN_METRICS_TOKEN, if it is set; otherwise anyone
  *   public       anyone
@@ -15,6 +16,8 @@ import { hashApiKey, isApiKey } from '../lib/api-key.ts';
 import type { Log } from '../lib/log.ts';
 import { Problem, type ProblemCode } from '../problems.ts';
 import { findActiveKey, touchApiKey } from '../store/api-keys.ts';
+import { findMessageOwner } from '../store/messages.ts';
+import { orNotFound } from './errors.ts';
 import type { App } from './fastify.ts';
 
 export type Access = 'key' | 'key or link' | 'operator' | 'metrics' | 'public';
@@ -32,7 +35,7 @@ declare module 'fastify' {
 }
 
 interface Caller {
-  /** The owner of the API key, or `operatorId`. Every query filters by it. */
+  /** The owner of the API key or of the linked message, or `operatorId`. Every query filters by it. */
   ownerId: string;
   keyId: string;
 }
@@ -84,12 +87,12 @@ export function makeAuthenticator(parts: {
     }
   }
 
-  function checkLink(request: FastifyRequest): Caller {
+  async function checkLink(request: FastifyRequest): Promise<Caller> {
     const { id = '' } = request.params as { id?: string };
     const { expires = '', signature = '' } = request.query as { expires?: unknown; signature?: unknown };
     if (!links.isValid(id.toLowerCase(), String(expires), String(signature), Date.now()))
       throw new Problem('invalid_link');
-    return anonymous;
+    return { ownerId: await orNotFound(findMessageOwner(sql, id)), keyId: '' };
   }
 
   function checkKey(request: FastifyRequest): Caller | Promise<Caller> {

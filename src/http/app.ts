@@ -77,7 +77,7 @@ export async function buildApp(parts: ApiParts): Promise<App> {
     forceCloseConnections: 'idle',
     // A client that never completes its request must not keep a socket open, or block shutdown.
     requestTimeout: 120_000,
-    // Node's own refusal has no body: `requireHost` replaces it.
+    // Node's own refusal has no body: `requireOneHost` replaces it.
     http: { requireHostHeader: false },
     routerOptions: { maxParamLength: 200 },
   });
@@ -97,9 +97,10 @@ export async function buildApp(parts: ApiParts): Promise<App> {
 
 function addRoutes(api: App, given: ApiParts, authenticator: Authenticator): void {
   const { config } = given;
-  const { adminToken, metricsToken, metricsPort, maxMessageBytes, production } = config;
+  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production } = config;
   const origin = config.publicUrl ?? '';
-  const parts = { ...given, authenticator, origin, baseUrl: `${origin}${config.basePath}`, maxMessageBytes };
+  const baseUrl = `${origin}${config.basePath}`;
+  const parts = { ...given, authenticator, origin, baseUrl, maxMessageBytes, maxWebhooks };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);
@@ -131,15 +132,18 @@ function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticat
 
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id);
+    // By default, because some answers have a secret or a signed link. A route may allow more.
+    if (request.routeOptions.config.access !== 'public') reply.header('cache-control', 'no-store');
     allowOrigin(request, reply, config.corsOrigins);
     const admit = (caller: { ownerId: string; keyId: string }) => {
       request.ownerId = caller.ownerId;
       request.keyId = caller.keyId;
-      if (caller.keyId) limit(caller.keyId, reply);
+      // Links have a limit of their own: a stranger who has one cannot lock the owner out of the API.
+      if (caller.ownerId) limit(caller.keyId ? caller.ownerId : `links of ${caller.ownerId}`, reply);
       done();
     };
     try {
-      requireHost(request);
+      requireOneHost(request);
       const caller = authenticator.authenticate(request);
       // No promise for a cached key: this runs for every request.
       if (caller instanceof Promise) caller.then(admit).catch(done);
@@ -172,10 +176,14 @@ function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticat
   });
 }
 
-/** RFC 9112 §3.2. */
-function requireHost({ headers, raw }: FastifyRequest): void {
+/** RFC 9112 §3.2. Of several `Host` headers Node shows the first, and a proxy in front may have used the last. */
+function requireOneHost({ headers, raw }: FastifyRequest): void {
   if (headers.host === undefined && raw.httpVersion === '1.1')
     throw new Problem('bad_request', { detail: 'HTTP/1.1 requires a `Host` header. Send one.' });
+  const isHost = (text: string, n: number) =>
+    n % 2 === 0 && text.length === 4 && text.toLowerCase() === 'host';
+  if (raw.rawHeaders.filter(isHost).length > 1)
+    throw new Problem('bad_request', { detail: 'The request has several `Host` headers. Send one.' });
 }
 
 function readRequestId(request: RawRequestDefaultExpression): string {

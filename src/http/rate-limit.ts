@@ -1,29 +1,28 @@
-/** Limits requests per minute and key, counted in this process. Headers: draft-ietf-httpapi-ratelimit-headers. */
+/** Limits requests per minute and owner, counted in this process: not by key, because a key can make keys. Headers: draft-ietf-httpapi-ratelimit-headers. */
 import type { FastifyReply } from 'fastify';
 import { Problem } from '../problems.ts';
 
 const windowMs = 60_000;
 
-/** The limiter counts one request of the key, and throws when the limit is exceeded. */
-export function makeRateLimiter(perMinute: number): (keyId: string, reply: FastifyReply) => void {
+/** The limiter counts one request of the caller, and throws when the limit is exceeded. */
+export function makeRateLimiter(perMinute: number): (caller: string, reply: FastifyReply) => void {
   if (perMinute === 0) return () => {};
   const policy = `"default";q=${perMinute};w=60`;
   let windowStart = performance.now();
   let used = new Map<string, number>();
 
-  return (keyId, reply) => {
+  return (caller, reply) => {
     const now = performance.now();
     if (now - windowStart >= windowMs) {
       windowStart = now;
       used = new Map();
     }
-    const count = (used.get(keyId) ?? 0) + 1;
-    used.set(keyId, count);
+    const count = (used.get(caller) ?? 0) + 1;
+    used.set(caller, count);
     const resetSeconds = Math.ceil((windowStart + windowMs - now) / 1000);
     reply.header('ratelimit-policy', policy);
     reply.header('ratelimit', `"default";r=${Math.max(0, perMinute - count)};t=${resetSeconds}`);
-    if (count > perMinute)
-      throw rateLimited(resetSeconds, `The limit of this API key is ${perMinute} requests a minute.`);
+    if (count > perMinute) throw rateLimited(resetSeconds, `The limit is ${perMinute} requests a minute.`);
   };
 }
 

@@ -7,6 +7,7 @@ import { assignments } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { lockUser } from './users.ts';
 import {
   type ChangedAddresses,
   checkClaimantsNow,
@@ -111,10 +112,6 @@ export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): P
     }
     return findIdentity(sql, ownerId, id);
   });
-}
-
-async function lockUser(sql: Sql, ownerId: string): Promise<void> {
-  await sql`select from users where id = ${ownerId} for no key update`;
 }
 
 /** Locks the domain's status until the address that copies it is saved. */

@@ -172,11 +172,16 @@ export interface StoredRaw {
   sha256: Buffer;
 }
 
-/** A signed link has no owner (null): the signature is the permission. */
-export async function findRaw(sql: Sql, ownerId: string | null, id: string): Promise<StoredRaw | undefined> {
+/** For a signed link, whose signature is the permission. Not by owner: it finds the owner. */
+export async function findMessageOwner(sql: Sql, id: string): Promise<string | undefined> {
+  const [row] = await sql<{ ownerId: string }[]>`select owner_id as "ownerId" from messages where id = ${id}`;
+  return row?.ownerId;
+}
+
+export async function findRaw(sql: Sql, ownerId: string, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
     select raw_id as "rawId", size, sha256 from messages
-    where id = ${id} ${ownerId === null ? sql`` : sql`and owner_id = ${ownerId}`} and ${identityExists(sql, 'messages')}`;
+    where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql, 'messages')}`;
   return row;
 }
 

@@ -52,3 +52,8 @@ export async function createFirstUser(sql: Sql, email: string): Promise<User | u
     returning ${columns(sql)}`;
   return user;
 }
+
+/** Until the transaction ends: what depends on all rows of a user is decided by one request at a time. */
+export async function lockUser(sql: Sql, userId: string): Promise<void> {
+  await sql`select from users where id = ${userId} for no key update`;
+}

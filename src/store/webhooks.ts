@@ -1,7 +1,8 @@
 /** Webhooks: subscriptions to events, and the secrets that sign their deliveries. */
-import { only, type Sql, transaction } from '../db/client.ts';
+import { type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
 import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { lockUser } from './users.ts';
 
 export interface Webhook {
   id: string;
@@ -34,14 +35,39 @@ export interface NewWebhook {
   sealedSecret: Buffer;
 }
 
-export async function createWebhook(sql: Sql, ownerId: string, given: NewWebhook): Promise<Webhook> {
-  return only(
-    await sql<Webhook[]>`
-      insert into webhooks (id, owner_id, identity_id, url, events, enabled, description, secret)
-      values (${given.id}, ${ownerId}, ${given.identityId}, ${given.url}, ${given.events}::text[], ${given.enabled},
-        ${given.description}, ${given.sealedSecret})
-      returning ${columns(sql)}`,
-  );
+/** More than the requests of one owner that can run at the same moment. */
+const lockBelowLimit = 100;
+
+/** Undefined if the owner has `maxWebhooks` already. */
+export async function createWebhook(
+  sql: Sql,
+  ownerId: string,
+  given: NewWebhook,
+  maxWebhooks: number,
+): Promise<Webhook | undefined> {
+  const farFromLimit = await insertWebhook(sql, ownerId, given, maxWebhooks - lockBelowLimit);
+  if (farFromLimit) return farFromLimit;
+  // Statements that run at the same moment do not see each other's rows. A lock for every webhook would halve their rate,
+  // because the commits of one owner would wait for each other.
+  return transaction(sql, async (sql) => {
+    await lockUser(sql, ownerId);
+    return insertWebhook(sql, ownerId, given, maxWebhooks);
+  });
+}
+
+async function insertWebhook(
+  sql: Sql,
+  ownerId: string,
+  given: NewWebhook,
+  maxWebhooks: number,
+): Promise<Webhook | undefined> {
+  const [row] = await sql<Webhook[]>`
+    insert into webhooks (id, owner_id, identity_id, url, events, enabled, description, secret)
+    select ${given.id}::uuid, ${ownerId}::uuid, ${given.identityId}::uuid, ${given.url}, ${given.events}::text[],
+      ${given.enabled}::boolean, ${given.description}::text, ${given.sealedSecret}::bytea
+    where (select count(*) from webhooks where owner_id = ${ownerId} and deleted_at is null) < ${maxWebhooks}
+    returning ${columns(sql)}`;
+  return row;
 }
 
 export async function listWebhooks(

@@ -98,7 +98,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       response: { 200: bytes('message/rfc822'), 206: bytes('message/rfc822'), 304: Type.Null() },
     }),
     async (request, reply) => {
-      const raw = await findDownload(sql, request, request.params.id);
+      const raw = await orNotFound(findRaw(sql, request.ownerId, request.params.id));
       const sha256 = raw.sha256.toString('hex');
       setSafeHeaders(request, reply, sha256);
       reply
@@ -120,7 +120,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
     async (request, reply) => {
       const { id, n } = request.params;
       if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
-      const raw = await findDownload(sql, request, id);
+      const raw = await orNotFound(findRaw(sql, request.ownerId, id));
       const { meta, content } = await orNotFound(extract(raw, Number(n)));
       setSafeHeaders(request, reply, meta.sha256);
       if (isCached(request, meta.sha256)) return reply.code(304).send(null);
@@ -132,11 +132,6 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
 function sendJson(reply: FastifyReply, value: unknown): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(JSON.stringify(value));
-}
-
-function findDownload(sql: Pool, request: FastifyRequest, id: string): Promise<StoredRaw> {
-  // A request without a key has a signed link, which is valid for this message only.
-  return orNotFound(findRaw(sql, request.keyId === '' ? null : request.ownerId, id));
 }
 
 async function readWhole(sql: Pool, rawId: string, size: number): Promise<Buffer> {

@@ -70,9 +70,11 @@ const references = { identityId: 'identities' } as const;
 
 export function webhookRoutes(
   app: App,
-  parts: PostParts & PageParts & TestParts & { egress: Egress; wakePurge(): void; wakeSettling(): void },
+  parts: PostParts &
+    PageParts &
+    TestParts & { egress: Egress; maxWebhooks: number; wakePurge(): void; wakeSettling(): void },
 ): void {
-  const { sql, sealer, egress } = parts;
+  const { sql, sealer, egress, maxWebhooks } = parts;
 
   /** Every delivery checks its address again; this check only reports the error early. */
   async function findForbiddenHost({ url }: Record<string, unknown>): Promise<FieldError[]> {
@@ -95,7 +97,8 @@ export function webhookRoutes(
         const secret = makeSecret();
         const sealedSecret = sealer.seal(secret, secretContext(id));
         const given = { id, url, events, identityId, enabled, description, sealedSecret };
-        const webhook = await createWebhook(sql, request.ownerId, given);
+        const webhook = await createWebhook(sql, request.ownerId, given, maxWebhooks);
+        if (!webhook) throw tooManyWebhooks(maxWebhooks);
         return { status: 201, location: `/webhooks/${id}`, body: { ...webhook, secret } };
       }),
   );
@@ -164,10 +167,9 @@ export function webhookRoutes(
       params: IdParams,
       response: { 200: WebhookSecret },
     }),
-    async (request, reply) => {
+    async (request) => {
       const { id } = request.params;
       const sealed = await orNotFound(findSealedSecret(sql, request.ownerId, id));
-      reply.header('cache-control', 'no-store');
       return { secret: sealer.open(sealed, secretContext(id)) };
     },
   );
@@ -209,6 +211,12 @@ export function webhookRoutes(
       }));
     },
   );
+}
+
+function tooManyWebhooks(maxWebhooks: number): Problem {
+  return new Problem('too_many_webhooks', {
+    detail: `You have ${maxWebhooks} webhooks, which is the limit. Delete a webhook, then send the request again.`,
+  });
 }
 
 function refuseOtherOwner(request: FastifyRequest, ownerId: string): void {
