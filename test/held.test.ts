@@ -34,7 +34,8 @@ async function addOwner(): Promise<string> {
 
 async function addWebhook(ownerId: string): Promise<string> {
   const given = { url, events: ['message.received'], identityId: null, enabled: true, description: null };
-  const { id } = await createWebhook(sql, ownerId, { ...given, id: newId(), sealedSecret: randomBytes(8) });
+  const id = newId();
+  assert.ok(await createWebhook(sql, ownerId, { ...given, id, sealedSecret: randomBytes(8) }, 1000));
   return id;
 }
 
