@@ -41,7 +41,7 @@ export const settings = {
   DATABASE_URL: setting<string | null>(
     postgresUrl,
     null,
-    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. Posthorn supports `sslmode`, `sslrootcert`, `sslcert` and `sslkey`. With several hosts (`@one:5432,two:5432/database`) Posthorn uses the primary, also after a failover.',
+    'A PostgreSQL 15 or newer: `postgres://user:password@host/database`. Posthorn supports `sslmode`, `sslrootcert`, `sslcert`, `sslkey` and `connect_timeout`, ignores parameters of libpq that do not matter, and refuses the others. With several hosts (`@one:5432,two:5432/database`) Posthorn uses the primary, also after a failover.',
     { shown: 'the embedded PostgreSQL', secret: true },
   ),
   POSTHORN_DATA_DIR: setting<string>(

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import { chown, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, describe, type TestContext, test } from 'node:test';
-import { connect, type Pool, waitForDatabase } from '../src/db/client.ts';
+import { connect, isUnavailable, type Pool, waitForDatabase } from '../src/db/client.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import { waitFor } from './harness.ts';
 import { makeOwnPostgres } from './own-postgres.ts';
 
 const log = makeLog({ level: 'silent', json: true });
@@ -123,6 +124,22 @@ describe('a server for localhost and 127.0.0.1', () => {
   });
 });
 
+// Elsewhere Node asks the keychain of the system.
+describe('the certificates of the system', { skip: process.platform !== 'linux' }, () => {
+  // Node reads them once, at the first use.
+  before(() => {
+    process.env.SSL_CERT_FILE = fixture('ca.pem');
+  });
+
+  test('sslrootcert=system verifies chain and name', async (t) => {
+    await serveWith('name-only');
+    assert.equal(await isEncrypted(t, '?sslrootcert=system', 'localhost'), true);
+    assert.equal(await isEncrypted(t, '?sslrootcert=system&sslmode=verify-full', 'localhost'), true);
+    const wrongName = begin(open(t, '?sslrootcert=system', '127.0.0.1'));
+    await assert.rejects(wrongName, /does not match certificate/);
+  });
+});
+
 describe('names are checked by verify-full, and by nothing else', () => {
   const servers: [string, string, string][] = [
     ['name-only', 'localhost', '127.0.0.1'],
@@ -152,4 +169,27 @@ describe('a server without TLS', () => {
       await assert.rejects(isEncrypted(t, options));
     });
   }
+});
+
+describe('sslmode=prefer', () => {
+  test('is encrypted again after the server was away', async (t) => {
+    await serveWith('server');
+    const sql = open(t, '?sslmode=prefer');
+    const isSessionEncrypted = async () =>
+      (await sql`select ssl from pg_stat_ssl where pid = pg_backend_pid()`)[0]?.ssl;
+    assert.equal(await isSessionEncrypted(), true);
+    await stop();
+    for (let n = 0; n < 3; n += 1) await assert.rejects(sql`select 1`, (error) => isUnavailable(error));
+    await serveWith('server');
+    assert.equal(await waitFor('the server', () => isSessionEncrypted().catch(() => null)), true);
+  });
+
+  test('is encrypted once the server can encrypt, after a time without', async (t) => {
+    await serveWith(null);
+    const sql = open(t, '?sslmode=prefer');
+    const readSession = async () => (await sql`select ssl from pg_stat_ssl where pid = pg_backend_pid()`)[0];
+    assert.equal((await readSession())?.ssl, false);
+    await serveWith('server');
+    await waitFor('an encrypted session', async () => (await readSession().catch(() => null))?.ssl, 60_000);
+  });
 });

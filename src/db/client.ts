@@ -7,7 +7,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
-import { type DatabaseAddress, readDatabaseUrl } from './address.ts';
+import { type DatabaseAddress, type Endpoint, readDatabaseUrl } from './address.ts';
 import { addErrorCode, Connection, type ConnectionOptions, closeTimeoutMs } from './connection.ts';
 import { makeSql, type Sql, type UseConnection } from './query.ts';
 
@@ -21,7 +21,13 @@ export interface Pool extends Sql {
   end(options?: { timeoutMs?: number }): Promise<void>;
 }
 
-export function connect(url: string, options: ConnectionOptions & { max: number }): Pool {
+interface PoolOptions extends ConnectionOptions {
+  max: number;
+  /** How long a query waits for a free connection: longer than the slowest statement before it may run. */
+  checkOutTimeoutMs?: number;
+}
+
+export function connect(url: string, options: PoolOptions): Pool {
   const address = readDatabaseUrl(url);
   const { use, end } = openPool(address, options);
   return Object.assign(makeSql(use), {
@@ -53,26 +59,47 @@ export async function openDedicated(url: string, options: ConnectionOptions): Pr
   };
 }
 
-async function connectFirst(address: DatabaseAddress, options: ConnectionOptions): Promise<Connection> {
-  let failure: unknown;
-  for (const endpoint of address.endpoints) {
+/** `prepare` is a part of connecting: when it fails, or `signal` ends it, the connection is closed. */
+async function connectFirst(
+  address: DatabaseAddress,
+  options: ConnectionOptions,
+  { prepare, signal }: { prepare?: (connection: Connection) => Promise<unknown>; signal?: AbortSignal } = {},
+): Promise<Connection> {
+  let [endpoint] = address.endpoints;
+  for (let attempts = 1; ; attempts += 1) {
     const connection = new Connection(address, endpoint, options);
+    const abort = () => connection.abort('The connection is not needed any more');
+    signal?.addEventListener('abort', abort, { once: true });
     try {
       await connection.connect();
       await connection.checkRole();
+      await prepare?.(connection);
       return connection;
     } catch (error) {
-      failure = error;
       await connection.close();
+      const failure = addErrorCode(error as Error);
+      if (attempts >= address.endpoints.length || signal?.aborted) throw failure;
+      endpoint = findNextEndpoint(address.endpoints, endpoint, failure);
+    } finally {
+      signal?.removeEventListener('abort', abort);
     }
   }
-  throw addErrorCode(failure as Error);
 }
 
-/** How long a query waits for a free connection: longer than the slowest statement before it may run. */
-const checkOutTimeoutMs = 35_000;
+/** Skips fallbacks when the server was unavailable: that says nothing about encryption, and the pool would stay without it. */
+function findNextEndpoint(
+  endpoints: DatabaseAddress['endpoints'],
+  failed: Endpoint,
+  failure: Error,
+): Endpoint {
+  const index = endpoints.indexOf(failed);
+  const others = [...endpoints.slice(index + 1), ...endpoints.slice(0, index)];
+  return others.find(({ isFallback }) => !isFallback || !isUnavailable(failure)) ?? failed;
+}
 
-function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: number }) {
+const defaultCheckOutTimeoutMs = 35_000;
+
+function openPool(address: DatabaseAddress, options: PoolOptions) {
   const { endpoints } = address;
   const connections = new Set<Connection>();
   const drained = Promise.withResolvers<void>();
@@ -82,27 +109,49 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
   let isAborted = false;
 
   class PooledConnection extends Connection {
+    readonly endpoint = endpoint;
+
     constructor() {
       super(address, endpoint, options);
       connections.add(this);
-      this.once('end', () => connections.delete(this));
+      this.once('end', () => {
+        connections.delete(this);
+        // The server may have restarted and may now accept what it refused: the endpoint before its fallback.
+        if (connections.size === 0 && endpoint.isFallback)
+          endpoint = endpoints[endpoints.indexOf(endpoint) - 1] ?? endpoint;
+      });
       // The pool opens a connection for each caller that still waits.
       if (isAborted) process.nextTick(() => this.abort('The pool was closed'));
+    }
+
+    override connect(): Promise<pg.Client>;
+    override connect(callback: (error: Error) => void): void;
+    override connect(callback?: (error: Error) => void): Promise<pg.Client> | undefined {
+      if (!callback) return super.connect();
+      super.connect((error: Error) => {
+        // Before the pool lets the next caller connect.
+        if (error) leave(this.endpoint, error);
+        callback(error);
+      });
     }
   }
   const pool = new pg.Pool({
     Client: PooledConnection,
     max: options.max,
     idleTimeoutMillis: 0,
-    connectionTimeoutMillis: checkOutTimeoutMs,
+    connectionTimeoutMillis: options.checkOutTimeoutMs ?? defaultCheckOutTimeoutMs,
   });
   // An idle connection was lost: the pool has removed it.
   pool.on('error', () => {});
 
+  /** New connections use the next endpoint, unless another caller has moved on already. */
+  function leave(failed: Endpoint, failure: Error): void {
+    if (endpoint === failed) endpoint = findNextEndpoint(endpoints, failed, addErrorCode(failure));
+  }
+
   /** Tries each endpoint once, beginning with the one that worked last. */
-  async function checkOut(): Promise<Connection & pg.PoolClient> {
+  async function checkOut(): Promise<PooledConnection & pg.PoolClient> {
     for (let attempts = 1; ; attempts += 1) {
-      const tried = endpoint;
       try {
         const connection = await connectToPool();
         if (!connection.isRoleKnown) await checkRole(connection);
@@ -110,31 +159,35 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
       } catch (error) {
         const failure = addErrorCode(error as Error);
         // All connections are in use: that says nothing about the endpoint.
-        if (failure.message.startsWith('timeout exceeded')) throw failure;
-        // Another caller may have moved on to the next endpoint already.
-        if (endpoint === tried)
-          endpoint = endpoints[(endpoints.indexOf(tried) + 1) % endpoints.length] ?? tried;
-        if (attempts >= endpoints.length || isAborted) throw failure;
+        const isBusy = failure.message.startsWith('timeout exceeded');
+        if (isBusy || attempts >= endpoints.length || isAborted) throw failure;
       }
     }
   }
 
-  function connectToPool(): Promise<Connection & pg.PoolClient> {
+  function connectToPool(): Promise<PooledConnection & pg.PoolClient> {
     return new Promise((resolve, reject) => {
       pool.connect((error, client) =>
-        client ? resolve(client as unknown as Connection & pg.PoolClient) : reject(error),
+        client ? resolve(client as unknown as PooledConnection & pg.PoolClient) : reject(error),
       );
     });
   }
 
   /** Not by the `verify` option of the pool: it loses the connection of a caller that times out during the check. */
-  async function checkRole(connection: Connection & pg.PoolClient): Promise<void> {
+  async function checkRole(connection: PooledConnection & pg.PoolClient): Promise<void> {
     try {
       await connection.checkRole();
     } catch (error) {
-      connection.release(true);
+      leave(connection.endpoint, error as Error);
+      discard(connection);
       throw error;
     }
+  }
+
+  /** `close` because the pool's own end waits for the server, and so would the callers that wait for the place. */
+  function discard(connection: Connection & pg.PoolClient): void {
+    void connection.close();
+    connection.release(true);
   }
 
   async function use<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
@@ -146,7 +199,8 @@ function openPool(address: DatabaseAddress, options: ConnectionOptions & { max: 
         if (isAborted) throw poolClosed();
         return await work(connection);
       } finally {
-        connection.release(!connection.isReusable());
+        if (connection.isReusable()) connection.release();
+        else discard(connection);
       }
     } finally {
       inUse -= 1;
@@ -228,14 +282,11 @@ async function listen(
   let connection = await open();
 
   async function open(): Promise<Connection> {
-    const opened = await connectFirst(address, options);
-    opened.on('notification', onNotify);
-    try {
-      await opened.run(`listen ${pg.escapeIdentifier(channel)}`);
-    } catch (error) {
-      await opened.close();
-      throw error;
-    }
+    const opened = await connectFirst(address, options, {
+      prepare: (connection) =>
+        connection.on('notification', onNotify).run(`listen ${pg.escapeIdentifier(channel)}`),
+      signal: stopping.signal,
+    });
     opened.once('end', () => {
       reopening = reopen();
     });
