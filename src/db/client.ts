@@ -114,12 +114,7 @@ function openPool(address: DatabaseAddress, options: PoolOptions) {
     constructor() {
       super(address, endpoint, options);
       connections.add(this);
-      this.once('end', () => {
-        connections.delete(this);
-        // The server may have restarted and may now accept what it refused: the endpoint before its fallback.
-        if (connections.size === 0 && endpoint.isFallback)
-          endpoint = endpoints[endpoints.indexOf(endpoint) - 1] ?? endpoint;
-      });
+      this.once('end', () => connections.delete(this));
       // The pool opens a connection for each caller that still waits.
       if (isAborted) process.nextTick(() => this.abort('The pool was closed'));
     }
@@ -131,6 +126,7 @@ function openPool(address: DatabaseAddress, options: PoolOptions) {
       super.connect((error: Error) => {
         // Before the pool lets the next caller connect.
         if (error) leave(this.endpoint, error);
+        else this.once('end', leaveFallback);
         callback(error);
       });
     }
@@ -147,6 +143,12 @@ function openPool(address: DatabaseAddress, options: PoolOptions) {
   /** New connections use the next endpoint, unless another caller has moved on already. */
   function leave(failed: Endpoint, failure: Error): void {
     if (endpoint === failed) endpoint = findNextEndpoint(endpoints, failed, addErrorCode(failure));
+  }
+
+  /** When all connections were lost, the server may have restarted and may now accept what it refused. */
+  function leaveFallback(): void {
+    if (connections.size === 0 && endpoint.isFallback)
+      endpoint = endpoints[endpoints.indexOf(endpoint) - 1] ?? endpoint;
   }
 
   /** Tries each endpoint once, beginning with the one that worked last. */
