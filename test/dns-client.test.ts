@@ -1,7 +1,9 @@
 /** The DNS client: several servers in turn, memory, and who stops waiting. Its first half is asked by way of egress as well. */
 import assert from 'node:assert/strict';
+import dgram from 'node:dgram';
+import { once } from 'node:events';
 import { after, beforeEach, describe, test } from 'node:test';
-import { makeDnsClient, type RecordType } from '../src/net/dns.ts';
+import { type DnsClient, makeDnsClient, type RecordType } from '../src/net/dns.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { type Answer, startDns } from './dns.ts';
 
@@ -126,16 +128,12 @@ describe('what DNS says of a name', () => {
     assert.equal(await whyNone('empty.example'), 'no_such_record');
     assert.equal(await whyNone('alias.example'), 'no_such_record');
     const asked = first.questions.length;
+    const tooLong = `${'a'.repeat(63)}.`.repeat(4);
     const impossible = [
-      'a..example',
-      `${'a'.repeat(64)}.example`,
-      'a\0.example',
-      'a b.example',
-      'ä.example',
-      '',
+      ...['a..example', 'a+b..example', `${'a'.repeat(64)}.example`, `${'+'.repeat(64)}.example`],
+      ...[tooLong, `+${tooLong}`, 'a\0.example', 'a+\0.example', 'ä.example', '+..', ''],
     ];
-    for (const name of [...impossible, 'a+b.example', 'a=b.example'])
-      assert.equal(await whyNone(name), 'impossible_name', JSON.stringify(name));
+    for (const name of impossible) assert.equal(await whyNone(name), 'impossible_name', JSON.stringify(name));
     assert.equal(first.questions.length, asked);
   });
 
@@ -150,6 +148,142 @@ describe('what DNS says of a name', () => {
       assert.match(said.kind === 'unknown' ? said.reason : said.kind, reason);
     });
   }
+});
+
+describe('a name that c-ares refuses to ask', () => {
+  const [dns, both] = [[first.address], dnsServers].map((dnsServers) =>
+    makeDnsClient({ dnsServers, roundsMs: [200, 5000] }),
+  ) as [DnsClient, DnsClient];
+  const name = 'a+b=c:d/e\\f%g@h i."_".example';
+
+  test('records, in the form of their type', async () => {
+    first.answer(name, {
+      ...{ A: ['8.8.8.8', '8.8.4.4'], AAAA: ['2606:4700::1'], NS: ['ns.example'], PTR: ['host.example'] },
+      ...{ MX: ['10 mx.example', '0 .'], SOA: ['7'], TXT: ['x'.repeat(300), '', 'é'] },
+    });
+    const values: [RecordType, unknown[]][] = [
+      ['A', ['8.8.8.8', '8.8.4.4']],
+      ['AAAA', ['2606:4700::1']],
+      ['NS', ['ns.example']],
+      ['PTR', ['host.example']],
+      [
+        'MX',
+        [
+          { priority: 10, exchange: 'mx.example' },
+          { priority: 0, exchange: '' },
+        ],
+      ],
+      ['SOA', [7]],
+      ['TXT', ['x'.repeat(300), '', 'é']],
+    ];
+    for (const [type, records] of values)
+      assert.deepEqual(
+        await dns.resolve(`${name}.`, type, never),
+        { kind: 'records', values: records },
+        type,
+      );
+    first.answer('b+.example', { CNAME: ['c.example'], TXT: ['hello'] });
+    assert.deepEqual(await dns.resolve('b+.example', 'CNAME', never), {
+      kind: 'records',
+      values: ['c.example'],
+    });
+    assert.deepEqual(await dns.resolve('b+.example', 'TXT', never), hello);
+    assert.deepEqual(await dns.resolve('b+.example', 'MX', never), { kind: 'none', why: 'no_such_record' });
+  });
+
+  test('an answer that does not fit into UDP comes by TCP', async () => {
+    const values = Array.from({ length: 200 }, (_, n) => `${n}${'x'.repeat(200)}`);
+    first.answer(name, { TXT: values });
+    assert.deepEqual(await dns.resolve(name, 'TXT', never), { kind: 'records', values });
+    assert.equal(first.count(name), 2);
+  });
+
+  test('that there is none, and why', async () => {
+    assert.deepEqual(await dns.resolve(name, 'TXT', never), none);
+    first.answer(name, {});
+    assert.deepEqual(await dns.resolve(name, 'TXT', never), { kind: 'none', why: 'no_such_record' });
+  });
+
+  for (const failing of ['SERVFAIL', 'REFUSED', 'NOTIMP', 'DROP'] as const) {
+    test(`the first says ${failing}: the second is asked`, async () => {
+      first.answerAll(failing);
+      second.answer(name, { TXT: ['hello'] });
+      assert.deepEqual(await both.resolve(name, 'TXT', never), hello);
+    });
+  }
+
+  test('nobody is there, or nobody answers', async () => {
+    const nobody = makeDnsClient({ dnsServers: [gone.address], roundsMs: [200] });
+    const said = await nobody.resolve(name, 'TXT', never);
+    assert.match(said.kind === 'unknown' ? said.reason : said.kind, /no DNS server could be reached/);
+    first.answer(name, 'DROP');
+    const silent = makeDnsClient({ dnsServers: [first.address], roundsMs: [50] });
+    assert.deepEqual(await silent.resolve(name, 'TXT', never), late);
+  });
+
+  test('who stops waiting cancels the question', async () => {
+    const patient = makeDnsClient({ dnsServers: [first.address], roundsMs: [600_000] });
+    const controller = new AbortController();
+    first.answer(name, 'DROP');
+    const question = patient.resolve(name, 'TXT', controller.signal);
+    controller.abort();
+    assert.deepEqual(await question, late);
+  });
+
+  test('answers that were not asked for, and answers that cannot be read', async () => {
+    const forger = dgram.createSocket('udp4');
+    after(() => forger.close());
+    let forge: (question: Buffer) => Buffer[] = () => [];
+    forger.on('message', (question, peer) => {
+      for (const answer of forge(question)) forger.send(answer, peer.port, peer.address);
+    });
+    forger.bind(0, '127.0.0.1');
+    await once(forger, 'listening');
+    const asking = makeDnsClient({ dnsServers: [`127.0.0.1:${forger.address().port}`], roundsMs: [2000] });
+    /** The question as an answer with a record whose data is `data`. */
+    const answerWith = (question: Buffer, data: Buffer): Buffer => {
+      const answer = Buffer.concat([
+        question,
+        Buffer.from([0xc0, 12, 0, 16, 0, 1, 0, 0, 0, 0, 0, data.length]),
+        data,
+      ]);
+      answer.writeUInt16BE(0x8180, 2);
+      answer.writeUInt16BE(1, 6);
+      return answer;
+    };
+    const other = (question: Buffer, at: number) => {
+      const changed = answerWith(question, Buffer.from('\x05wrong'));
+      changed[at] = (changed[at] ?? 0) ^ 1;
+      return changed;
+    };
+    forge = (question) => [
+      ...[other(question, 1), other(question, 14), Buffer.alloc(3), question],
+      answerWith(question, Buffer.from('\x05hello')),
+    ];
+    assert.deepEqual(await asking.resolve(name, 'TXT', never), hello);
+
+    const unreadable: ((question: Buffer) => Buffer)[] = [
+      (question) => answerWith(question, Buffer.from('\x09short')),
+      (question) => answerWith(question, Buffer.from('\x05hello')).subarray(0, -3),
+      // A name that points to itself.
+      (question) =>
+        Buffer.concat([
+          answerWith(question, Buffer.alloc(0)).subarray(0, question.length),
+          Buffer.from([0xc0, question.length]),
+        ]),
+    ];
+    for (const make of unreadable) {
+      forge = (question) => [make(question)];
+      const said = await asking.resolve(name, 'TXT', never);
+      assert.match(said.kind === 'unknown' ? said.reason : said.kind, /cannot be read/);
+    }
+  });
+});
+
+test('a TXT record without any text is an empty text, also of a name that c-ares asks', async () => {
+  const dns = makeDnsClient({ dnsServers: [first.address] });
+  first.answer('a.example', { TXT: [null, 'hello'] });
+  assert.deepEqual(await dns.resolve('a.example', 'TXT', never), { kind: 'records', values: ['', 'hello'] });
 });
 
 test('a budget is for all clients that share it: at its end none asks', async () => {

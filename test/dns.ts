@@ -6,12 +6,15 @@ import dgram from 'node:dgram';
 import { once } from 'node:events';
 import net, { type AddressInfo } from 'node:net';
 
-const types = { A: 1, NS: 2, CNAME: 5, SOA: 6, MX: 15, TXT: 16, AAAA: 28 } as const;
+const types = { A: 1, NS: 2, CNAME: 5, SOA: 6, PTR: 12, MX: 15, TXT: 16, AAAA: 28 } as const;
 const codes = { NOERROR: 0, SERVFAIL: 2, NXDOMAIN: 3, NOTIMP: 4, REFUSED: 5, NOTAUTH: 9 } as const;
 type RecordType = keyof typeof types;
 
-/** The values of one type: addresses, names, texts of any length, `10 mail.example` for MX, the serial for SOA. */
-type Records = Partial<Record<RecordType, readonly string[]>>;
+/**
+ * The values of one type: addresses, names, texts of any length, `10 mail.example` for MX, the serial for SOA. Null is a record
+ * without any data.
+ */
+type Records = Partial<Record<RecordType, readonly (string | null)[]>>;
 /**
  * `DROP` answers nothing at all, `REFERRAL` points to the root's servers, as one does who has no such zone. Of a list, each
  * question takes one; the last is for good.
@@ -173,7 +176,7 @@ function writeAnswer(
 
 /** A CNAME comes along with whatever is asked for; what it leads to is in the same entry of the table. */
 function selectRecords({ name, type }: Question, records: Records, ttl: number): Buffer[] {
-  const alias = type === 'CNAME' ? undefined : records.CNAME?.[0];
+  const alias = type === 'CNAME' ? undefined : (records.CNAME?.[0] ?? undefined);
   const owner = alias ?? name;
   const wanted = type === undefined ? [] : (records[type] ?? []);
   return [
@@ -186,8 +189,8 @@ function header(id: number, flags: number, { answers = 0, authorities = 0 } = {}
   return Buffer.concat([id, flags, 1, answers, authorities, 0].map(uint16));
 }
 
-function writeRecord(name: string, type: RecordType, value: string, ttl: number): Buffer {
-  const data = writeData(type, value);
+function writeRecord(name: string, type: RecordType, value: string | null, ttl: number): Buffer {
+  const data = value === null ? Buffer.alloc(0) : writeData(type, value);
   return Buffer.concat([
     writeName(name),
     uint16(types[type]),

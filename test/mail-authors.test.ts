@@ -82,6 +82,12 @@ describe('where an author has a policy that enforces, the mail is spam', () => {
     assert.match(dmarc.reason ?? '', /too many/);
   });
 
+  test('a longer field than is read', async () => {
+    const { mailbox, dmarc } = await receive(`From: ${'x'.repeat(20_000)} <ceo@bank.example>`);
+    assert.equal(mailbox, 'spam');
+    assert.match(dmarc.reason ?? '', /too long/);
+  });
+
   test('a domain of the forger that does not answer hides nothing', async () => {
     dns.answer('_dmarc.slow.example', 'DROP');
     const { mailbox, dmarc } = await receive('From: a@slow.example, ceo@bank.example');

@@ -106,16 +106,87 @@ describe('SPF', () => {
     assert.equal(dns.count('example.com'), 0);
   });
 
-  test('a record that leads to hundreds of names is not followed to its end', async () => {
-    const hosts = Array.from({ length: 10 }, (_, index) => `m${index}.example`);
-    dns.answer('example.com', { TXT: [`v=spf1 ${hosts.map((host) => `mx:${host}`).join(' ')} -all`] });
-    for (const host of hosts) {
-      const names = hosts.map((_, index) => `h${index}.${host}`);
-      dns.answer(host, { MX: names.map((name) => `10 ${name}`) });
-      for (const name of names) dns.answer(name, { A: ['198.51.100.1'] });
+  test('an empty TXT record beside the SPF record', async () => {
+    for (const empty of ['', null]) {
+      dns.answer('example.com', { TXT: [empty, 'v=spf1 ip4:192.0.2.7 -all'] });
+      assert.equal((await check(plain, smtp)).spf.result, 'pass', JSON.stringify(empty));
     }
-    assert.equal((await check(plain, smtp)).spf.result, 'temperror');
-    const asked = hosts.flatMap((host) => hosts.map((_, index) => dns.count(`h${index}.${host}`)));
-    assert.ok(asked.reduce((sum, count) => sum + count, 0) <= 50);
+  });
+
+  describe('the limits of RFC 7208 §4.6.4', () => {
+    /** A record with `terms` mx terms, each with `hosts` hosts, of which the last has `address`. */
+    function answerMx(terms: number, hosts: number, address: string): string[] {
+      const domains = Array.from({ length: terms }, (_, index) => `m${index}.example`);
+      const names = domains.flatMap((domain) => Array.from({ length: hosts }, (_, n) => `h${n}.${domain}`));
+      dns.answer('example.com', {
+        TXT: [`v=spf1 ${domains.map((domain) => `mx:${domain}`).join(' ')} -all`],
+      });
+      for (const domain of domains) {
+        const own = names.filter((name) => name.endsWith(`.${domain}`));
+        dns.answer(domain, { MX: own.map((name, n) => `${n} ${name}`) });
+      }
+      for (const name of names)
+        dns.answer(name, { A: [name === names.at(-1) ? address : '198.51.100.1'], AAAA: ['2001:db8::1'] });
+      return names;
+    }
+    const cases: [terms: number, hosts: number, remoteIp: string, result: string][] = [
+      [4, 10, '192.0.2.7', 'pass'],
+      [4, 10, '192.0.2.8', 'fail'],
+      [10, 10, '192.0.2.7', 'pass'],
+      [10, 10, '2001:db8::1', 'pass'],
+      [10, 10, '2001:db8::2', 'fail'],
+      [11, 1, '192.0.2.7', 'permerror'],
+      [1, 11, '192.0.2.7', 'permerror'],
+      [20, 20, '192.0.2.7', 'permerror'],
+    ];
+    for (const [terms, hosts, remoteIp, result] of cases) {
+      test(`${terms} mx terms of ${hosts} hosts, ${remoteIp}: ${result}`, async () => {
+        const names = answerMx(terms, hosts, '192.0.2.7');
+        assert.equal((await check(plain, { ...smtp, remoteIp })).spf.result, result);
+        for (const name of names) assert.ok(dns.count(name) <= 2, name);
+        assert.ok(dns.questions.length <= 220, `${dns.questions.length} questions`);
+      });
+    }
+
+    test('a sender whose record needs too much does not escape the policy', async () => {
+      answerMx(11, 10, '192.0.2.7');
+      dns.answer('_dmarc.example.com', { TXT: ['v=DMARC1; p=reject'] });
+      const { spf, dmarc } = await check(plain, smtp);
+      assert.deepEqual([spf.result, dmarc.result], ['permerror', 'fail']);
+    });
+  });
+
+  describe('names that DNS allows and host names do not', () => {
+    const sender = { ...smtp, mailFrom: 'ada+x=y%z@example.com' };
+    const records: [title: string, spf: string, asked: string, type: 'A' | 'MX' | 'TXT'][] = [
+      ['the local part in a name', 'v=spf1 exists:%{l}._spf.%{d} -all', 'ada+x=y%z._spf.example.com', 'A'],
+      ['an escaped local part', 'v=spf1 exists:%{L}._spf.%{d} -all', 'ada%2bx%3dy%25z._spf.example.com', 'A'],
+      [
+        'the address',
+        'v=spf1 exists:%{S}.%{i}._spf.%{d} -all',
+        'ada%2bx%3dy%25z%40example.com.192.0.2.7._spf.example.com',
+        'A',
+      ],
+      ['a colon and a slash', 'v=spf1 a:foo:bar/baz.example.com -all', 'foo:bar/baz.example.com', 'A'],
+      ['a backslash', 'v=spf1 a:foo\\bar.example.com -all', 'foo\\bar.example.com', 'A'],
+      ['a space', 'v=spf1 exists:a%_b.example.com -all', 'a b.example.com', 'A'],
+      ['of mail servers', 'v=spf1 mx:a+b.example.com -all', 'a+b.example.com', 'MX'],
+      ['in an include', 'v=spf1 include:a=b.example.com -all', 'a=b.example.com', 'TXT'],
+      ['in a redirect', 'v=spf1 redirect=a=b.example.com', 'a=b.example.com', 'TXT'],
+    ];
+    for (const [title, record, asked, type] of records) {
+      test(`${title}: ${asked}`, async () => {
+        dns.answer('example.com', { TXT: [record] });
+        dns.answer('mx.example.com', { A: ['192.0.2.7'] });
+        assert.notEqual((await check(plain, sender)).spf.result, 'pass');
+        assert.ok(dns.count(asked, type) > 0, 'the name was asked');
+        dns.answer(asked, {
+          ...{ A: ['192.0.2.7'], MX: ['10 mx.example.com'], TXT: ['v=spf1 ip4:192.0.2.7 -all'] },
+        });
+        assert.equal((await check(plain, sender)).spf.result, 'pass');
+        dns.answer(asked, 'SERVFAIL');
+        assert.equal((await check(plain, sender)).spf.result, 'temperror');
+      });
+    }
   });
 });

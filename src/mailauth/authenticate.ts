@@ -6,7 +6,8 @@
  * Three steps: query DNS for SPF and the keys; verify the signatures (signatures.ts; no DNS, may run in a worker); query DNS for
  * DMARC.
  *
- * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked.
+ * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked. Of the 203 cases of
+ * the RFC's test suite 196 pass; the others are mistakes in records that mailauth forgives (its docs/spf.md, "Strict Mode").
  * DMARC: RFC 9989, which replaced RFC 7489; the organizational domain is found by walking up the tree. `permerror`: no From field,
  * several of them, one that cannot be read, or authors of several domains; `policy` is then the strictest of all authors. An
  * unreadable record counts as none.
@@ -64,8 +65,10 @@ export type Verify = (
 
 type Authenticate = (raw: Buffer, origin: MailOrigin, verify?: Verify) => Promise<Authentication>;
 
-/** For SPF, keys and DMARC separately, so that none uses up the limit of another. Real mail needs less than 20. */
+/** For the keys, and for the policy of each author, so that none uses up the limit of another. Real mail needs less than 20. */
 const maxQueries = 50;
+/** RFC 7208 §4.6.4 allows 10 terms with 10 hosts each. mailauth asks for both types of address, and counts the terms itself. */
+const maxSpfQueries = 250;
 
 export function makeAuthenticate(options: {
   dnsServers: readonly string[] | null;
@@ -81,7 +84,9 @@ export function makeAuthenticate(options: {
     const senderMs = deadlineMs * 0.7;
     const message = splitMessage(raw);
     const [sender, keys] = await Promise.all([
-      withDeadline(senderMs, (signal) => checkSpf(origin, mailHost, makeMailauthResolver(dns, signal))),
+      withDeadline(senderMs, (signal) =>
+        checkSpf(origin, mailHost, makeMailauthResolver(dns, signal, maxSpfQueries)),
+      ),
       withDeadline(senderMs, (signal) => queryKeys(message, dns, signal)),
     ]);
     const signed = await verify(raw, keys, message);
@@ -100,12 +105,17 @@ const [noName, noRecord] = ['ENOTFOUND', 'ENODATA'].map((code) =>
   Object.assign(new Error('DNS has no such record.'), { code }),
 );
 
+/** For mailauth's SPF it is an error of the record. A `temperror` would let the sender past DMARC. */
+const excess = Object.assign(new Error('Too many DNS queries for one message.'), {
+  spfResult: { error: 'permerror', text: 'Too many DNS queries' },
+});
+
 /** For one message. mailauth expects Node's error codes if DNS has no record or does not answer. */
-export function makeMailauthResolver(dns: DnsClient, signal: AbortSignal): Resolver {
+export function makeMailauthResolver(dns: DnsClient, signal: AbortSignal, limit = maxQueries): Resolver {
   const queries = new Set<string>();
   return async (name, type) => {
     queries.add(`${type} ${name}`);
-    if (queries.size > maxQueries) throw new Error('Too many DNS queries for one message.');
+    if (queries.size > limit) throw excess;
     const answer = await dns.resolve(name, type as RecordType, signal);
     if (answer.kind === 'none') throw answer.why === 'no_such_record' ? noRecord : noName;
     if (answer.kind === 'unknown') throw Object.assign(new Error(answer.reason), { code: 'ETIMEOUT' });

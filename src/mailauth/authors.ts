@@ -22,7 +22,9 @@ const maxFields = 20_000;
 const maxAuthors = 100;
 /** Each needs DNS queries. Real mail has one, rarely two. */
 const maxDomains = 10;
-export const tooMany = 'The From field has too many authors.';
+/** Reading takes a second for each 250 KB. */
+const maxFromChars = 16 * 1024;
+export const tooMany = 'The From field is too long or has too many authors.';
 
 export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
   const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
@@ -54,6 +56,7 @@ interface FromField {
 }
 
 function readField(value: string): FromField {
+  if (value.length > maxFromChars) return { domains: [], isReadable: false, isCut: true };
   const { addresses, isCut } = readAddresses(value, maxAuthors);
   const found = addresses.map(({ address }) => readAddressDomain(address));
   const domains = found.filter((domain) => domain !== null);

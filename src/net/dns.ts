@@ -4,25 +4,14 @@
  * asked once; when all callers have aborted, open questions are cancelled.
  */
 import { getServers, Resolver } from 'node:dns/promises';
+import { askByWire, type RecordValues } from './dns-wire.ts';
 
 export type DnsAnswer<Value> =
   | { kind: 'records'; values: Value[] }
-  /** `impossible_name`: too long for DNS, or with a character that c-ares refuses, such as `+` or `=`; no server was asked. */
+  /** `impossible_name`: too long for DNS, with an empty label, or not of printable ASCII; no server was asked. */
   | { kind: 'none'; why: 'no_such_record' | 'no_such_name' | 'impossible_name' }
   /** `reason`: the end of a sentence, without its full stop. */
   | { kind: 'unknown'; reason: string };
-
-/** TXT is all its strings joined, SOA is the serial number. */
-interface RecordValues {
-  A: string;
-  AAAA: string;
-  CNAME: string;
-  MX: { priority: number; exchange: string };
-  NS: string;
-  PTR: string;
-  SOA: number;
-  TXT: string;
-}
 
 export type RecordType = keyof RecordValues;
 
@@ -74,17 +63,19 @@ export function makeDnsClient(options: {
   const cache = new Map<string, { answer: AnyAnswer; until: number }>();
   const asked = new Map<string, Promise<AnyAnswer>>();
   let waiting = 0;
+  let canceller = new AbortController();
 
   async function ask(name: string, type: RecordType): Promise<AnyAnswer> {
     let failure = 'ENOSERVER';
     let silent = [...servers];
-    for (const round of roundsMs.keys()) {
+    for (const [round, timeoutMs] of roundsMs.entries()) {
       const asking = silent;
       silent = [];
       for (const server of asking) {
         if (budget.left === 0) return toAnswer('EBUDGET');
         budget.left -= 1;
-        const result = await askServer(server[round] as Resolver, name, type);
+        const resolver = server[round] as Resolver;
+        const result = await askServer(resolver, name, type, { timeoutMs, signal: canceller.signal });
         if (typeof result !== 'string') return result;
         failure = result;
         if (failure === 'ECANCELLED') return toAnswer(failure);
@@ -115,6 +106,8 @@ export function makeDnsClient(options: {
     if (waiting === 0 && asked.size > 0 && signal.aborted) {
       asked.clear();
       for (const resolver of servers.flat()) resolver.cancel();
+      canceller.abort();
+      canceller = new AbortController();
     }
     return answer;
   }
@@ -138,7 +131,7 @@ export function makeDnsClient(options: {
   return {
     async resolve<Type extends RecordType>(name: string, type: Type, signal: AbortSignal) {
       // c-ares would cut the name at a NUL, and ask for another name.
-      if (!/^[!-~]{1,255}$/.test(name)) return { kind: 'none', why: 'impossible_name' };
+      if (!/^[ -~]{1,255}$/.test(name)) return { kind: 'none', why: 'impossible_name' };
       const key = `${type} ${name.toLowerCase()}`;
       const known = readCache(key) ?? (signal.aborted ? toAnswer('ETIMEOUT') : null);
       const answer = known ?? (await waitFor(askOnce(key, name, type), signal));
@@ -193,17 +186,27 @@ const queries: { [Type in RecordType]: (server: Resolver, name: string) => Promi
   TXT: async (server, name) => (await server.resolveTxt(name)).map((strings) => strings.join('')),
 };
 
+/** c-ares refuses other characters or, as with a backslash, asks for another name. */
+const hostName = /^[\w.-]+$/;
+
 /** Returns the answer, or an error code. */
-async function askServer(server: Resolver, name: string, type: RecordType): Promise<AnyAnswer | string> {
-  try {
-    const values = await queries[type](server, name);
-    // Empty if the answer was only an alias.
-    return values.length > 0 ? { kind: 'records', values } : { kind: 'none', why: 'no_such_record' };
-  } catch (error) {
-    const { code = 'unknown' } = error as NodeJS.ErrnoException;
-    const why = absences[code];
-    return why ? { kind: 'none', why } : code;
+async function askServer(
+  server: Resolver,
+  name: string,
+  type: RecordType,
+  limits: { timeoutMs: number; signal: AbortSignal },
+): Promise<AnyAnswer | string> {
+  const byWire = async () => askByWire({ server: server.getServers()[0] ?? '', name, type, ...limits });
+  const byCares = () => queries[type](server, name).catch(({ code = 'unknown' }) => String(code));
+  let result = hostName.test(name) ? await byCares() : await byWire();
+  // c-ares cannot read a TXT record without any text.
+  if (result === 'EBADRESP' && hostName.test(name)) result = await byWire();
+  if (typeof result === 'string') {
+    const why = absences[result];
+    return why ? { kind: 'none', why } : result;
   }
+  // Empty if the answer was only an alias.
+  return result.length > 0 ? { kind: 'records', values: result } : { kind: 'none', why: 'no_such_record' };
 }
 
 function toAnswer(code: string): AnyAnswer {
