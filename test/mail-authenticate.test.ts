@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
+import { createHash, sign as signBytes } from 'node:crypto';
 import { beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { sealMessage } from 'mailauth/lib/arc/index.js';
 import { makeAuthenticate } from '../src/mailauth/authenticate.ts';
+import { canonicalField } from '../src/mailauth/canonical.ts';
 import { startDns } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 
@@ -14,6 +16,8 @@ test('a message without any DNS records: the shape of the sample event', async (
     arc: { result: 'none' },
   });
 });
+
+const bodyOf = (message: string) => message.slice(message.indexOf('\r\n\r\n') + 4);
 
 describe('ARC', () => {
   const seal = async (message: string, cv: 'none' | 'pass' = 'none') => {
@@ -53,6 +57,36 @@ describe('ARC', () => {
       const sealed = await seal(plain);
       assert.notEqual(change(sealed), sealed);
       assert.deepEqual((await check(change(sealed))).arc, { result: 'fail' });
+    });
+  }
+
+  /** Seals with tags as they are given, signed over the canonical forms that `c` names. */
+  function sealByHand(c: 'simple' | 'relaxed', tags: { message?: string; seal?: string }): string {
+    const hash = createHash('sha256').update(bodyOf(plain)).digest('base64');
+    const key = 'a=rsa-sha256; d=list.example; s=arc';
+    const signText = (lines: string[]) =>
+      signBytes('sha256', Buffer.from(lines.join('\r\n')), rsa.privateKey);
+    const add = (field: string, lines: string[]) =>
+      `${field}${signText([...lines, field]).toString('base64')}`;
+    const from = canonicalField('From: Ada <ada@example.com>', c);
+    const results = 'arc-authentication-results:i=1; list.example; spf=none';
+    const signed = add(`arc-message-signature:i=1; ${key}; h=from; ${tags.message ?? ''}bh=${hash}; b=`, [
+      from,
+    ]);
+    const seal = add(`arc-seal:i=1; ${key}; ${tags.seal ?? ''}cv=none; b=`, [results, signed]);
+    return `${seal}\r\n${signed}\r\n${results}\r\n${plain}`;
+  }
+
+  const handmade: [string, string, 'pass' | 'fail'][] = [
+    ['c=relaxed/simple', sealByHand('relaxed', { message: 'c=relaxed/simple; ' }), 'pass'],
+    ['no c= is simple/simple', sealByHand('simple', {}), 'pass'],
+    ['no c= is not relaxed', sealByHand('relaxed', {}).replace('From: Ada', 'From:  Ada'), 'fail'],
+    ['an empty tag in the seal', sealByHand('simple', { seal: '; ' }), 'fail'],
+    ['an empty tag in the signature', sealByHand('simple', { message: '; ' }), 'fail'],
+  ];
+  for (const [title, sealed, result] of handmade) {
+    test(`tags as in RFC 6376: ${title}: ${result}`, async () => {
+      assert.deepEqual((await check(sealed)).arc, { result });
     });
   }
 

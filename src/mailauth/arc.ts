@@ -55,12 +55,18 @@ function isValidSet(set: Partial<ArcSet>, validation: 'none' | 'pass'): boolean 
   if (!set['arc-authentication-results'] || !message || !seal) return false;
   if (seal.tags.get('cv')?.toLowerCase() !== validation || seal.tags.has('h')) return false;
   const signed = (message.tags.get('h') ?? '').toLowerCase().split(':');
-  return [seal, message].every(isStrong) && !signed.some((name) => name.trim() === 'arc-seal');
+  const isValid = [seal, message].every((signature) => isStrong(signature) && !hasEmptyTag(signature));
+  return isValid && !signed.some((name) => name.trim() === 'arc-seal');
 }
 
 /** RFC 8617 §4.1: ARC does not allow SHA-1. */
 function isStrong({ tags }: Signature): boolean {
   return /-sha256$/i.test(tags.get('a') ?? '');
+}
+
+/** RFC 6376 §3.2: only the last tag may be empty. DKIM signatures with `;;` exist and verify; a chain has no such habit. */
+function hasEmptyTag({ field }: Signature): boolean {
+  return /;[ \t\r\n]*;/.test(field);
 }
 
 function readInstance(name: ArcFieldName, { field, tags }: Signature): number | null {
