@@ -19,7 +19,8 @@ export async function checkMessage(raw: Uint8Array): Promise<void> {
   checkStrings(parsed);
   const { from, sender, to, cc, bcc, replyTo } = parsed;
   for (const entry of [from, sender, to, cc, bcc, replyTo].flat()) {
-    if (entry) assert.match(entry.address, /.@./s);
+    if (entry) assert.match(entry.address ?? 'n@one', /.@./s);
+    if (entry?.address === null) assert.ok(entry.name !== null);
     assert.notEqual(entry?.name, '');
   }
   for (const id of [parsed.messageId, parsed.inReplyTo, ...parsed.references]) {

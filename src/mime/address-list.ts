@@ -1,22 +1,28 @@
 /**
- * Reads address lists (RFC 5322 §3.4 with the old forms of §4.4, RFC 6532). Groups are flattened; comments, routes and entries
- * without an address (`undisclosed-recipients:;`, `foo`) are dropped. Encoded words are decoded in names, also inside quotes
- * because senders write them there, and never searched for an address.
+ * Reads address lists (RFC 5322 §3.4 with the old forms of §4.4, RFC 6532). Groups are flattened; comments, routes and empty
+ * groups (`undisclosed-recipients:;`) are dropped. Encoded words are decoded in names, also inside quotes because senders write
+ * them there, and never searched for an address.
  * Guarantee: linear time; every address has a local part, one unquoted "@" and a domain.
  */
 import { decodeLine } from './encoded-words.ts';
-import { findCommentEnd, findQuoteEnd, unquote } from './lexical.ts';
+import { findCommentEnd, findQuoteEnd, trimBlanks, unquote } from './lexical.ts';
 
 export interface Address {
   name: string | null;
   address: string;
 }
 
+/** What a person would see: where there is no usable address, `name` is what the sender wrote instead. */
+export interface Mailbox {
+  name: string | null;
+  address: string | null;
+}
+
 interface Token {
   kind: 'word' | 'quoted' | 'literal' | 'comment' | 'special';
   text: string;
-  /** A blank or a comment precedes it. */
-  isApart: boolean;
+  /** The blanks before it; a comment counts as one. Not only ASCII: a name may have U+3000 in it. */
+  blanks: string;
 }
 
 /** RFC 5322 §2.1.1: the longest line. Longer addresses are dropped, longer names are cut. */
@@ -24,26 +30,40 @@ const maxLength = 998;
 
 export function readAddresses(value: string, max: number): { addresses: Address[]; isCut: boolean } {
   const addresses: Address[] = [];
+  for (const { name, address } of readAll(value, max + 1)) {
+    if (address !== null) addresses.push({ name, address });
+    if (addresses.length > max) break;
+  }
+  return { addresses: addresses.slice(0, max), isCut: addresses.length > max };
+}
+
+export function readMailboxes(value: string, max: number): { mailboxes: Mailbox[]; isCut: boolean } {
+  const mailboxes: Mailbox[] = [];
+  for (const mailbox of readAll(value, max + 1)) {
+    mailboxes.push(mailbox);
+    if (mailboxes.length > max) break;
+  }
+  return { mailboxes: mailboxes.slice(0, max), isCut: mailboxes.length > max };
+}
+
+/** At most `maxTogether` of those that no comma separates. */
+function* readAll(value: string, maxTogether: number): Generator<Mailbox> {
   let mailbox: Token[] = [];
   let angle: 'closed' | 'opened' | 'route' | 'address' = 'closed';
-  const endMailbox = () => {
-    addresses.push(...readMailbox(mailbox, max + 1));
-    mailbox = [];
-    angle = 'closed';
-  };
   for (const token of readTokens(value)) {
     const special = token.kind === 'special' ? token.text : '';
     // §4.4: in a route, `<@one,@two:ada@example.com>`, comma and colon do not separate addresses.
     if (angle === 'opened' && token.kind !== 'comment') angle = special === '@' ? 'route' : 'address';
     if (special === '<') angle = 'opened';
     if (special === '>') angle = 'closed';
-    if (special === ';' || (special === ',' && angle !== 'route')) endMailbox();
-    else if (special === ':' && angle === 'closed') mailbox = [];
+    if (special === ';' || (special === ',' && angle !== 'route')) {
+      yield* readMailbox(mailbox, maxTogether);
+      mailbox = [];
+      angle = 'closed';
+    } else if (special === ':' && angle === 'closed') mailbox = [];
     else mailbox.push(token);
-    if (addresses.length > max) break;
   }
-  endMailbox();
-  return { addresses: addresses.slice(0, max), isCut: addresses.length > max };
+  yield* readMailbox(mailbox, maxTogether);
 }
 
 const encodedWord = /=\?[^?\s]+\?[bq]\?[^?\s]*\?=/iy;
@@ -56,7 +76,7 @@ const enclosures = new Map<string, { kind: Token['kind']; findEnd(value: string,
 ]);
 
 function* readTokens(value: string): Generator<Token> {
-  let isApart = false;
+  let blanks = '';
   let isOpenEnded = false;
   for (let i = 0; i < value.length; ) {
     const character = value[i] ?? '';
@@ -65,20 +85,20 @@ function* readTokens(value: string): Generator<Token> {
     // An unclosed opener is dropped, and no more openers are read after it: this keeps the time linear.
     if (enclosure && end === -1) isOpenEnded = true;
     if (enclosure && end !== -1) {
-      yield { kind: enclosure.kind, text: value.slice(i, end), isApart };
-      isApart = enclosure.kind === 'comment';
+      yield { kind: enclosure.kind, text: value.slice(i, end), blanks };
+      blanks = enclosure.kind === 'comment' ? ' ' : '';
       i = end;
     } else if (/\s/.test(character)) {
-      isApart = true;
+      blanks += character;
       i++;
     } else if ('<>,;:@.'.includes(character)) {
-      yield { kind: 'special', text: character, isApart };
-      isApart = false;
+      yield { kind: 'special', text: character, blanks };
+      blanks = '';
       i++;
     } else {
       const text = matchAt(encodedWord, value, i) ?? matchAt(word, value, i);
-      if (text !== undefined) yield { kind: 'word', text, isApart };
-      isApart = text === undefined;
+      if (text !== undefined) yield { kind: 'word', text, blanks };
+      blanks = text === undefined ? ' ' : '';
       i += text?.length ?? 1;
     }
   }
@@ -90,15 +110,17 @@ function matchAt(pattern: RegExp, value: string, start: number): string | undefi
 }
 
 /** The tokens between two commas may hold several addresses; at most `max` are read. */
-function readMailbox(tokens: readonly Token[], max: number): Address[] {
+function readMailbox(tokens: readonly Token[], max: number): Mailbox[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
+  if (words.length === 0) return [];
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
   const commentName = comment ? readName(unquote(comment.text)) : null;
   const angle = words.findLastIndex(({ kind, text }) => kind === 'special' && text === '<');
   if (angle !== -1) {
-    const inner = dropRoute(words.slice(angle + 1));
-    const address = readAddrSpec(inner) ?? readQuotedAddress(inner);
-    return address ? [{ name: readName(joinWords(words.slice(0, angle))) ?? commentName, address }] : [];
+    const inside = dropRoute(words.slice(angle + 1));
+    const address = readAddrSpec(inside) ?? readQuotedAddress(inside) ?? null;
+    const name = readName(joinWords(words.slice(0, angle))) ?? commentName;
+    return nameMailbox(name ?? (address === null ? readName(joinWords(inside)) : null), address);
   }
   const quoted = readQuotedAddress(words);
   if (quoted) return [{ name: commentName, address: quoted }];
@@ -110,8 +132,15 @@ function readMailbox(tokens: readonly Token[], max: number): Address[] {
     else for (const token of run) rest.push(token);
     if (found.length === max) break;
   }
-  const name = found.length === 1 ? (readName(joinWords(rest)) ?? commentName) : null;
-  return found.map((address) => ({ name, address }));
+  if (found.length > 1) return found.map((address) => ({ name: null, address }));
+  const written = readName(joinWords(rest));
+  // `MAILER-DAEMON (Mail Delivery System)`: one word is in the place of the address, and the comment is the name.
+  const isComment = found.length === 0 && rest.length === 1;
+  return nameMailbox(isComment ? (commentName ?? written) : (written ?? commentName), found[0] ?? null);
+}
+
+function nameMailbox(name: string | null, address: string | null): Mailbox[] {
+  return name === null && address === null ? [] : [{ name, address }];
 }
 
 function dropRoute(tokens: readonly Token[]): Token[] {
@@ -124,7 +153,7 @@ function dropRoute(tokens: readonly Token[]): Token[] {
 function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
   let run: Token[] = [];
   for (const token of tokens) {
-    const isNew = token.isApart && token.kind !== 'special' && run.at(-1)?.kind !== 'special';
+    const isNew = token.blanks !== '' && token.kind !== 'special' && run.at(-1)?.kind !== 'special';
     if (isNew && run.length > 0) {
       yield run;
       run = [];
@@ -172,12 +201,11 @@ function joinDotted(tokens: readonly Token[], kinds: readonly Token['kind'][]): 
 }
 
 function joinWords(tokens: readonly Token[]): string {
-  return tokens
-    .map(({ kind, text, isApart }) => (isApart ? ' ' : '') + (kind === 'quoted' ? unquote(text) : text))
-    .join('');
+  return tokens.map(({ kind, text, blanks }) => blanks + (kind === 'quoted' ? unquote(text) : text)).join('');
 }
 
+/** Null: nothing but blanks. */
 function readName(text: string): string | null {
-  const name = decodeLine(text.trim().slice(0, 4 * maxLength)).replace(/\s+/g, ' ');
-  return name === '' ? null : name.slice(0, maxLength).toWellFormed();
+  const name = decodeLine(trimBlanks(text).slice(0, 4 * maxLength)).replace(/[ \t\r\n]+/g, ' ');
+  return name.trim() === '' ? null : name.slice(0, maxLength).toWellFormed();
 }

@@ -1,5 +1,6 @@
 /** Decodes the encoded words of header fields (RFC 2047). Guarantee: one pass, and all that `decodeCharset` guarantees. */
 import { decodeCharset, tidy } from './charset.ts';
+import { trimBlanks } from './lexical.ts';
 import { decodeTransfer } from './transfer.ts';
 
 /** The language after the charset (RFC 2231 §5) is ignored. */
@@ -13,9 +14,8 @@ interface Run {
 
 /** Replaces decoded control characters: a decoded line break could split a header or a log line that is written later. */
 export function decodeLine(text: string): string {
-  return tidy(text.includes('=?') ? decodeWords(text) : text)
-    .replace(/\p{Cc}+/gu, ' ')
-    .trim();
+  const decoded = tidy(text.includes('=?') ? decodeWords(text) : text);
+  return trimBlanks(decoded.replace(/\p{Cc}+/gu, ' '));
 }
 
 function decodeWords(text: string): string {

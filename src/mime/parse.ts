@@ -4,7 +4,7 @@
  * Guarantee: any bytes give a result, in linear time and within the limits below; `truncated` names what was left out; every
  * string is well-formed and has no NUL.
  */
-import { type Address, readAddresses } from './address-list.ts';
+import { type Mailbox, readAddresses, readMailboxes } from './address-list.ts';
 import { decodeBody, describeAttachment, type ParsedAttachment, sortParts } from './bodies.ts';
 import { decodeCharset } from './charset.ts';
 import { readDate } from './date.ts';
@@ -25,12 +25,12 @@ export interface ParsedMessage {
   references: string[];
   /** ISO 8601 in UTC with milliseconds; null if absent or unreadable. */
   date: string | null;
-  from: Address | null;
-  sender: Address | null;
-  replyTo: Address[];
-  to: Address[];
-  cc: Address[];
-  bcc: Address[];
+  from: Mailbox | null;
+  sender: Mailbox | null;
+  replyTo: Mailbox[];
+  to: Mailbox[];
+  cc: Mailbox[];
+  bcc: Mailbox[];
   subject: string | null;
   text: string | null;
   html: string | null;
@@ -104,9 +104,9 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   // RFC 5322 §3.6 allows one. Of several the first counts, as in most programs.
   const first = (name: string) => all(name)[0] ?? '';
   const many = (key: string, name: string) => {
-    const { addresses, isCut } = readAddresses(all(name).join(','), maxAddresses);
-    const kept = cutList(addresses, (one) => `${one.name ?? ''}${one.address}`);
-    if (isCut || kept.length < addresses.length) truncated.push(key);
+    const { mailboxes, isCut } = readMailboxes(all(name).join(','), maxAddresses);
+    const kept = cutList(mailboxes, (one) => `${one.name ?? ''}${one.address ?? ''}`);
+    if (isCut || kept.length < mailboxes.length) truncated.push(key);
     return kept;
   };
 
@@ -123,8 +123,8 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
     inReplyTo: readMessageIds(first('in-reply-to'))[0] ?? null,
     references,
     date: readDate(first('date')),
-    from: readAddresses(first('from'), 1).addresses[0] ?? null,
-    sender: readAddresses(first('sender'), 1).addresses[0] ?? null,
+    from: readAuthor(first('from')),
+    sender: readAuthor(first('sender')),
     replyTo: many('replyTo', 'reply-to'),
     to: many('to', 'to'),
     cc: many('cc', 'cc'),
@@ -134,6 +134,11 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
     autoSubmitted: readKeyword(first('auto-submitted')),
     truncated,
   };
+}
+
+/** The first that has an address; if none has one, the first that has a name. */
+function readAuthor(value: string): Mailbox | null {
+  return readAddresses(value, 1).addresses[0] ?? readMailboxes(value, 1).mailboxes[0] ?? null;
 }
 
 function cutList<T>(list: readonly T[], textOf: (one: T) => string): T[] {
