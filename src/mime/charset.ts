@@ -12,12 +12,9 @@ type Decode = (bytes: Buffer) => string;
 const utf8 = new TextDecoder();
 const windows1252 = new TextDecoder('windows-1252');
 
-/** With no charset, "us-ascii" or an unknown one: UTF-8 if the bytes are valid UTF-8, else windows-1252 (RFC 2045 §5.2: ASCII). */
+/** With no charset, "us-ascii" or an unknown one: UTF-8 or windows-1252 (RFC 2045 §5.2: ASCII). */
 export function decodeCharset(bytes: Buffer, label: string | undefined): string {
-  const name = (label ?? '').trim().toLowerCase();
-  if (/^utf-?8$/.test(name)) return tidy(utf8.decode(bytes));
-  const decode = /^$|ascii/.test(name) ? null : findDecoder(name, bytes);
-  return tidy(decode ? decode(bytes) : (isUtf8(bytes) ? utf8 : windows1252).decode(bytes));
+  return tidy(decode(bytes, (label ?? '').trim().toLowerCase()));
 }
 
 /** Well-formed and without NULs. */
@@ -25,14 +22,78 @@ export function tidy(text: string): string {
   return (text.includes('\0') ? text.replaceAll('\0', '') : text).toWellFormed();
 }
 
+function decode(bytes: Buffer, label: string): string {
+  const isNamedUtf8 = /^utf-?8$/.test(label);
+  const name = isNamedUtf8 || /^$|ascii/.test(label) ? null : findName(label);
+  const mark = readMark(bytes);
+  if (mark && (name === null || western.test(name) || utf16.test(name)))
+    return findTextDecoder(mark)?.decode(bytes) ?? '';
+  if (isNamedUtf8) return utf8.decode(bytes);
+  const decoder = name === null ? null : findDecoder(name, bytes);
+  if (name === null || !decoder) return decodeUnnamed(bytes);
+  const text = decoder(bytes);
+  return isUtf8InFact(bytes, name, text) ? utf8.decode(bytes) : text;
+}
+
+/** A little damage, such as a character that was cut in half, does not make UTF-8 another charset. */
+function decodeUnnamed(bytes: Buffer): string {
+  if (isAscii(bytes)) return bytes.toString('latin1');
+  const text = utf8.decode(bytes);
+  let good = 0;
+  let bad = 0;
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i);
+    if (code === 0xfffd) bad++;
+    else if (code > 0x7f) good++;
+  }
+  return good >= bad ? text : windows1252.decode(bytes);
+}
+
+/** Their text hardly ever has even one character that is valid UTF-8. */
+const western = /^(?:iso8859(?:1|15)|windows1252|macintosh)$/;
+/** Their text hardly ever has two such characters and no other ones above 127. */
+const otherAlphabets = /^(?:iso8859(?:[2-46-9]|10|13|14|16)|windows125\d|koi8\w+)$/;
+
+/**
+ * Valid UTF-8 is UTF-8, whatever its name says; but a short text in some charsets is valid UTF-8 by chance: the Chinese "模" in
+ * GBK, the Thai "เขต". Those need more characters, or damage that the named charset would have.
+ */
+function isUtf8InFact(bytes: Buffer, name: string, text: string): boolean {
+  if (isAscii(bytes) || !isUtf8(bytes)) return false;
+  if (western.test(name) || text.includes('\ufffd')) return true;
+  const enough = otherAlphabets.test(name) ? 2 : 8;
+  let count = 0;
+  for (let i = 0; i < bytes.length && count < enough; i++) if ((bytes[i] ?? 0) >= 0xc0) count++;
+  return count === enough;
+}
+
+const utf16 = /^(?:utf16|ucs2)/;
+
+/** RFC 2781 §3.2: the byte order mark. */
+function readMark(bytes: Buffer): 'utf16le' | 'utf16be' | null {
+  if (bytes.length % 2 === 1) return null;
+  if (bytes[0] === 0xff && bytes[1] === 0xfe) return 'utf16le';
+  return bytes[0] === 0xfe && bytes[1] === 0xff ? 'utf16be' : null;
+}
+
+/**
+ * UTF-16 without a byte order mark: the first bytes of the units differ less than the second ones, because a text uses few
+ * alphabets. RFC 2781 §4.3: the default is big-endian. Windows calls its little-endian form "unicode" and "ucs-2".
+ */
+function guessOrder(name: string, bytes: Buffer): 'utf16le' | 'utf16be' {
+  const [even, odd] = [0, 1].map((from) => {
+    const values = new Set<number>();
+    for (let i = from; i < bytes.length && i < 1024; i += 2) values.add(bytes[i] ?? 0);
+    return values.size;
+  }) as [number, number];
+  const isLittle = even === odd ? name === 'ucs2' : odd < even;
+  return isLittle ? 'utf16le' : 'utf16be';
+}
+
 /** Null: the charset is unknown, or the bytes cannot be in it. */
-function findDecoder(label: string, bytes: Buffer): Decode | null {
-  const name = findName(label);
-  if (name === null) return null;
+function findDecoder(name: string, bytes: Buffer): Decode | null {
   if (name === 'utf7') return isAscii(bytes) ? decodeUtf7 : null;
-  // RFC 2781 §4.3: the byte order mark decides; the default is big-endian.
-  const order = name === 'utf16' ? (bytes[0] === 0xff && bytes[1] === 0xfe ? 'le' : 'be') : '';
-  const native = findTextDecoder(name + order);
+  const native = findTextDecoder(name === 'utf16' || name === 'ucs2' ? guessOrder(name, bytes) : name);
   if (native) return (bytes) => native.decode(bytes);
   return iconv.encodingExists(name) ? (bytes) => iconv.decode(bytes, name) : null;
 }

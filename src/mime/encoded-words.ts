@@ -18,6 +18,16 @@ export function decodeLine(text: string): string {
   return trimBlanks(decoded.replace(/\p{Cc}+/gu, ' '));
 }
 
+/**
+ * Escapes the 8-bit bytes inside encoded words: they are in the charset of the word, not in that of the field. `text` has one
+ * character for each byte.
+ */
+export function escapeRawBytes(text: string): string {
+  return text.replace(/=\?[^?\s]+\?Q\?[^?]*\?=/gi, (word) =>
+    word.replace(/[\x80-\xff]/g, (byte) => `=${byte.charCodeAt(0).toString(16).toUpperCase()}`),
+  );
+}
+
 function decodeWords(text: string): string {
   let decoded = '';
   let end = 0;

@@ -1,11 +1,12 @@
 /**
- * Reads the fields of a header block: in order, with repeats, unfolded, encoded words not decoded.
- * A field that is not valid UTF-8 (RFC 6532) is read as latin1, so that no byte is lost. A line that is not a field (no colon, or a
- * name with spaces or non-ASCII characters) is skipped with its continuations: a name that only looks like "From" must not count.
+ * Reads the fields of a header block: in order, with repeats, unfolded, encoded words not decoded. A line that is not a field (no
+ * colon, or a name with spaces or non-ASCII characters) is skipped with its continuations: a name that only looks like "From" must
+ * not count.
  * Guarantee: one pass, any bytes.
  */
 import { isUtf8 } from 'node:buffer';
-import { tidy } from './charset.ts';
+import { decodeCharset, tidy } from './charset.ts';
+import { escapeRawBytes } from './encoded-words.ts';
 import { isBlank, trimBlanks } from './lexical.ts';
 
 export interface Field {
@@ -137,8 +138,14 @@ export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
 function readField(bytes: Buffer, fields: Field[]): void {
   const name = readFieldName(bytes, 0);
   if (name === null) return;
-  const text = bytes.toString(isUtf8(bytes) ? 'utf8' : 'latin1');
+  const text = decodeField(bytes);
   fields.push({ name, value: unfold(text.slice(text.indexOf(':') + 1)) });
+}
+
+/** RFC 6532: UTF-8. Bytes that are not UTF-8 are windows-1252, or in the charset of the encoded word around them. */
+function decodeField(bytes: Buffer): string {
+  if (isUtf8(bytes)) return bytes.toString();
+  return decodeCharset(Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1'), undefined);
 }
 
 const colon = 0x3a;
