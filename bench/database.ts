@@ -8,6 +8,7 @@ import { openEmbedded } from '../src/db/embedded/open.ts';
 import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import { urlOf } from '../test/own-postgres.ts';
 import type { Bench } from './scenario.ts';
 
 const applicationName = 'posthorn bench';
@@ -66,7 +67,7 @@ export async function joinEmbedded(bench: Bench, dataDir: string): Promise<strin
   const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
   bench.defer(() => embedded.stop());
-  return embedded.url;
+  return urlOf(embedded.address);
 }
 
 /** The bench's own connections to the database. */

@@ -1,22 +1,11 @@
 /** Root lends the PostgreSQL programs to an unprivileged user, who may be shut out of where they are installed. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import {
-  chmod,
-  chown,
-  lstat,
-  mkdir,
-  mkdtemp,
-  readdir,
-  readlink,
-  rm,
-  symlink,
-  writeFile,
-} from 'node:fs/promises';
+import { chmod, lstat, mkdir, mkdtemp, readdir, readlink, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
-import { chooseUser, findBinaries, makeReachable } from '../src/db/embedded/binaries.ts';
+import { findBinaries, makeReachable } from '../src/db/embedded/binaries.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 
 const isRoot = process.getuid?.() === 0;
@@ -46,17 +35,7 @@ test('the programs for this machine are found, and their version', async () => {
   assert.match(stdout, new RegExp(`PostgreSQL\\) ${binaries.major}\\.`));
 });
 
-test('an ordinary user runs the server itself', { skip: isRoot }, async () => {
-  assert.equal(await chooseUser('/nonexistent'), undefined);
-});
-
 describe('as root', { skip: !isRoot }, () => {
-  test('an existing cluster’s owner runs it', async (t) => {
-    const folder = await makeFolder(t, 0o700);
-    await chown(folder, 12345, 12346);
-    assert.deepEqual(await chooseUser(folder), { uid: 12345, gid: 12346 });
-  });
-
   test('programs that the user can run stay where they are', async () => {
     const binaries = await findBinaries();
     const root = { uid: 0, gid: 0 };

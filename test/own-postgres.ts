@@ -9,6 +9,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import type { DatabaseAddress } from '../src/db/address.ts';
 import { type Cluster, openCluster } from '../src/db/embedded/cluster.ts';
 import { findPostmaster, launchServer, stopServer } from '../src/db/embedded/server.ts';
 import { makeLog } from '../src/lib/log.ts';
@@ -59,12 +60,13 @@ export function copyCluster(dataDir: string): void {
 }
 
 export function serveCluster(cluster: Cluster, port: number): Postgres {
-  const { pgdata, password } = cluster;
+  const { password } = cluster;
+  const onPort = { listen_addresses: '127.0.0.1', port: String(port) };
 
   async function end(signal: NodeJS.Signals): Promise<void> {
-    const postmaster = await findPostmaster(pgdata);
+    const postmaster = await findPostmaster(cluster);
     if (postmaster) process.kill(postmaster.pid, signal);
-    await waitFor('PostgreSQL to be gone', async () => !(await findPostmaster(pgdata)));
+    await waitFor('PostgreSQL to be gone', async () => !(await findPostmaster(cluster)));
   }
 
   return {
@@ -72,21 +74,28 @@ export function serveCluster(cluster: Cluster, port: number): Postgres {
     port,
     cluster,
     async start(settings = {}) {
-      let launch = await launchServer(cluster, port, settings);
+      let launch = await launchServer(cluster, { ...onPort, ...settings });
       await waitFor('PostgreSQL to be ready', async () => {
         const end = await launch.end();
         if (end?.why === 'failed') throw new Error(`PostgreSQL did not start: ${end.lines}`);
         // The one before may take a moment to let go of its lock file and its memory.
-        if (end) launch = await launchServer(cluster, port, settings);
-        return /ready|standby/.test((await findPostmaster(pgdata))?.status ?? '');
+        if (end) launch = await launchServer(cluster, { ...onPort, ...settings });
+        return /ready|standby/.test((await findPostmaster(cluster))?.status ?? '');
       });
     },
     async stop() {
-      if (!(await stopServer(pgdata, patienceMs))) throw new Error('PostgreSQL did not stop');
+      if (!(await stopServer(cluster, patienceMs))) throw new Error('PostgreSQL did not stop');
     },
     crash: () => end('SIGQUIT'),
     kill: () => end('SIGKILL'),
   };
+}
+
+/** The URL of an embedded server, for drivers and programs that read one. */
+export function urlOf({ user, password, database, endpoints: [{ host, port }] }: DatabaseAddress): string {
+  const server = host.startsWith('/') ? `localhost:${port}` : `${host}:${port}`;
+  const query = host.startsWith('/') ? `?${new URLSearchParams({ host, port: String(port) })}` : '';
+  return `postgres://${user}:${password}@${server}/${database}${query}`;
 }
 
 /** Below the range of outgoing connections: there a client that tries a server that is down may reach itself. */

@@ -14,7 +14,7 @@ import { migrate } from '../src/db/migrate.ts';
 import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
-import { copyCluster } from './own-postgres.ts';
+import { copyCluster, freePort, urlOf } from './own-postgres.ts';
 
 const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
 const root = path.dirname(import.meta.dirname);
@@ -44,10 +44,17 @@ try {
   rmSync(folder, { recursive: true, force: true });
 }
 
-function startServer(dataDir: string) {
+/** On a port: tests put a network of their own between a service and the server. */
+async function startServer(dataDir: string) {
   copyCluster(dataDir);
-  const settings = { ...forgetful, max_connections: '500' };
-  return openEmbedded({ dataDir, log, purpose: 'tool', settings });
+  const port = await freePort();
+  const onPort = { listen_addresses: '127.0.0.1', port: String(port) };
+  const settings = { ...forgetful, ...onPort, max_connections: '500' };
+  const { address, stop } = await openEmbedded({ dataDir, log, purpose: 'tool', settings });
+  return {
+    url: urlOf({ ...address, endpoints: [{ host: '127.0.0.1', port, ssl: false, isFallback: false }] }),
+    stop,
+  };
 }
 
 async function makeTemplate(url: string): Promise<string> {

@@ -21,20 +21,29 @@ export interface Pool extends Sql {
   end(options?: { timeoutMs?: number }): Promise<void>;
 }
 
+/** A URL, or a function that is called for each new connection: the embedded server may come back elsewhere. */
+export type Target = string | (() => DatabaseAddress);
+
 interface PoolOptions extends ConnectionOptions {
   max: number;
   /** How long a query waits for a free connection: longer than the slowest statement before it may run. */
   checkOutTimeoutMs?: number;
 }
 
-export function connect(url: string, options: PoolOptions): Pool {
-  const address = readDatabaseUrl(url);
-  const { use, end } = openPool(address, options);
+export function connect(target: Target, options: PoolOptions): Pool {
+  const findAddress = readTarget(target);
+  const { use, end } = openPool(findAddress, options);
   return Object.assign(makeSql(use), {
     begin: <T>(work: (sql: Sql) => Promise<T>) => use((connection) => runTransaction(connection, work)),
-    listen: (channel: string, onNotify: () => void) => listen(address, options, channel, onNotify),
+    listen: (channel: string, onNotify: () => void) => listen(findAddress, options, channel, onNotify),
     end,
   });
+}
+
+function readTarget(target: Target): () => DatabaseAddress {
+  if (typeof target === 'function') return target;
+  const address = readDatabaseUrl(target);
+  return () => address;
 }
 
 /** Runs `work` in a new transaction of a pool, or in the transaction that `sql` already is. */
@@ -50,8 +59,11 @@ export interface DedicatedConnection {
   end(): Promise<void>;
 }
 
-export async function openDedicated(url: string, options: ConnectionOptions): Promise<DedicatedConnection> {
-  const connection = await connectFirst(readDatabaseUrl(url), options);
+export async function openDedicated(
+  target: Target,
+  options: ConnectionOptions,
+): Promise<DedicatedConnection> {
+  const connection = await connectFirst(readTarget(target)(), options);
   return {
     sql: makeSql((work) => work(connection)),
     closed: new Promise((resolve) => connection.once('end', resolve)),
@@ -99,20 +111,23 @@ function findNextEndpoint(
 
 const defaultCheckOutTimeoutMs = 35_000;
 
-function openPool(address: DatabaseAddress, options: PoolOptions) {
-  const { endpoints } = address;
+function openPool(findAddress: () => DatabaseAddress, options: PoolOptions) {
+  let address = findAddress();
+  /** The endpoint that worked last. */
+  let [endpoint] = address.endpoints;
   const connections = new Set<Connection>();
   const drained = Promise.withResolvers<void>();
-  let [endpoint] = endpoints;
   let inUse = 0;
   let isEnding = false;
   let isAborted = false;
 
   class PooledConnection extends Connection {
-    readonly endpoint = endpoint;
+    readonly endpoint: Endpoint;
 
     constructor() {
+      followAddress();
       super(address, endpoint, options);
+      this.endpoint = endpoint;
       connections.add(this);
       this.once('end', () => connections.delete(this));
       // The pool opens a connection for each caller that still waits.
@@ -140,15 +155,22 @@ function openPool(address: DatabaseAddress, options: PoolOptions) {
   // An idle connection was lost: the pool has removed it.
   pool.on('error', () => {});
 
+  function followAddress(): void {
+    const found = findAddress();
+    if (found === address) return;
+    address = found;
+    [endpoint] = found.endpoints;
+  }
+
   /** New connections use the next endpoint, unless another caller has moved on already. */
   function leave(failed: Endpoint, failure: Error): void {
-    if (endpoint === failed) endpoint = findNextEndpoint(endpoints, failed, addErrorCode(failure));
+    if (endpoint === failed) endpoint = findNextEndpoint(address.endpoints, failed, addErrorCode(failure));
   }
 
   /** When all connections were lost, the server may have restarted and may now accept what it refused. */
   function leaveFallback(): void {
     if (connections.size === 0 && endpoint.isFallback)
-      endpoint = endpoints[endpoints.indexOf(endpoint) - 1] ?? endpoint;
+      endpoint = address.endpoints[address.endpoints.indexOf(endpoint) - 1] ?? endpoint;
   }
 
   /** Tries each endpoint once, beginning with the one that worked last. */
@@ -162,7 +184,7 @@ function openPool(address: DatabaseAddress, options: PoolOptions) {
         const failure = addErrorCode(error as Error);
         // All connections are in use: that says nothing about the endpoint.
         const isBusy = failure.message.startsWith('timeout exceeded');
-        if (isBusy || attempts >= endpoints.length || isAborted) throw failure;
+        if (isBusy || attempts >= address.endpoints.length || isAborted) throw failure;
       }
     }
   }
@@ -274,7 +296,7 @@ async function runTransaction<T>(connection: Connection, work: (sql: Sql) => Pro
 const relistenMs = 250;
 
 async function listen(
-  address: DatabaseAddress,
+  findAddress: () => DatabaseAddress,
   options: ConnectionOptions,
   channel: string,
   onNotify: () => void,
@@ -284,7 +306,7 @@ async function listen(
   let connection = await open();
 
   async function open(): Promise<Connection> {
-    const opened = await connectFirst(address, options, {
+    const opened = await connectFirst(findAddress(), options, {
       prepare: (connection) =>
         connection.on('notification', onNotify).run(`listen ${pg.escapeIdentifier(channel)}`),
       signal: stopping.signal,

@@ -23,8 +23,8 @@ export async function openDatabase(
   const { databaseUrl } = config;
   const embedded =
     databaseUrl === null ? await openEmbedded({ dataDir: config.dataDir, log, purpose }) : null;
-  const url = embedded?.url ?? databaseUrl ?? '';
-  const sql = connect(url, { max, applicationName });
+  const target = embedded ? () => embedded.address : (databaseUrl ?? '');
+  const sql = connect(target, { max, applicationName });
   const pools = [sql];
   try {
     // The embedded server is ready already.
@@ -36,7 +36,7 @@ export async function openDatabase(
   return {
     sql,
     openAnother(max) {
-      const pool = connect(url, { max, applicationName: `${applicationName} delivery` });
+      const pool = connect(target, { max, applicationName: `${applicationName} delivery` });
       pools.push(pool);
       return pool;
     },

@@ -4,8 +4,9 @@
  * Layout: 4 bytes key id, 12 bytes nonce, 16 bytes tag, ciphertext.
  */
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, randomBytes } from 'node:crypto';
-import { existsSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, fchownSync, linkSync, openSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
+import { findOwners, readOwnedFile } from './owned-file.ts';
 import { takeRandom } from './randomness.ts';
 
 export interface Sealer {
@@ -53,21 +54,26 @@ export function loadSecretKeys(from: { secretKeys: readonly Buffer[] | null; dat
 
 /** The file has mode 0600 and is created at first use; several processes may do so at once. */
 export function readOrMakeKeyFile(file: string): Buffer {
-  if (!existsSync(file)) makeKeyFile(file);
-  const key = Buffer.from(readFileSync(file, 'utf8').trim(), 'base64');
+  const owners = findOwners(path.dirname(file));
+  if (!existsSync(file)) makeKeyFile(file, owners?.[0]);
+  const key = Buffer.from(readOwnedFile(file, owners).toString().trim(), 'base64');
   if (key.length !== 32) throw new Error(`${file} does not contain a key of 32 bytes in base64`);
   return key;
 }
 
 /** The name is linked when the file is complete: no other process, and no start after a crash, reads half a key. */
-function makeKeyFile(file: string): void {
+function makeKeyFile(file: string, owner: number | undefined): void {
   const unnamed = `${file}.${randomBytes(6).toString('hex')}`;
-  writeFileSync(unnamed, `${randomBytes(32).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
+  const opened = openSync(unnamed, 'wx', 0o600);
   try {
+    writeFileSync(opened, `${randomBytes(32).toString('base64')}\n`, { flush: true });
+    // Root made the key in the folder of the user who runs the service.
+    if (owner !== undefined) fchownSync(opened, owner, -1);
     linkSync(unnamed, file);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
   } finally {
+    closeSync(opened);
     rmSync(unnamed);
   }
 }

@@ -134,11 +134,11 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
 /** The same for services that share a database. */
 const sharedKey = Buffer.alloc(32, 'faults').toString('base64');
 
-/** The pid of the embedded PostgreSQL of a data folder. */
+/** The URL of the embedded PostgreSQL of a data folder. */
 export function embeddedUrl(dataDir: string): string {
-  const read = (name: string) => readFileSync(path.join(dataDir, 'postgres', name), 'utf8');
-  const port = read('postmaster.pid').split('\n')[3];
-  return `postgres://posthorn:${read('posthorn.password').trim()}@127.0.0.1:${port}/posthorn`;
+  const folder = path.join(dataDir, 'postgres');
+  const password = readFileSync(path.join(folder, 'posthorn.password'), 'utf8').trim();
+  return `postgres://posthorn:${password}@localhost/posthorn?host=${encodeURIComponent(folder)}`;
 }
 
 function readMemoryMb(pid: number): number {

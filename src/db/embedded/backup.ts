@@ -5,11 +5,13 @@
  */
 import { randomBytes } from 'node:crypto';
 import { constants, createWriteStream, type Dirent } from 'node:fs';
-import { chmod, chown, lstat, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { chown, lstat, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
+import { findOwners, ownedFileFlags, requireOwner } from '../../lib/owned-file.ts';
+import { pinnedPath } from '../../lib/pinned-path.ts';
 import { type DedicatedConnection, errorCode, only, openDedicated, type Sql } from '../client.ts';
 import { syncFolder } from './cluster.ts';
 import { openEmbedded } from './open.ts';
@@ -24,7 +26,7 @@ export interface Backup {
 interface Copying {
   files: number;
   bytes: number;
-  /** Owner of the copies; null unless this process is root. */
+  /** Owner of the files and of their copies; null unless this process is root. */
   owner: { uid: number; gid: number } | null;
 }
 
@@ -33,7 +35,8 @@ const emptied = new Set(
   'pg_dynshmem pg_notify pg_replslot pg_serial pg_snapshots pg_stat_tmp pg_subtrans pg_wal'.split(' '),
 );
 /** Files of the running server. */
-const skipped = /^(postmaster\.(pid|opts).*|server\.log|pgsql_tmp.*|pg_internal\.init.*|backup_label.*)$/;
+const skipped =
+  /^(postmaster\.(pid|opts).*|\.s\.PGSQL\..*|server\.log|pgsql_tmp.*|pg_internal\.init.*|backup_label.*)$/;
 const parallelCopies = 8;
 /** Errors that the operator can fix with another folder, user or disk. */
 const targetErrors = ['ENOENT', 'EACCES', 'EPERM', 'EROFS', 'ENOSPC', 'EDQUOT', 'ENAMETOOLONG'];
@@ -54,21 +57,25 @@ export async function backUpEmbedded(options: {
   try {
     // A backup belongs to its session. The checkpoint may take minutes, so there is no statement timeout.
     const options = { applicationName: 'posthorn backup', statementTimeoutMs: 0 };
-    connection = await openDedicated(embedded.url, options);
+    connection = await openDedicated(() => embedded.address, options);
     // 0700 until it is complete: root gives the files to PostgreSQL's user one by one, and that user could replace them by links.
     await mkdir(unfinished, { mode: 0o700 });
+    const folder = await open(unfinished, constants.O_DIRECTORY | constants.O_NOFOLLOW);
     try {
+      const target = pinnedPath(folder, unfinished);
       const copying: Copying = { files: 0, bytes: 0, owner: await findOwner(pgdata) };
-      await copyCluster(connection.sql, pgdata, join(unfinished, 'postgres'), copying);
-      const hasKey = usesKeyFile && (await copyKey(dataDir, unfinished, copying));
-      await chmod(unfinished, 0o755);
-      await syncFolder(unfinished);
+      await copyCluster(connection.sql, pgdata, join(target, 'postgres'), copying);
+      const hasKey = usesKeyFile && (await copyKey(dataDir, target, copying));
+      await folder.chmod(0o755);
+      await folder.sync();
       await rename(unfinished, to);
       await syncFolder(dirname(to));
       return { folder: to, files: copying.files, bytes: copying.bytes, hasKey };
     } catch (error) {
       await rm(unfinished, { recursive: true, force: true });
       throw error;
+    } finally {
+      await folder.close();
     }
   } catch (error) {
     if (!(error instanceof Error) || !targetErrors.includes(errorCode(error) ?? '')) throw error;
@@ -144,15 +151,21 @@ async function copyFiles(
 
 /**
  * The WAL repairs what changes during the copy. False when the file no longer exists because its table was dropped.
- * Streams, because `fs.copyFile` (libuv) never ends when the file is truncated meanwhile. O_NOFOLLOW, because the folder
- * belongs to an unprivileged user, and this process may be root.
+ * Streams, because `fs.copyFile` (libuv) never ends when the file is truncated meanwhile. The owner is checked,
+ * because the folder belongs to an unprivileged user, and this process may be root.
  */
 async function copyFile(from: string, to: string, copying: Copying): Promise<boolean> {
-  const source = await open(from, constants.O_RDONLY | constants.O_NOFOLLOW).catch((error) => {
+  const source = await open(from, ownedFileFlags).catch((error) => {
     if (errorCode(error) === 'ENOENT') return undefined;
     throw error;
   });
   if (!source) return false;
+  try {
+    if (copying.owner) requireOwner(from, await source.stat(), [copying.owner.uid]);
+  } catch (error) {
+    await source.close();
+    throw error;
+  }
   const target = createWriteStream(to, { flags: 'wx', mode: 0o600, flush: true });
   await pipeline(source.createReadStream({ highWaterMark: 1 << 20 }), target);
   if (copying.owner) await chown(to, copying.owner.uid, copying.owner.gid);
@@ -171,12 +184,14 @@ async function listFolder(folder: string): Promise<Dirent[]> {
   );
 }
 
-async function copyKey(dataDir: string, unfinished: string, copying: Copying): Promise<boolean> {
+async function copyKey(dataDir: string, target: string, copying: Copying): Promise<boolean> {
   const from = join(dataDir, 'secret.key');
   const found = await lstat(from).catch(() => undefined);
   if (!found) return false;
+  const owners = findOwners(dataDir);
+  if (owners) requireOwner(from, found, owners);
   const owner = copying.owner && { uid: found.uid, gid: found.gid };
-  return copyFile(from, join(unfinished, 'secret.key'), { ...copying, owner });
+  return copyFile(from, join(target, 'secret.key'), { ...copying, owner });
 }
 
 async function findOwner(pgdata: string): Promise<Copying['owner']> {

@@ -1,12 +1,12 @@
 /**
- * The bundled PostgreSQL programs, and the user who runs them. PostgreSQL refuses to run as root, so root runs it as an
- * unprivileged user. Guarantee: that user can execute the programs.
+ * The bundled PostgreSQL programs. Guarantee: the user who runs PostgreSQL can execute them.
  */
-import { execFile, spawnSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { chmod, cp, lstat, mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { OperatorError } from '../../lib/operator-error.ts';
+import { passesTest, type ServerUser } from './user.ts';
 
 export interface Binaries {
   /** The folder with bin, lib and share. It may be copied elsewhere. */
@@ -14,9 +14,6 @@ export interface Binaries {
   readonly version: string;
   readonly major: string;
 }
-
-/** Undefined: the user of this process. */
-export type ServerUser = { readonly uid: number; readonly gid: number } | undefined;
 
 const ownDatabase = 'set DATABASE_URL to a PostgreSQL server of your own (15 or newer)';
 const run = promisify(execFile);
@@ -34,33 +31,6 @@ export async function findBinaries(): Promise<Binaries> {
   const native = resolve(dirname(postgres), '..');
   const { version } = JSON.parse(await readFile(join(native, '..', 'package.json'), 'utf8'));
   return { native, version, major: String(Number.parseInt(version, 10)) };
-}
-
-/** For root: the owner of an existing cluster, otherwise the first user of a list that exists on this machine. */
-export async function chooseUser(pgdata: string): Promise<ServerUser> {
-  if (process.getuid?.() !== 0) return undefined;
-  const owner = await lstat(pgdata).catch(() => undefined);
-  if (owner && owner.uid !== 0) return { uid: owner.uid, gid: owner.gid };
-  for (const name of ['posthorn', 'postgres', 'nobody']) {
-    const [uid, gid] = [idOf('-u', name), idOf('-g', name)];
-    if (uid && gid) return { uid, gid };
-  }
-  throw new OperatorError(
-    'PostgreSQL does not run as root, and none of the users posthorn, postgres and nobody exists. ' +
-      `Create a user (useradd --system posthorn), start Posthorn as an ordinary user, or ${ownDatabase}.`,
-  );
-}
-
-/** By the program `id`, which also knows directory services: macOS has its users there and not in /etc/passwd. */
-function idOf(option: '-u' | '-g', name: string): number | undefined {
-  const { status, stdout } = spawnSync('id', [option, name], { encoding: 'utf8' });
-  return status === 0 ? Number(stdout) : undefined;
-}
-
-/** Asks the kernel, because file modes do not show access lists and mount options. */
-export function passesTest(user: ServerUser, flag: '-x' | '-w', path: string): boolean {
-  const asUser = { ...user, cwd: '/', stdio: 'ignore' } as const;
-  return spawnSync('/bin/sh', ['-c', `test ${flag} "$1"`, 'sh', path], asUser).status === 0;
 }
 
 /** When the user cannot execute the programs (for example in root's home), they are copied once to a cache folder. */

@@ -2,29 +2,31 @@
  * The PostgreSQL cluster on disk. It is created in a temporary folder and renamed when it is complete.
  * Guarantee: `postgres/` is absent or complete, also after a crash or a race.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { chmod, chown, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { constants, existsSync } from 'node:fs';
+import { chmod, type FileHandle, lstat, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
 import type { Log } from '../../lib/log.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
+import { type Owners, readOwnedFile } from '../../lib/owned-file.ts';
+import { pinnedPath } from '../../lib/pinned-path.ts';
 import { errorCode } from '../client.ts';
-import {
-  type Binaries,
-  chooseUser,
-  findBinaries,
-  makeReachable,
-  passesTest,
-  type ServerUser,
-} from './binaries.ts';
+import { type Binaries, findBinaries, makeReachable } from './binaries.ts';
+import { giveFolder } from './give-folder.ts';
+import { chooseUser, passesTest, type ServerUser } from './user.ts';
 
 export interface Cluster {
   readonly pgdata: string;
   readonly password: string;
   readonly binaries: Binaries;
   readonly user: ServerUser;
+  /** Whose files this process believes in the folder. */
+  readonly owners: Owners;
 }
+
+const run = promisify(execFile);
 
 /** Not our own environment: it has secrets, and its PG… variables would change PostgreSQL's behaviour. */
 export const serverEnvironment = { PATH: '/usr/bin:/bin', LC_ALL: 'C' };
@@ -37,16 +39,29 @@ export async function openCluster(dataDir: string, log: Log): Promise<Cluster> {
   const pgdata = join(dataDir, 'postgres');
   try {
     const bundled = await findBinaries();
-    const user = await chooseUser(pgdata);
+    const user = await chooseUser(pgdata, log);
     const binaries = await makeReachable(bundled, user);
     await makeDataDir(dataDir);
     if (await isMissingOrEmpty(pgdata)) await createCluster(dataDir, pgdata, binaries, user, log);
-    await requireMajor(pgdata, binaries.major);
-    await requireOrdinaryOwner(pgdata);
-    return { pgdata, password: await readPassword(pgdata), binaries, user };
+    const owners = user && [user.uid, (await stat(pgdata)).uid, 0];
+    requireMajor(pgdata, binaries.major, owners);
+    return { pgdata, password: readPassword(pgdata, owners), binaries, user, owners };
   } catch (error) {
     throw describeAccessError(error, dataDir);
   }
+}
+
+/** As root: whether the folder still belongs to the user of an earlier Posthorn, or to root, who restored it. */
+export async function hasOtherOwner({ pgdata, user }: Cluster): Promise<boolean> {
+  return user !== undefined && (await stat(pgdata)).uid !== user.uid;
+}
+
+/** Before a launch: no server runs on the folder. */
+export async function takeFolder(cluster: Cluster, log: Log): Promise<void> {
+  const { pgdata, user } = cluster;
+  if (!user || !(await hasOtherOwner(cluster))) return;
+  log.warn({ folder: pgdata, ...user }, 'giving the database folder to the user who runs PostgreSQL');
+  await giveFolder(pgdata, user);
 }
 
 /**
@@ -78,34 +93,26 @@ async function isMissingOrEmpty(folder: string): Promise<boolean> {
   }
 }
 
-async function requireMajor(pgdata: string, major: string): Promise<void> {
-  const found = await readFile(join(pgdata, 'PG_VERSION'), 'utf8').catch(() => undefined);
-  if (found === undefined) {
+function requireMajor(pgdata: string, major: string, owners: Owners): void {
+  const file = join(pgdata, 'PG_VERSION');
+  if (!existsSync(file)) {
     throw new OperatorError(
       `${pgdata} has files that are no PostgreSQL cluster. Move the folder away, or set POSTHORN_DATA_DIR to another folder.`,
     );
   }
-  if (found.trim() === major) return;
+  const found = readOwnedFile(file, owners).toString().trim();
+  if (found === major) return;
   throw new OperatorError(
-    `${pgdata} was written by PostgreSQL ${found.trim()}, and this Posthorn has PostgreSQL ${major}. ` +
+    `${pgdata} was written by PostgreSQL ${found}, and this Posthorn has PostgreSQL ${major}. ` +
       'Nothing was changed. To keep the data, dump the database with the Posthorn that wrote it and restore the dump here, ' +
-      `or set DATABASE_URL to a PostgreSQL ${found.trim()} that runs on the folder. To start empty, move the folder away.`,
+      `or set DATABASE_URL to a PostgreSQL ${found} that runs on the folder. To start empty, move the folder away.`,
   );
 }
 
-/** Root owns a folder that root restored from a backup. */
-async function requireOrdinaryOwner(pgdata: string): Promise<void> {
-  if ((await stat(pgdata)).uid !== 0) return;
-  throw new OperatorError(
-    `${pgdata} belongs to root, and PostgreSQL does not run as root. ` +
-      `Give the folder to an ordinary user: chown -R nobody '${pgdata}'`,
-  );
-}
-
-async function readPassword(pgdata: string): Promise<string> {
+function readPassword(pgdata: string, owners: Owners): string {
   const path = join(pgdata, 'posthorn.password');
   try {
-    return await readFile(path, 'utf8');
+    return readOwnedFile(path, owners).toString();
   } catch (cause) {
     if (errorCode(cause) !== 'ENOENT') throw cause;
     throw new OperatorError(`The file ${path} is missing. Restore it from a backup of the folder.`, {
@@ -127,38 +134,44 @@ async function createCluster(
   const passwordFile = `${unfinished}.password`;
   try {
     await mkdir(unfinished, { mode: 0o700 });
-    await writeFile(passwordFile, randomBytes(24).toString('base64url'), { mode: 0o600, flush: true });
-    if (user) await chown(unfinished, user.uid, user.gid);
-    if (user) await chown(passwordFile, user.uid, user.gid);
-    await runInitdb(unfinished, passwordFile, binaries, user);
-    await rename(passwordFile, join(unfinished, 'posthorn.password'));
-    await syncFolder(unfinished);
+    const folder = await open(unfinished, constants.O_DIRECTORY | constants.O_NOFOLLOW);
+    const password = await open(passwordFile, 'wx+', 0o600);
+    try {
+      // At a position: the file's own position stays 0, and initdb reads from there.
+      await password.write(randomBytes(24).toString('base64url'), 0);
+      await password.sync();
+      if (user) for (const handle of [folder, password]) await handle.chown(user.uid, user.gid);
+      await runInitdb(unfinished, password, binaries, user);
+      await rename(passwordFile, join(pinnedPath(folder, unfinished), 'posthorn.password'));
+      await folder.sync();
+    } finally {
+      await Promise.all([folder.close(), password.close()]);
+    }
     await renameUnlessTaken(unfinished, pgdata);
     await syncFolder(dataDir);
   } finally {
-    await rm(unfinished, { recursive: true, force: true });
+    await removeTree(unfinished);
     await rm(passwordFile, { force: true });
   }
 }
 
 async function runInitdb(
   folder: string,
-  passwordFile: string,
+  password: FileHandle,
   binaries: Binaries,
   user: ServerUser,
 ): Promise<void> {
   const flags = ['-U', 'posthorn', '--auth=scram-sha-256', '--pwfile=/dev/stdin', '-E', 'UTF8'];
   const locale = ['--no-locale', '--locale-provider=builtin', '--builtin-locale=C.UTF-8'];
   const args = ['-D', pathForUser(folder, user), ...flags, ...locale];
-  // The password is passed as an open file, because the user may not be able to open its folder.
-  const password = await open(passwordFile);
   const child = spawn(join(binaries.native, 'bin', 'initdb'), args, {
     ...user,
     cwd: folder,
     env: serverEnvironment,
+    // The password is passed as an open file, because the user may not be able to open its folder.
     stdio: [password.fd, 'ignore', 'pipe'],
   });
-  const failure = await readFailure(child).finally(() => password.close());
+  const failure = await readFailure(child);
   if (failure === undefined) return;
   const advice = failure.includes('could not look up effective user ID') ? namedUser : elsewhere;
   throw new OperatorError(
@@ -195,10 +208,14 @@ async function removeLeftovers(dataDir: string): Promise<void> {
     const pid = Number(/^postgres\.init-(\d+)-/.exec(name)?.[1]);
     if (!pid) continue;
     const path = join(dataDir, name);
-    const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: Date.now() }));
-    if (!processExists(pid) || Date.now() - mtimeMs > 600_000)
-      await rm(path, { recursive: true, force: true });
+    const { mtimeMs } = await lstat(path).catch(() => ({ mtimeMs: Date.now() }));
+    if (!processExists(pid) || Date.now() - mtimeMs > 600_000) await removeTree(path);
   }
+}
+
+/** By the program: Node removes by path, and the owner of the tree could replace a folder by a link meanwhile. */
+async function removeTree(path: string): Promise<void> {
+  await run('rm', ['-rf', '--', path]);
 }
 
 export function processExists(pid: number): boolean {

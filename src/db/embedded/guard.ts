@@ -5,6 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { OperatorError } from '../../lib/operator-error.ts';
+import type { DatabaseAddress } from '../address.ts';
 import { type DedicatedConnection, errorCode, openDedicated } from '../client.ts';
 
 const lockSpace = 0x706f7374;
@@ -12,8 +13,8 @@ const users = 1;
 const serve = 2;
 
 /** Waits while another process stops the server. The stop closes this connection, and the caller retries. */
-export async function joinServer(url: string, name: string): Promise<DedicatedConnection> {
-  const guard = await openDedicated(url, { applicationName: name, lockTimeoutMs: 10_000 });
+export async function joinServer(address: DatabaseAddress, name: string): Promise<DedicatedConnection> {
+  const guard = await openDedicated(() => address, { applicationName: name, lockTimeoutMs: 10_000 });
   try {
     await guard.sql`select pg_advisory_lock_shared(${lockSpace}::int, ${users}::int)`;
     await createDatabase(guard);
@@ -68,6 +69,11 @@ async function findServeLockOwner({ sql }: DedicatedConnection): Promise<string>
 
 export async function renameSession({ sql }: DedicatedConnection, name: string): Promise<void> {
   await sql`select set_config('application_name', ${name}, false)`;
+}
+
+/** True when no other process uses the server: new processes wait until the guard closes. */
+export function isOnlyUser(guard: DedicatedConnection): Promise<boolean> {
+  return tryLock(guard, users);
 }
 
 /** Releases our share of `users`. True when this was the last user: new processes wait until the guard closes. */

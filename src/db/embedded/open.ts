@@ -3,27 +3,28 @@
  * killed is adopted; a server that was killed is started again; one service per data folder; only the last user of the
  * server stops it.
  */
-import { randomInt } from 'node:crypto';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Log } from '../../lib/log.ts';
 import { once } from '../../lib/once.ts';
 import { OperatorError } from '../../lib/operator-error.ts';
+import type { DatabaseAddress, Endpoint } from '../address.ts';
 import { type DedicatedConnection, errorCode } from '../client.ts';
-import { type Cluster, openCluster } from './cluster.ts';
-import { joinServer, releaseServer, renameSession, takeServeLock } from './guard.ts';
+import { type Cluster, hasOtherOwner, openCluster, takeFolder } from './cluster.ts';
+import { isOnlyUser, joinServer, releaseServer, renameSession, takeServeLock } from './guard.ts';
 import {
-  findLastPort,
   findPostmaster,
   type Launch,
   type LaunchEnd,
+  type LockFile,
   launchServer,
   stopServer,
 } from './server.ts';
+import { openSocketFolder, type SocketFolder } from './socket-folder.ts';
 
 export interface EmbeddedPostgres {
-  /** postgres://posthorn:<password>@127.0.0.1:<port>/posthorn. The port can change after a crash. */
-  readonly url: string;
+  /** To be read for each new connection: the server may come back elsewhere. */
+  readonly address: DatabaseAddress;
   /** Whether the server was already running. */
   readonly adopted: boolean;
   /** Lets the next service on the data folder wait for this one to stop. The server stays usable. */
@@ -44,7 +45,7 @@ interface EmbeddedOptions {
 
 interface Joined {
   readonly guard: DedicatedConnection;
-  readonly port: number;
+  readonly address: DatabaseAddress;
   readonly adopted: boolean;
 }
 
@@ -57,16 +58,15 @@ const timeoutMs = 60_000;
 export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPostgres> {
   const { log } = options;
   const cluster = await openCluster(options.dataDir, log);
+  const socketFolder = await openSocketFolder(cluster.pgdata);
   const stopping = new AbortController();
   let name = `posthorn ${options.purpose} pid=${process.pid}`;
-  let port: number | undefined;
   let joined: Joined | undefined;
   let recovery: Promise<void> | undefined;
 
   async function join(): Promise<Joined> {
-    const found = await joinOrStart({ cluster, options, name, port, signal: stopping.signal });
+    const found = await joinOrStart({ cluster, socketFolder, options, name, signal: stopping.signal });
     joined = found;
-    port = found.port;
     found.guard.closed.then(() => {
       joined = undefined;
       if (!stopping.signal.aborted) recovery = recover(found.guard);
@@ -79,8 +79,8 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
     await lost.end();
     for (let waitMs = 100; !stopping.signal.aborted; waitMs = Math.min(2 * waitMs, 5_000)) {
       try {
-        await join();
-        return log.info({ port }, 'connected to the embedded PostgreSQL again');
+        ({ address } = await join());
+        return log.info('connected to the embedded PostgreSQL again');
       } catch (err) {
         if (stopping.signal.aborted) return;
         log.error({ err }, 'could not reach or restart the embedded PostgreSQL; retrying');
@@ -97,11 +97,15 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
     });
   }
 
-  const { adopted } = await join();
+  const first = await join().catch(async (error) => {
+    await socketFolder.close();
+    throw error;
+  });
+  let { address } = first;
   return {
-    adopted,
-    get url() {
-      return urlOf(cluster, port, 'posthorn');
+    adopted: first.adopted,
+    get address() {
+      return address;
     },
     announceStop,
     stop: once(async () => {
@@ -109,41 +113,40 @@ export async function openEmbedded(options: EmbeddedOptions): Promise<EmbeddedPo
       stopping.abort();
       await recovery;
       if (joined) await leave(joined.guard, cluster, log);
+      await socketFolder.close();
     }),
   };
 }
 
 interface JoinOptions {
   cluster: Cluster;
+  socketFolder: SocketFolder;
   options: EmbeddedOptions;
   name: string;
-  port: number | undefined;
   signal: AbortSignal;
 }
 
 /** Joins the running server or starts one. Retries, because other processes may start, stop or kill the server meanwhile. */
 async function joinOrStart(joinOptions: JoinOptions): Promise<Joined> {
   const { cluster, options, signal } = joinOptions;
-  const { pgdata } = cluster;
-  const checkWait = startWaiting(pgdata, options.log);
-  let port = joinOptions.port ?? (await findLastPort(pgdata)) ?? randomPort();
+  const checkWait = startWaiting(cluster.pgdata, options.log);
   let launch: Launch | undefined;
   for (;;) {
     // After a launch there is no abort: it would leave a server behind that nobody uses.
     if (!launch) signal.throwIfAborted();
-    const postmaster = await findPostmaster(pgdata);
+    const postmaster = await findPostmaster(cluster);
     let state = postmaster ? `is ${postmaster.status || 'starting'}` : 'did not start';
     if (postmaster?.status === 'ready') {
-      const guard = await tryToJoin(joinOptions, postmaster.port);
+      const found = await tryToJoin(joinOptions, postmaster);
       const adopted = postmaster.pid !== launch?.pid;
-      if ('sql' in guard) return { guard, port: postmaster.port, adopted };
-      state = `refuses the connection: ${guard.message}`;
-    } else if (!postmaster) {
-      launch ??= await launchServer(cluster, port, options.settings ?? {});
+      if ('guard' in found) return { ...found, adopted };
+      state = `refuses the connection: ${found.message}`;
+    } else if (!postmaster && !launch) {
+      await takeFolder(cluster, options.log);
+      launch = await launchServer(cluster, options.settings ?? {});
     }
     const end = await launch?.end();
     if (end) launch = undefined;
-    if (end?.why === 'port-taken') port = randomPort();
     checkWait(state, end);
     await delay(pollMs);
   }
@@ -168,14 +171,23 @@ function startWaiting(pgdata: string, log: Log): (state: string, end: LaunchEnd 
   };
 }
 
-/** Returns an error when the server stopped or is not ready: then the caller retries. */
-async function tryToJoin(joinOptions: JoinOptions, port: number): Promise<DedicatedConnection | Error> {
-  const { cluster, options, name } = joinOptions;
+/** Returns an error when the server stopped, is not ready or must be replaced: then the caller retries. */
+async function tryToJoin(
+  joinOptions: JoinOptions,
+  postmaster: LockFile,
+): Promise<Omit<Joined, 'adopted'> | Error> {
+  const { cluster, socketFolder, options, name } = joinOptions;
+  const host = postmaster.socketFolder === '.' ? socketFolder.path : '127.0.0.1';
+  const endpoint = { host, port: postmaster.port, ssl: false, isFallback: false } as const;
   let guard: DedicatedConnection | undefined;
   try {
-    guard = await joinServer(urlOf(cluster, port, 'postgres'), name);
+    guard = await joinServer(addressOf(cluster, endpoint, 'postgres'), name);
     if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
-    return guard;
+    if (await mustBeReplaced(joinOptions, postmaster, guard)) {
+      await leave(guard, cluster, options.log);
+      return new Error('an earlier Posthorn started it, and other processes still use it');
+    }
+    return { guard, address: addressOf(cluster, endpoint, 'posthorn') };
   } catch (error) {
     if (guard) await leave(guard, cluster, options.log);
     if (error instanceof OperatorError || !(error instanceof Error)) throw error;
@@ -184,10 +196,23 @@ async function tryToJoin(joinOptions: JoinOptions, port: number): Promise<Dedica
   }
 }
 
+/**
+ * The server of an earlier version listens on a port, or runs as a user that other programs share. The service does not use
+ * such a server, and waits for the processes that do. A command uses it while they run: the earlier service may be one of them.
+ */
+async function mustBeReplaced(
+  { cluster, options }: JoinOptions,
+  postmaster: LockFile,
+  guard: DedicatedConnection,
+): Promise<boolean> {
+  if (postmaster.socketFolder !== '' && !(await hasOtherOwner(cluster))) return false;
+  return options.purpose === 'serve' || (await isOnlyUser(guard));
+}
+
 async function leave(guard: DedicatedConnection, cluster: Cluster, log: Log): Promise<void> {
   try {
     const isLast = await releaseServer(guard);
-    if (isLast && !(await stopServer(cluster.pgdata, timeoutMs))) {
+    if (isLast && !(await stopServer(cluster, timeoutMs))) {
       log.warn('the embedded PostgreSQL is still shutting down; it stops by itself');
     }
   } catch (err) {
@@ -197,16 +222,11 @@ async function leave(guard: DedicatedConnection, cluster: Cluster, log: Log): Pr
   }
 }
 
-function urlOf(cluster: Cluster, port: number | undefined, database: string): string {
-  return `postgres://posthorn:${cluster.password}@127.0.0.1:${port}/${database}`;
-}
-
-/**
- * Below the range of outgoing connections: in that range a client that retries while the server is down can connect to
- * itself and block the port.
- */
-function randomPort(): number {
-  return randomInt(20_000, 32_768);
+function addressOf(cluster: Cluster, endpoint: Endpoint, database: string): DatabaseAddress {
+  return {
+    ...{ user: 'posthorn', password: cluster.password, database, endpoints: [endpoint] },
+    ...{ isPrimaryWanted: false, connectTimeoutMs: undefined, settings: new Map() },
+  };
 }
 
 function wrongPassword(cluster: Cluster, cause: unknown): OperatorError {

@@ -3,43 +3,44 @@
  * Because pids are reused, a process counts as the server only when it is a PostgreSQL that works in this folder.
  */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
-import { constants } from 'node:fs';
-import { type FileHandle, link, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { lstat, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
+import { OperatorError } from '../../lib/operator-error.ts';
+import { readOwnedFile } from '../../lib/owned-file.ts';
 import { errorCode } from '../client.ts';
 import { type Cluster, pathForUser, processExists, serverEnvironment } from './cluster.ts';
 
 /** What `postmaster.pid` says. */
-interface LockFile {
+export interface LockFile {
   readonly pid: number;
   readonly port: number;
+  /** Empty: the server listens on 127.0.0.1 only, as the servers of earlier versions did. */
+  readonly socketFolder: string;
   readonly status: string;
   readonly content: string;
   readonly changedAt: number;
 }
 
-export async function findPostmaster(pgdata: string): Promise<LockFile | undefined> {
-  const lock = await readLockFile(pgdata);
-  return lock && (await isPostmaster(lock.pid, pgdata)) ? lock : undefined;
-}
-
-/** From the lock file that a killed server left behind: on the same port, existing pools find the new server. */
-export async function findLastPort(pgdata: string): Promise<number | undefined> {
-  return (await readLockFile(pgdata))?.port || undefined;
+export async function findPostmaster(cluster: Cluster): Promise<LockFile | undefined> {
+  const lock = await readLockFile(cluster);
+  return lock && (await isPostmaster(lock.pid, cluster.pgdata)) ? lock : undefined;
 }
 
 /**
  * Lines of postmaster.pid: pid, folder, start time, port, socket folder, address, shared memory, status.
  * While PostgreSQL writes the file some lines may be missing: then pid or port is NaN, or the status is empty.
  */
-async function readLockFile(pgdata: string): Promise<LockFile | undefined> {
+async function readLockFile({ pgdata, owners }: Cluster): Promise<LockFile | undefined> {
   const path = join(pgdata, 'postmaster.pid');
   try {
-    const [content, { mtimeMs }] = await Promise.all([readFile(path, 'utf8'), stat(path)]);
+    const { mtimeMs } = await lstat(path);
+    const content = readOwnedFile(path, owners).toString();
     const lines = content.split('\n');
     const [pid, port] = [Number.parseInt(lines[0] ?? '', 10), Number.parseInt(lines[3] ?? '', 10)];
-    return { pid, port, status: (lines[7] ?? '').trim(), content, changedAt: mtimeMs };
+    const [socketFolder = '', status = ''] = [lines[4], lines[7]?.trim()];
+    return { pid, port, socketFolder, status, content, changedAt: mtimeMs };
   } catch (error) {
     if (errorCode(error) === 'ENOENT') return undefined;
     throw error;
@@ -92,20 +93,22 @@ async function worksInForOwner(pid: number, pgdata: string): Promise<boolean> {
  * file, or another process that got the pid, misleads it. The file is renamed and read again before it is removed, because
  * another start may have written a new lock file meanwhile.
  */
-async function removeMisleadingLock(pgdata: string): Promise<void> {
-  const lock = await readLockFile(pgdata);
-  if (!lock || !(await isMisleading(lock, pgdata))) return;
-  const path = join(pgdata, 'postmaster.pid');
-  const aside = `${path}.stale-${process.pid}`;
-  try {
-    await rename(path, aside);
-    if ((await readFile(aside, 'utf8')) !== lock.content) await link(aside, path);
-  } catch (error) {
-    // Another start was faster.
-    if (!['ENOENT', 'EEXIST'].includes(errorCode(error) ?? '')) throw error;
-  } finally {
-    await rm(aside, { force: true });
-  }
+async function removeMisleadingLock(cluster: Cluster): Promise<void> {
+  const lock = await readLockFile(cluster);
+  if (!lock || !(await isMisleading(lock, cluster.pgdata))) return;
+  const script =
+    'mv postmaster.pid "$1" || exit; [ "$(cat "$1")" = "$2" ] || ln "$1" postmaster.pid; rm -f "$1"';
+  runAsUser(cluster, script, `postmaster.pid.stale-${process.pid}`, lock.content.trimEnd());
+}
+
+/** The lock of the folder is enough. The lock of the socket can be misleading too, and PostgreSQL would not start. */
+function removeSocketLocks(cluster: Cluster): void {
+  runAsUser(cluster, 'rm -f .s.PGSQL.*.lock');
+}
+
+/** In the folder and with the rights of the server's user: root would follow that user's links. */
+function runAsUser({ pgdata, user }: Cluster, script: string, ...args: string[]): void {
+  spawnSync('/bin/sh', ['-c', script, 'sh', ...args], { ...user, cwd: pgdata, stdio: 'ignore' });
 }
 
 async function isMisleading(lock: LockFile, pgdata: string): Promise<boolean> {
@@ -122,37 +125,37 @@ export interface Launch {
   end(): Promise<LaunchEnd | undefined>;
 }
 
-export async function launchServer(
-  cluster: Cluster,
-  port: number,
-  settings: Record<string, string>,
-): Promise<Launch> {
+export async function launchServer(cluster: Cluster, settings: Record<string, string>): Promise<Launch> {
   const { pgdata, binaries, user } = cluster;
-  await removeMisleadingLock(pgdata);
+  await removeMisleadingLock(cluster);
+  removeSocketLocks(cluster);
   const args = ['-D', pathForUser(pgdata, user)];
-  for (const [name, value] of Object.entries({ ...serverSettings, ...settings, port })) {
+  for (const [name, value] of Object.entries({ ...serverSettings, ...settings })) {
     args.push('-c', `${name}=${value}`);
   }
-  const { output, from } = await openServerLog(cluster);
-  try {
-    const child = spawn(join(binaries.native, 'bin', 'postgres'), args, {
-      ...user,
-      cwd: pgdata,
-      env: serverEnvironment,
-      // A process session of its own: Ctrl-C in the terminal must not stop the server before Posthorn.
-      detached: true,
-      stdio: ['ignore', output.fd, output.fd],
-    });
-    child.unref();
-    return { pid: child.pid, end: watchEnd(child, pgdata, from) };
-  } finally {
-    await output.close();
-  }
+  const { size, isFull } = await measureLog(pgdata);
+  // The shell opens the log with the rights of the server's user, because root would follow that user's links.
+  const script = `${isFull ? ': >server.log; ' : ''}exec "$0" "$@" >>server.log 2>&1`;
+  const child = spawn('/bin/sh', ['-c', script, join(binaries.native, 'bin', 'postgres'), ...args], {
+    ...user,
+    cwd: pgdata,
+    env: serverEnvironment,
+    // A process session of its own: Ctrl-C in the terminal must not stop the server before Posthorn.
+    detached: true,
+    // Errors of the shell. PostgreSQL has the log instead.
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  child.unref();
+  return { pid: child.pid, end: watchEnd(child, cluster, isFull ? 0 : size) };
 }
 
 const serverSettings = {
-  listen_addresses: '127.0.0.1',
-  unix_socket_directories: '',
+  // Only a socket in the data folder, which other users cannot enter: any of them could take a port after a crash.
+  listen_addresses: '',
+  // Relative to the data folder, because the path of a socket may have 107 bytes only.
+  unix_socket_directories: '.',
+  unix_socket_permissions: '0700',
+  port: 5432,
   max_connections: 200,
   fsync: 'on',
   synchronous_commit: 'on',
@@ -164,17 +167,17 @@ const serverSettings = {
 
 const maxLogBytes = 10 * 1024 * 1024;
 
-/** O_NOFOLLOW: the folder belongs to an unprivileged user, and this process may be root. */
-async function openServerLog(cluster: Cluster): Promise<{ output: FileHandle; from: number }> {
-  const { O_APPEND, O_CREAT, O_NOFOLLOW, O_WRONLY } = constants;
-  const path = join(cluster.pgdata, 'server.log');
-  const output = await open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0o600);
-  if (cluster.user) await output.chown(cluster.user.uid, cluster.user.gid);
-  if ((await output.stat()).size > maxLogBytes) await output.truncate();
-  return { output, from: (await output.stat()).size };
+async function measureLog(pgdata: string): Promise<{ size: number; isFull: boolean }> {
+  const path = join(pgdata, 'server.log');
+  const found = await lstat(path).catch(() => undefined);
+  if (!found) return { size: 0, isFull: false };
+  if (!found.isFile())
+    throw new OperatorError(`${path} is not a file. Remove it, then start Posthorn again.`);
+  return { size: found.size, isFull: found.size > maxLogBytes };
 }
 
-function watchEnd(child: ChildProcess, pgdata: string, from: number): () => Promise<LaunchEnd | undefined> {
+function watchEnd(child: ChildProcess, cluster: Cluster, from: number): Launch['end'] {
+  const shellErrors = child.stderr ? text(child.stderr) : Promise.resolve('');
   let ended: { code: number | null; lines?: string } | undefined;
   child.once('error', (error) => {
     ended = { code: 1, lines: error.message };
@@ -184,7 +187,7 @@ function watchEnd(child: ChildProcess, pgdata: string, from: number): () => Prom
   });
   return async () => {
     if (!ended) return undefined;
-    const lines = ended.lines ?? (await readLastLines(pgdata, from, child.pid));
+    const lines = ended.lines || (await shellErrors) || readLastLines(cluster, from, child.pid);
     // Code 0 or a signal: the server was stopped or killed, and can be launched again.
     return { why: ended.code ? classify(lines) : 'ended', lines };
   };
@@ -199,20 +202,20 @@ function classify(lines: string): LaunchEnd['why'] {
 }
 
 /** Without the lines of another server, which started first and writes to the same file. */
-async function readLastLines(pgdata: string, from: number, pid: number | undefined): Promise<string> {
-  const log = await readFile(join(pgdata, 'server.log'));
+function readLastLines({ pgdata, owners }: Cluster, from: number, pid: number | undefined): string {
+  const log = readOwnedFile(join(pgdata, 'server.log'), owners);
   const lines = log.subarray(from).toString('utf8').trim().split('\n');
   const ours = lines.filter((line) => line.includes(`[${pid}]`) || !/ \[\d+\] /.test(line));
   return ours.slice(-12).join('\n');
 }
 
 /** Fast shutdown: PostgreSQL closes all sessions and keeps what is committed. False after the timeout. */
-export async function stopServer(pgdata: string, timeoutMs: number): Promise<boolean> {
-  const postmaster = await findPostmaster(pgdata);
+export async function stopServer(cluster: Cluster, timeoutMs: number): Promise<boolean> {
+  const postmaster = await findPostmaster(cluster);
   if (!postmaster) return true;
   process.kill(postmaster.pid, 'SIGINT');
   const deadline = performance.now() + timeoutMs;
-  while (await isPostmaster(postmaster.pid, pgdata)) {
+  while (await isPostmaster(postmaster.pid, cluster.pgdata)) {
     if (performance.now() > deadline) return false;
     await delay(20);
   }
