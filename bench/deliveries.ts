@@ -17,7 +17,7 @@ export interface DeliveryBench {
   /** Creates disabled webhooks. */
   makeWebhooks(count: number, path?: string): Promise<string[]>;
   /** Creates events and their deliveries, spread evenly over the webhooks. */
-  queue(webhookIds: readonly string[], count: number): Promise<void>;
+  queue(webhookIds: readonly string[], count: number, data?: string): Promise<void>;
   /** Enables the webhooks and waits until so many deliveries are made and recorded. Returns deliveries per second. */
   drain(webhookIds: readonly string[], count: number): Promise<number>;
   turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
@@ -51,14 +51,15 @@ export async function startDeliveryBench(
     return made;
   }
 
-  async function queue(webhookIds: readonly string[], count: number): Promise<void> {
+  async function queue(webhookIds: readonly string[], count: number, data = sampleJson): Promise<void> {
     await sql.begin(async (sql) => {
       await sql`set local statement_timeout = 0`;
       await sql`
         with made as (
-          insert into events (id, owner_id, event, data)
+          insert into events (id, owner_id, event, data, bytes)
           select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
-            || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid, ${ownerId}, 'message.received', ${sampleJson}::text::json
+            || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid, ${ownerId}, 'message.received', ${data}::text::json,
+            ${Buffer.byteLength(data)}::int
           from generate_series(1, ${count}::int) n
           returning id
         )

@@ -14,6 +14,9 @@ export interface ReceivedMail {
   links: string[];
 }
 
+/** For the scenario `tenants`: a second less than Posthorn waits. */
+const slowMs = 14_000;
+
 let mails: ReceivedMail[] = [];
 let wanted = 0;
 let seen = 0;
@@ -27,7 +30,8 @@ const server = createServer((request, response) => {
     if (request.url === '/mail') mails.push(readMail(Buffer.concat(chunks), machineMs()));
     // No response, for the scenario `isolation`.
     if (request.url?.startsWith('/hang')) return;
-    response.end('ok');
+    if (request.url?.startsWith('/slow')) setTimeout(() => response.end('ok'), slowMs);
+    else response.end('ok');
     seen += 1;
     if (seen === 1) firstMs = Date.now();
     if (seen === wanted) process.send?.({ firstMs, lastMs: Date.now(), mails });

@@ -33,6 +33,7 @@ import * as inboundMx from './scenarios/inbound-mx.ts';
 import * as isolation from './scenarios/isolation.ts';
 import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
+import * as tenants from './scenarios/tenants.ts';
 import * as model from './studies/model.ts';
 import * as scale from './studies/scale.ts';
 import * as soak from './studies/soak.ts';
@@ -49,6 +50,7 @@ const scenarios: readonly Scenario[] = [
   latency,
   memory,
   deletion,
+  tenants,
 ];
 const studies: readonly Study[] = [soak, scale, model];
 

@@ -2,7 +2,7 @@
  * Resource usage of processes, from Linux's /proc: processor time and memory of the service, and processor time of a PostgreSQL
  * server on the same machine.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { only, type Sql } from '../src/db/client.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 
@@ -49,6 +49,11 @@ export function readMemory(pid: number): { peak: number; now: number } {
   const read = (key: string) =>
     (Number(new RegExp(`^${key}:\\s+(\\d+) kB`, 'm').exec(status)?.[1]) * 1024) / 1e6;
   return { peak: read('VmHWM'), now: read('VmRSS') };
+}
+
+/** proc(5): writing 5 resets the peak to the present size. */
+export function resetPeak(pid: number): void {
+  writeFileSync(`/proc/${pid}/clear_refs`, '5');
 }
 
 /** The pid of the server's main process. Throws when the server's processes are not visible on this machine. */

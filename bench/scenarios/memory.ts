@@ -4,12 +4,11 @@
  * has new processes, and the peak is reset for each figure. MB are millions of bytes.
  */
 import { randomBytes } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
 import { startDeliveryBench } from '../deliveries.ts';
 import { type MailTools, mailSettings, makeIdentity, startMailTools } from '../mail.ts';
 import { type Bench, concurrency, type Figures, type Taken, withCleanup } from '../scenario.ts';
 import { recipient, SmtpSession, sender } from '../smtp-session.ts';
-import { readMemory } from '../usage.ts';
+import { readMemory, resetPeak } from '../usage.ts';
 
 export const name = 'memory';
 export const goal: Figures = { deliverMb: 300, inboundMb: 300, largeMessageMb: 300 };
@@ -80,11 +79,6 @@ async function measurePeak(
   const { peak, now } = readMemory(pid);
   bench.log(`${what}: peak ${peak.toFixed(0)} MB, ${now.toFixed(0)} MB at the end`);
   return peak;
-}
-
-/** proc(5): writing 5 resets the peak to the present size. */
-function resetPeak(pid: number): void {
-  writeFileSync(`/proc/${pid}/clear_refs`, '5');
 }
 
 const attachments = 2;
