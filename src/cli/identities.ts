@@ -128,8 +128,7 @@ async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string
 async function findIdByValue(sql: Pool, userId: string, given: string): Promise<string | undefined> {
   const read = readAddressOrDomain(given);
   if ('fault' in read) return undefined;
-  const filter = { kind: read.kind, valueKey: read.key };
-  const { rows } = await listIdentities(sql, userId, filter, { limit: 1, after: null });
+  const { rows } = await listIdentities(sql, userId, { value: read }, { limit: 1, after: null });
   return rows[0]?.id;
 }
 

@@ -100,6 +100,33 @@ export type Message = Static<typeof Message>;
 export const MessageSummary = Type.Omit(Message, ['text', 'html', 'headers']);
 export type MessageSummary = Static<typeof MessageSummary>;
 
+/** Without the long texts, and cut: a stranger wrote most of it, and a list has many messages. */
 export function summarize({ text, html, headers, ...summary }: Message): MessageSummary {
-  return summary;
+  return cutSummary(summary);
+}
+
+const maxValueBytes = 1024;
+const maxValues = 50;
+
+/** Cuts every text and every list in the summary. Summaries that older versions stored are not cut yet. */
+export function cutSummary(summary: MessageSummary): MessageSummary {
+  return cut(summary) as MessageSummary;
+}
+
+function cut(value: unknown): unknown {
+  if (typeof value === 'string') return cutText(value);
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.slice(0, maxValues).map(cut);
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, cut(inner)]));
+}
+
+function cutText(text: string): string {
+  // A character of UTF-16 has at most three bytes of UTF-8.
+  if (text.length * 3 <= maxValueBytes) return text;
+  const bytes = Buffer.from(text);
+  if (bytes.length <= maxValueBytes) return text;
+  let end = maxValueBytes;
+  // The bytes of a character after its first begin with the bits 10: none is left without its first.
+  while (((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
+  return bytes.toString('utf8', 0, end);
 }

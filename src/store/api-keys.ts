@@ -2,7 +2,7 @@
 import { only, type Sql } from '../db/client.ts';
 import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
 
 export interface ApiKey {
   id: string;
@@ -45,10 +45,12 @@ export async function listApiKeys(
   ownerId: string,
   page: PageRequest,
 ): Promise<Page<Listed<ApiKey>>> {
-  const rows = await sql<Listed<ApiKey>[]>`
-    select ${columns(sql)}, ${position(sql)}
-    from api_keys where owner_id = ${ownerId} and revoked_at is null ${pageOf(sql, page)}`;
-  return toPage(rows, page);
+  return collectPage(
+    page,
+    (step) => sql<Listed<ApiKey>[]>`
+      select ${columns(sql)}, ${position(sql)}
+      from api_keys where owner_id = ${ownerId} and revoked_at is null ${pageOf(sql, step)}`,
+  );
 }
 
 export async function findApiKey(sql: Sql, ownerId: string, id: string): Promise<ApiKey | undefined> {

@@ -10,7 +10,19 @@ import { newId } from '../lib/ids.ts';
 import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest } from '../queue/worker.ts';
 import { lockDisabled } from './held.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import {
+  collectPage,
+  countBytes,
+  kindsOf,
+  type Listed,
+  maxPageBytes,
+  mergePages,
+  type Page,
+  type PageRequest,
+  pagesOf,
+  pageWithin,
+  position,
+} from './page.ts';
 
 export const leaseSeconds = 20;
 
@@ -254,15 +266,16 @@ export async function listDeliveries(
   filter: DeliveryFilter,
   page: PageRequest,
 ): Promise<Page<Listed<Delivery>>> {
-  const rows = await sql<Listed<Delivery>[]>`
+  const ofWebhook = sql`deliveries where owner_id = ${ownerId} and webhook_id = ${webhookId}`;
+  // The index has the event and the status before the time: one index for every combination of filters.
+  const kinds = filter.event ? sql`(select ${filter.event}::text as event) kinds` : kindsOf(sql, ofWebhook);
+  const statuses = filter.status ? [filter.status] : deliveryStatuses;
+  const groups = sql`${kinds} cross join unnest(${statuses}::text[]) as wanted (status)`;
+  const group = { event: sql`kinds.event`, status: sql`wanted.status` };
+  const select = (step: PageRequest) => sql`
     select ${columns(sql)}, ${position(sql)}
-    from deliveries
-    where owner_id = ${ownerId} and webhook_id = ${webhookId}
-      ${filter.status ? sql`and status = ${filter.status}` : sql``}
-      ${filter.event ? sql`and event = ${filter.event}` : sql``}
-      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
-      ${pageOf(sql, page)}`;
-  return toPage(rows, page);
+    from ${ofWebhook} ${pageWithin(sql, step, 'deliveries', group, filter.since)}`;
+  return collectPage(page, (step) => mergePages<Delivery>(sql, step, [pagesOf(sql, groups, select(step))]));
 }
 
 /** Hides deliveries of a deleted webhook, whose rows may still wait for the purge. */
@@ -288,12 +301,25 @@ export interface Attempt {
   errorDetail: string | null;
 }
 
+/** Each redelivery adds attempts, and an attempt has up to 32 KiB of the response. */
+const maxAttempts = 200;
+
+/** Oldest first: the newest attempts of the delivery, up to the size of a page. */
 export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string): Promise<Attempt[]> {
-  return sql<Attempt[]>`
+  const newestFirst = await sql<Attempt[]>`
     select id, iso_time(started_at) as "startedAt",
       duration_ms as "durationMs", response_status as "responseStatus", response_headers as "responseHeaders",
       response_body as "responseBody", error, error_detail as "errorDetail"
-    from attempts where owner_id = ${ownerId} and delivery_id = ${deliveryId} order by started_at, id`;
+    from attempts where owner_id = ${ownerId} and delivery_id = ${deliveryId}
+    order by started_at desc, id desc limit ${maxAttempts}`;
+  const shown: Attempt[] = [];
+  let bytes = 0;
+  for (const attempt of newestFirst) {
+    bytes += countBytes(attempt);
+    if (shown.length > 0 && bytes > maxPageBytes) break;
+    shown.unshift(attempt);
+  }
+  return shown;
 }
 
 /**

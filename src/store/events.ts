@@ -1,8 +1,19 @@
 /** Events. Guarantee: an event and its deliveries are created in one statement, so no crash can separate them. */
 import { only, type Sql } from '../db/client.ts';
-import { identifier } from '../db/sql.ts';
+import { type Fragment, identifier } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import {
+  collectPage,
+  kindsOf,
+  type Listed,
+  mergePages,
+  type Page,
+  type PageRequest,
+  pageOf,
+  pagesOf,
+  pageWithin,
+  position,
+} from './page.ts';
 
 export interface Event {
   id: string;
@@ -83,15 +94,25 @@ export async function listEvents(
   filter: EventFilter,
   page: PageRequest,
 ): Promise<Page<Listed<Event>>> {
-  const rows = await sql<Listed<Event>[]>`
-    select ${columns(sql)}, ${position(sql)}
-    from events
-    where owner_id = ${ownerId} and ${isVisible(sql)}
-      ${filter.event ? sql`and event = ${filter.event}` : sql``}
-      ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
-      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
-      ${pageOf(sql, page)}`;
-  return toPage(rows, page);
+  const { event, identityId, since } = filter;
+  const isSince = since ? sql`and created_at >= ${since}::text::timestamptz` : sql``;
+  const ofOwner = sql`events where events.owner_id = ${ownerId}`;
+  const select = (isOnPage: Fragment) => sql<Listed<Event>[]>`
+    select ${columns(sql)}, ${position(sql)} from ${ofOwner} and ${isVisible(sql)} ${isOnPage}`;
+  return collectPage(page, (step) => {
+    if (!identityId) {
+      return select(
+        event ? pageWithin(sql, step, 'events', { event }, since) : sql`${isSince} ${pageOf(sql, step)}`,
+      );
+    }
+    const kinds = event
+      ? sql`(select ${event}::text as event) kinds`
+      : kindsOf(sql, sql`${ofOwner} and events.identity_id = ${identityId}`);
+    const group = { identity_id: identityId, event: sql`kinds.event` };
+    const ofKind = select(sql`
+      and events.identity_id is not null ${pageWithin(sql, step, 'events', group, since)}`);
+    return mergePages<Event>(sql, step, [pagesOf(sql, kinds, ofKind)]);
+  });
 }
 
 export async function findEvent(

@@ -3,15 +3,26 @@
  * was created first.
  */
 import { type Sql, transaction } from '../db/client.ts';
-import { assignments } from '../db/sql.ts';
+import { assignments, type Fragment } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import {
+  collectPage,
+  type Listed,
+  mergePages,
+  type Page,
+  type PageRequest,
+  pageOf,
+  pagesOf,
+  pageWithin,
+  position,
+} from './page.ts';
 import { lockUser } from './users.ts';
 import {
   type ChangedAddresses,
   checkClaimantsNow,
   type IdentityStatus,
+  identityStatuses,
   lockDomain,
   setAddressStatus,
 } from './verification.ts';
@@ -52,11 +63,6 @@ function shownStatus(sql: Sql) {
         where proof.owner_id = identities.owner_id and proof.id = identities.domain_identity_id
       ) end > now()
     then 'pending' else identities.status end`;
-}
-
-/** A verified identity never shows as pending. */
-function hasStatus(sql: Sql, status: IdentityStatus) {
-  return status === 'verified' ? sql`status = 'verified'` : sql`${shownStatus(sql)} = ${status}`;
 }
 
 // SQL formats the times, because a Date would lose the microseconds.
@@ -147,7 +153,7 @@ async function linkAddresses(
 export interface IdentityFilter {
   kind?: IdentityKind | undefined;
   status?: IdentityStatus | undefined;
-  valueKey?: string | undefined;
+  value?: { kind: IdentityKind; key: string } | undefined;
 }
 
 export async function listIdentities(
@@ -156,15 +162,44 @@ export async function listIdentities(
   filter: IdentityFilter,
   page: PageRequest,
 ): Promise<Page<Listed<Identity>>> {
-  const rows = await sql<Listed<Identity>[]>`
-    select ${columns(sql)}, ${position(sql)}
-    from identities
-    where owner_id = ${ownerId}
-      ${filter.kind ? sql`and kind = ${filter.kind}` : sql``}
-      ${filter.status ? sql`and ${hasStatus(sql, filter.status)}` : sql``}
-      ${filter.valueKey ? sql`and value_key = ${filter.valueKey}` : sql``}
-      ${pageOf(sql, page, 'identities')}`;
-  return toPage(rows, page);
+  const { kind, status, value } = filter;
+  const isShown = status ? sql`and ${shownStatus(sql)} = ${status}` : sql``;
+  const select = (isOnPage: Fragment) => sql<Listed<Identity>[]>`
+    select ${columns(sql)}, ${position(sql)} from identities where owner_id = ${ownerId} ${isShown} ${isOnPage}`;
+  return collectPage(page, (step) => {
+    const within = (group: Record<string, Fragment>, isWanted = sql``) =>
+      select(sql`${isWanted} ${pageWithin(sql, step, 'identities', group, undefined)}`);
+    const thisPage = pageOf(sql, step, 'identities');
+    if (value) {
+      const isKind = kind ? sql`and kind = ${kind}` : sql``;
+      const wanted = sql`(${value.kind}, ${value.key})`;
+      // At most one row. By this order the planner takes the index that begins with the owner, also where it knows no better.
+      return select(sql`
+        ${isKind} and (kind, value_key) between ${wanted} and ${wanted} order by kind, value_key limit ${step.limit}`);
+    }
+    if (!kind && !status) return select(thisPage);
+    const groups = sql`
+      unnest(${kind ? [kind] : identityKinds}::text[]) as wanted (kind)
+      cross join unnest(${status ? [status] : identityStatuses}::text[]) as stored (status)`;
+    const ofGroup = within({ status: sql`stored.status` }, sql`and identities.kind = wanted.kind`);
+    const pages = [pagesOf(sql, groups, ofGroup)];
+    if (status === 'pending') {
+      const checked = underCheck(sql, ownerId);
+      const isOther = sql`and identities.status <> 'pending'`;
+      const domain = select(sql`${isOther} and identities.id = checked.id ${thisPage}`);
+      // The condition of the partial index.
+      const hasDomain = sql`${isOther} and identities.domain_identity_id is not null`;
+      const addresses = within({ domain_identity_id: sql`checked.id` }, hasDomain);
+      if (kind !== 'email') pages.push(pagesOf(sql, checked, domain));
+      if (kind !== 'domain') pages.push(pagesOf(sql, checked, addresses));
+    }
+    return mergePages<Identity>(sql, step, pages);
+  });
+}
+
+/** A FROM item `checked (id)`: the domains that are checked at this moment. They and their addresses show as pending. */
+function underCheck(sql: Sql, ownerId: string) {
+  return sql`(select id from identities where owner_id = ${ownerId} and kind = 'domain' and pending_until > now()) checked`;
 }
 
 export async function findIdentity(sql: Sql, ownerId: string, id: string): Promise<Identity | undefined> {

@@ -4,7 +4,15 @@
  */
 import { only, type Sql } from '../db/client.ts';
 import { identityExists, queueDeliveries } from './events.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import {
+  collectPage,
+  type Listed,
+  type Page,
+  type PageRequest,
+  pageOf,
+  pageWithin,
+  position,
+} from './page.ts';
 
 export const chunkBytes = 1024 * 1024;
 
@@ -133,8 +141,12 @@ export interface MessageFilter {
 
 interface MessageSummary {
   id: string;
-  summary: Record<string, unknown>;
+  /** JSON text. */
+  summary: string;
 }
+
+/** A summary can have hundreds of KB: few of them are in memory beyond the end of a page. */
+const summariesAtOnce = 8;
 
 export async function listMessages(
   sql: Sql,
@@ -142,14 +154,16 @@ export async function listMessages(
   filter: MessageFilter,
   page: PageRequest,
 ): Promise<Page<Listed<MessageSummary>>> {
-  const rows = await sql<Listed<MessageSummary>[]>`
-    select id, summary, ${position(sql)}
+  const { identityId, since } = filter;
+  const read = (step: PageRequest) => sql<Listed<MessageSummary>[]>`
+    select id, summary::text as summary, ${position(sql)}
     from messages
-    where owner_id = ${ownerId} and ${identityExists(sql, 'messages')}
-      ${filter.identityId ? sql`and identity_id = ${filter.identityId}` : sql``}
-      ${filter.since ? sql`and created_at >= ${filter.since}::text::timestamptz` : sql``}
-      ${pageOf(sql, page)}`;
-  return toPage(rows, page);
+    where owner_id = ${ownerId} and ${identityExists(sql, 'messages')} ${
+      identityId
+        ? pageWithin(sql, step, 'messages', { identity_id: identityId }, since)
+        : sql`${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``} ${pageOf(sql, step)}`
+    }`;
+  return collectPage(page, read, summariesAtOnce);
 }
 
 /** The message as in its event, without links. */

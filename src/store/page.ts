@@ -1,9 +1,9 @@
 /**
  * Keyset pagination, newest first. A page starts after a position (time of creation, id) and not at an offset, so rows that are
- * added or deleted between two pages neither repeat nor hide others.
+ * added or deleted between two pages neither repeat nor hide others. A page ends at its limit of rows, or at about 1 MiB.
  */
 import type { Sql } from '../db/client.ts';
-import { identifier } from '../db/sql.ts';
+import { type Fragment, identifier, type Value } from '../db/sql.ts';
 
 export interface Position {
   /** `created_at` in microseconds since 1970. */
@@ -24,9 +24,49 @@ export interface Page<Row> {
   next: Position | null;
 }
 
+export const maxPageBytes = 1024 * 1024;
+
 /**
- * The end of the WHERE clause of a list, its order, and a limit of one extra row, which shows that there is a next page. Pass
- * `table` if the query selects a text named `created_at`: ordering by the bare name would use that text, which has no index.
+ * Reads a page in steps of a few rows, so that rows beyond its end are not in memory, however large they are. `read` returns the
+ * rows of one step.
+ */
+export async function collectPage<Row extends Listed<{ id: string }>>(
+  page: PageRequest,
+  read: (step: PageRequest) => Promise<Row[]>,
+  stepRows = 50,
+): Promise<Page<Row>> {
+  const rows: Row[] = [];
+  let bytes = 0;
+  let { after } = page;
+  for (;;) {
+    // One row more than the page has shows that there is a next page.
+    const limit = Math.min(stepRows, page.limit + 1 - rows.length);
+    const found = await read({ limit, after });
+    for (const row of found) {
+      bytes += countBytes(row);
+      const isFull = rows.length === page.limit || (rows.length > 0 && bytes > maxPageBytes);
+      if (isFull) return { rows, next: after };
+      rows.push(row);
+      after = { at: row.position, id: row.id };
+    }
+    if (found.length < limit) return { rows, next: null };
+  }
+}
+
+/** About the size of the row as JSON. Writing the JSON to count its bytes would cost five times as much. */
+export function countBytes(row: object): number {
+  let bytes = 0;
+  for (const value of Object.values(row)) {
+    if (typeof value === 'string') bytes += Buffer.byteLength(value);
+    else if (typeof value === 'object' && value !== null) bytes += countBytes(value);
+    bytes += 16;
+  }
+  return bytes;
+}
+
+/**
+ * The end of the WHERE clause of a list, its order and its limit. Pass `table` if the query selects a text named `created_at`:
+ * ordering by the bare name would use that text, which has no index.
  */
 export function pageOf(sql: Sql, page: PageRequest, table?: string) {
   const after = page.after
@@ -34,16 +74,76 @@ export function pageOf(sql: Sql, page: PageRequest, table?: string) {
         (timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid)`
     : sql``;
   const createdAt = table === undefined ? sql`created_at` : sql`${identifier(table)}.created_at`;
-  return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit + 1}`;
+  return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit}`;
+}
+
+/**
+ * The same as `pageOf` for the rows that have these values in these columns, by an index that has the columns before the time and
+ * the id. A row comparison, and not `=`: the planner knows nothing of rare values, and with `=` it may read another index that is
+ * ordered by time, through all rows that have other values. Only the right index has the order of these columns.
+ */
+export function pageWithin(
+  sql: Sql,
+  page: PageRequest,
+  table: string,
+  values: Record<string, Value | Fragment>,
+  since: string | undefined,
+) {
+  const names = Object.keys(values).map((name) => sql`${identifier(table)}.${identifier(name)}`);
+  const columns = listOf(sql, names);
+  const wanted = listOf(
+    sql,
+    Object.values(values).map((value) => sql`${value}`),
+  );
+  const time = sql`${identifier(table)}.created_at`;
+  const id = sql`${identifier(table)}.id`;
+  const before = page.after
+    ? sql`timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid`
+    : sql`timestamptz 'infinity', uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff'`;
+  const oldest = since ? sql`${since}::text::timestamptz` : sql`timestamptz '-infinity'`;
+  return sql`
+    and (${columns}, ${time}, ${id}) < (${wanted}, ${before}) and (${columns}, ${time}) >= (${wanted}, ${oldest})
+    order by ${listOf(
+      sql,
+      [...names, time, id].map((column) => sql`${column} desc`),
+    )} limit ${page.limit}`;
+}
+
+function listOf(sql: Sql, parts: Fragment[]): Fragment {
+  return parts.reduce((list, next) => sql`${list}, ${next}`);
+}
+
+/**
+ * The pages of several groups of rows, to be merged. `groups` is a FROM item, and `rows` selects the page of one group. So one index
+ * serves several filters: a filter that is not given is a group for each of its values.
+ */
+export function pagesOf(sql: Sql, groups: Fragment, rows: Fragment) {
+  return sql`select listed.* from ${groups} cross join lateral (${rows}) listed`;
+}
+
+/** The newest rows of all these pages. */
+export function mergePages<Row>(sql: Sql, page: PageRequest, [first = sql``, ...others]: Fragment[]) {
+  const all = others.reduce((pages, next) => sql`${pages} union all ${next}`, first);
+  return sql<Listed<Row>[]>`
+    select * from (${all}) merged order by position::bigint desc, id desc limit ${page.limit}`;
+}
+
+/**
+ * A FROM item `kinds (event)`: the events that occur in `rows`, a table with its conditions. It hops along an index from one event
+ * to the next, so its cost does not grow with the number of rows.
+ */
+export function kindsOf(sql: Sql, rows: Fragment) {
+  return sql`(
+    with recursive kinds as (
+      (select event from ${rows} order by event limit 1)
+      union all
+      select (select event from ${rows} and event > kinds.event order by event limit 1)
+      from kinds where kinds.event is not null
+    )
+    select event from kinds
+  ) kinds`;
 }
 
 export function position(sql: Sql) {
   return sql`(extract(epoch from created_at) * 1000000)::bigint::text as position`;
-}
-
-export function toPage<Row extends Listed<{ id: string }>>(rows: Row[], page: PageRequest): Page<Row> {
-  const shown = rows.slice(0, page.limit);
-  const last = shown.at(-1);
-  const more = rows.length > page.limit && last;
-  return { rows: shown, next: more ? { at: last.position, id: last.id } : null };
 }

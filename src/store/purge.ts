@@ -9,7 +9,8 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   const { purged } = only(
     await sql<{ purged: number }[]>`
       with doomed as (
-        select deliveries.id from webhooks join deliveries on deliveries.webhook_id = webhooks.id
+        select deliveries.id from webhooks
+        join deliveries on deliveries.owner_id = webhooks.owner_id and deliveries.webhook_id = webhooks.id
         where webhooks.deleted_at is not null limit ${batch}
       ), tries as (
         delete from attempts where delivery_id = any (array(select id from doomed))
@@ -22,7 +23,9 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   await sql`
     with purged_rows as (
       delete from webhooks
-      where deleted_at is not null and not exists (select from deliveries where webhook_id = webhooks.id)
+      where deleted_at is not null and not exists (
+        select from deliveries where deliveries.owner_id = webhooks.owner_id and webhook_id = webhooks.id
+      )
       returning owner_id, id
     )
     delete from replays using purged_rows where replays.owner_id = purged_rows.owner_id and replays.webhook_id = purged_rows.id`;
@@ -105,7 +108,8 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
     sql`
       select messages.id, messages.event_id, messages.raw_id, messages.size
       from identity_purges cross join lateral (
-        select * from messages where messages.identity_id = identity_purges.identity_id
+        select * from messages
+        where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
         order by created_at desc limit ${messageBatch}
       ) messages
       limit ${messageBatch}`,
@@ -114,7 +118,10 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   await sql`
     delete from identity_purges
     where created_at < now() - ${lateSeconds} * interval '1 second'
-      and not exists (select from messages where messages.identity_id = identity_purges.identity_id)`;
+      and not exists (
+        select from messages
+        where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
+      )`;
   return false;
 }
 

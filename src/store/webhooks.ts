@@ -1,7 +1,7 @@
 /** Webhooks: subscriptions to events, and the secrets that sign their deliveries. */
 import { type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
-import { type Listed, type Page, type PageRequest, pageOf, position, toPage } from './page.ts';
+import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
 import { lockUser } from './users.ts';
 
 export interface Webhook {
@@ -75,10 +75,12 @@ export async function listWebhooks(
   ownerId: string,
   page: PageRequest,
 ): Promise<Page<Listed<Webhook>>> {
-  const rows = await sql<Listed<Webhook>[]>`
-    select ${columns(sql)}, ${position(sql)}
-    from webhooks where owner_id = ${ownerId} and deleted_at is null ${pageOf(sql, page)}`;
-  return toPage(rows, page);
+  return collectPage(
+    page,
+    (step) => sql<Listed<Webhook>[]>`
+      select ${columns(sql)}, ${position(sql)}
+      from webhooks where owner_id = ${ownerId} and deleted_at is null ${pageOf(sql, step)}`,
+  );
 }
 
 export async function findWebhook(sql: Sql, ownerId: string, id: string): Promise<Webhook | undefined> {

@@ -23,10 +23,12 @@ import type { App } from '../fastify.ts';
 import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
+const maxMetaBytes = 16 * 1024;
 const Meta = Type.Unsafe<Record<string, unknown> | string>({
   type: ['object', 'string'],
   format: 'json-object',
-  description: 'Data of your own: a JSON object, or a string with the JSON text of an object.',
+  description:
+    'Data of your own: a JSON object, or a string with the JSON text of an object. At most 16 KiB as JSON text.',
 });
 
 const catchAll = 'On a domain: receive mail for every address of the domain that has no identity of its own.';
@@ -68,7 +70,11 @@ export function identityRoutes(
   app.post(
     '/identities',
     {
-      config: { access: 'key', references, findFieldErrors: findKindMismatch },
+      config: {
+        access: 'key',
+        references,
+        findFieldErrors: (given) => [...findKindMismatch(given), ...findLongMeta(given)],
+      },
       schema: {
         tags,
         summary: 'Connect an email address or a domain',
@@ -101,9 +107,13 @@ export function identityRoutes(
     }),
     async (request, reply) => {
       const { kind, status, value } = request.query;
-      const valueKey = value === undefined ? undefined : readValue(value).key;
       const page = readPage(request.query, maxPage);
-      const found = await listIdentities(sql, request.ownerId, { kind, status, valueKey }, page);
+      const found = await listIdentities(
+        sql,
+        request.ownerId,
+        { kind, status, value: value === undefined ? undefined : readValue(value) },
+        page,
+      );
       return sendPage(parts, request, reply, found);
     },
   );
@@ -117,7 +127,7 @@ export function identityRoutes(
   app.patch(
     '/identities/:id',
     {
-      config: { access: 'key', references },
+      config: { access: 'key', references, findFieldErrors: findLongMeta },
       schema: {
         tags,
         summary: 'Update an identity',
@@ -167,6 +177,20 @@ function findKindMismatch({ kind, value }: Record<string, unknown>): FieldError[
   const noun = read.kind === 'email' ? 'an email address' : 'a domain';
   const message = `"kind" is ${given}, but "value" is ${noun}. Change one of them, or leave out "kind".`;
   return [{ pointer: '/kind', code: 'mismatch', message }];
+}
+
+/** A value that is not the JSON of an object is reported by the schema. */
+function findLongMeta({ meta }: Record<string, unknown>): FieldError[] {
+  if ((typeof meta !== 'object' && typeof meta !== 'string') || meta === null) return [];
+  let bytes: number;
+  try {
+    bytes = Buffer.byteLength(toJsonText(meta));
+  } catch {
+    return [];
+  }
+  if (bytes <= maxMetaBytes) return [];
+  const message = `"meta" has ${bytes} bytes as JSON text. The limit is ${maxMetaBytes} bytes.`;
+  return [{ pointer: '/meta', code: 'too_long', message }];
 }
 
 async function prepareIdentity(

@@ -3,7 +3,7 @@ import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type TSchema, Type } from 'typebox';
 import type { Links } from '../../contract/links.ts';
-import { Message, MessageSummary } from '../../contract/message.ts';
+import { cutSummary, Message, MessageSummary } from '../../contract/message.ts';
 import { completeMessage } from '../../contract/payload.ts';
 import { defaultShortPage, IdParams, Since, shortListQuery, Uuid } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
@@ -60,7 +60,8 @@ export function messageRoutes(app: App, parts: MessageParts): void {
     '/messages',
     withAccess('key', tags, {
       summary: 'List your messages',
-      description: 'Without `text`, `html` and `headers`.',
+      description:
+        'Without `text`, `html` and `headers`. Texts are cut to 1 KiB, lists to 50 items; `GET /messages/{id}` has all.',
       querystring: Filters,
       response: { 200: json(Type.Array(MessageSummary)) },
     }),
@@ -69,7 +70,9 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const page = readPage(request.query, defaultShortPage);
       const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
       const now = Date.now();
-      const rows = found.rows.map(({ summary }) => completeMessage(summary as MessageSummary, links, now));
+      const rows = found.rows.map(({ summary }) =>
+        completeMessage(cutSummary(JSON.parse(summary)), links, now),
+      );
       return sendJson(reply, sendPage(parts, request, reply, { ...found, rows }));
     },
   );
