@@ -150,6 +150,11 @@ export const problems = {
     title: 'The service is starting',
     remedy: 'Send the request again after the number of seconds in `Retry-After`.',
   },
+  overloaded: {
+    status: 503,
+    title: 'The service has too many large messages to examine',
+    remedy: 'Send the request again after the number of seconds in `Retry-After`.',
+  },
   shutting_down: {
     status: 503,
     title: 'The service is shutting down',

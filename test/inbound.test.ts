@@ -219,6 +219,13 @@ describe('is refused', () => {
     );
     assert.doesNotMatch(problem.detail, /64 KiB/, 'that is the limit of the other routes');
     assert.equal((await post(`?recipient=${one.value}`, { body: big.subarray(1) })).status, 202);
+    const unannounced = await fetch(`${service.url}/inbound?recipient=${one.value}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${service.user.apiKey}`, 'content-type': 'message/rfc822' },
+      body: new Blob([big]).stream(),
+      duplex: 'half',
+    });
+    assert.equal(unannounced.status, 413);
   });
 
   test('without a key: 401', async () => {

@@ -30,7 +30,7 @@ const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=fro
 
 async function withExaminer(
   work: (examiner: Examiner) => Promise<void>,
-  options: { timeoutMs?: number } = {},
+  options: { timeoutMs?: number; waitMs?: number } = {},
 ): Promise<void> {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
   try {
@@ -168,6 +168,31 @@ test('while DNS does not answer, many large messages wait at the same time', () 
     for (const { authentication } of examined) assert.equal(authentication.dmarc.result, 'temperror');
     assert.ok(dns.count('example.com', 'TXT') < examined.length, 'they share their DNS queries');
   }));
+
+test('owners take turns: large mail of one does not wait for all that another sent before', async () => {
+  await withExaminer(async (examiner) => {
+    const done: string[] = [];
+    const examine = async (owner: string) => {
+      await examiner.examine(Buffer.from(largeMail('notes')), smtp, owner);
+      done.push(owner);
+    };
+    await Promise.all(['a', 'a', 'a', 'a', 'a', 'a', 'b'].map(examine));
+    assert.ok(done.indexOf('b') <= 2, done.join());
+  });
+});
+
+test('a job that does not get its turn in time is refused for now, not accepted with its header alone', async () => {
+  await withExaminer(
+    async (examiner) => {
+      const [first, second] = await Promise.allSettled(
+        ['a', 'b'].map((owner) => examiner.extract(Buffer.from(largeMail('notes')), 0, owner)),
+      );
+      assert.equal(first?.status, 'fulfilled');
+      assert.ok(second?.status === 'rejected' && second.reason.code === 'overloaded');
+    },
+    { waitMs: 0 },
+  );
+});
 
 test('stop rejects running and waiting jobs, and leaves nothing running', async () => {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });

@@ -44,25 +44,28 @@ export interface VerifyParts {
   onLost?: () => void;
   /** For checks that users requested. */
   checkSlots: Slots;
-  /** For making RSA keys. */
+  /** For making RSA keys. Two at a time: Node has four threads for this work, and others read files and the DNS with them. */
   keySlots: Slots;
 }
 
 export function makeVerifyParts(given: Omit<VerifyParts, 'checkSlots' | 'keySlots'>): VerifyParts {
   return {
     ...given,
-    checkSlots: new Slots({ inAll: 100, perKey: 20 }),
-    keySlots: new Slots({ inAll: 4, perKey: 2 }),
+    checkSlots: new Slots({ inAll: 100, perOwner: 20 }),
+    keySlots: new Slots({ inAll: 2, perOwner: 1 }),
   };
 }
 
 /** For a new domain identity. */
 export async function prepareProof(
   parts: Pick<VerifyParts, 'mailHost' | 'sealer' | 'keySlots'>,
-  given: { id: string; ownerId: string; domain: string; incomingDomain: boolean },
+  {
+    signal,
+    ...given
+  }: { id: string; ownerId: string; domain: string; incomingDomain: boolean; signal?: AbortSignal },
 ) {
   const token = randomBytes(24).toString('base64url');
-  const dkimKey = await makeSealedDkimKey(parts, given.ownerId, given.id);
+  const dkimKey = await makeSealedDkimKey(parts, given.ownerId, given.id, signal);
   const setup = { ...given, token, dkimKeys: [dkimKey], mailHost: parts.mailHost };
   const dnsRecords = JSON.stringify(decideRecords(setup, new Map(), new Date()));
   return { token, dnsRecords, dkimKey, firstCheckSeconds };
@@ -84,12 +87,13 @@ async function checkOnRequest(
   ...[parts, identity, options]: Parameters<typeof check>
 ): ReturnType<typeof check> {
   await showPending(parts.sql, identity);
-  await parts.checkSlots.take(identity.ownerId);
   try {
+    using _share = await parts.checkSlots.take(identity.ownerId, 1, options);
     const outcome = await check(parts, identity, options);
     return outcome === 'outdated' ? await check(parts, identity, options) : outcome;
-  } finally {
-    parts.checkSlots.release(identity.ownerId);
+  } catch (error) {
+    if (options.signal.aborted) return 'dropped';
+    throw error;
   }
 }
 
@@ -145,10 +149,10 @@ export async function makeSealedDkimKey(
   { keySlots, sealer }: Pick<VerifyParts, 'keySlots' | 'sealer'>,
   ownerId: string,
   identityId: string,
+  signal?: AbortSignal,
 ): Promise<NewDkimKey> {
-  await keySlots.take(ownerId);
-  const made = makeDkimKey(new Date()).finally(() => keySlots.release(ownerId));
-  const { selector, publicKey, privateKey } = await made;
+  using _share = await keySlots.take(ownerId, 1, { signal });
+  const { selector, publicKey, privateKey } = await makeDkimKey(new Date());
   return { selector, publicKey, privateKey: sealer.seal(privateKey, dkimContext(identityId, selector)) };
 }
 

@@ -3,7 +3,12 @@
 /** A message of this size takes about 5 ms of work, which is worth the way to a worker and back. */
 export const largeBytes = 256 * 1024;
 
-export function allocateShared(bytes: number): Buffer {
+/** Zeros for a large message: pages that are never written cost nothing. */
+export function allocateMessage(bytes: number): Buffer {
+  return bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
+}
+
+function allocateShared(bytes: number): Buffer {
   return Buffer.from(new SharedArrayBuffer(bytes));
 }
 

@@ -1,64 +1,183 @@
 /**
- * A limited resource, such as bytes of memory, that many callers wait for. No key has more than its share, and the waiting key
- * that has least comes first: a few slow keys cannot block the others.
+ * A limited resource, such as bytes of memory or queries in flight, that many callers wait for. It is divided among the owners
+ * that want it, and within an owner among the owner's keys: whoever has least comes next, and equals take turns.
+ * Guarantees: nobody has more than the limits allow; a caller that comes next and does not fit yet keeps later callers out, so a
+ * large request is not overtaken for ever; a share is released once, however often it is disposed of.
  */
+export interface Share extends Disposable {
+  release(): void;
+}
+
+interface SlotLimits {
+  inAll: number;
+  perOwner: number;
+  /** Default: a key may use the whole share of its owner. */
+  perKey?: number;
+}
+
+interface TakeOptions {
+  /** What the owner uses it for, such as the id of a webhook. */
+  key?: string;
+  /** Ends the wait: the promise rejects with the reason of the signal, and nothing is taken. */
+  signal?: AbortSignal | undefined;
+}
+
 interface Waiter {
-  key: string;
-  weight: number;
+  readonly weight: number;
+  readonly key: Group;
   admit(): void;
 }
 
-export class Slots {
-  readonly #limits: { inAll: number; perKey: number };
-  readonly #taken = new Map<string, number>();
-  /** Oldest first. */
-  readonly #waiting: Waiter[] = [];
-  #takenInAll = 0;
+/** Everybody, one owner, or one key of an owner. */
+class Group {
+  readonly #limit: number;
+  readonly #name: string;
+  readonly #parent: Group | null;
+  readonly #members = new Map<string, Group>();
+  /** The members that wait. The cost of a choice grows with these, not with the number of waiters. */
+  readonly #waiting = new Set<Group>();
+  /** The waiters of a key, oldest first. */
+  readonly #queue = new Set<Waiter>();
+  #taken = 0;
+  /** When this group began to wait, or last had more or less than now. */
+  #turn = 0;
 
-  constructor(limits: { inAll: number; perKey: number }) {
-    this.#limits = limits;
+  constructor(limit: number, name = '', parent: Group | null = null) {
+    this.#limit = limit;
+    this.#name = name;
+    this.#parent = parent;
   }
 
-  take(key: string, weight = 1): Promise<void> {
-    return new Promise((admit) => {
-      this.#waiting.push({ key, weight, admit });
+  get isWaiting(): boolean {
+    return this.#waiting.size > 0 || this.#queue.size > 0;
+  }
+
+  member(name: string, limit: number): Group {
+    let member = this.#members.get(name);
+    if (!member) {
+      member = new Group(limit, name, this);
+      this.#members.set(name, member);
+    }
+    return member;
+  }
+
+  /** A weight above a limit is admitted when nothing else is taken. */
+  fits(weight: number): boolean {
+    return this.#taken === 0 || this.#taken + weight <= this.#limit;
+  }
+
+  /** Whether all groups that this one is part of have room, too. */
+  fitsInAll(weight: number): boolean {
+    return this.fits(weight) && (this.#parent?.fitsInAll(weight) ?? true);
+  }
+
+  /** Undefined if nobody waits, or if whoever comes next does not fit yet. */
+  next(): Waiter | undefined {
+    let [chosen] = this.#queue;
+    let least: Group | undefined;
+    for (const member of this.#waiting) {
+      if (least && !member.#precedes(least)) continue;
+      const waiter = member.next();
+      if (waiter) [chosen, least] = [waiter, member];
+    }
+    return chosen && this.fits(chosen.weight) ? chosen : undefined;
+  }
+
+  #precedes(other: Group): boolean {
+    return this.#taken < other.#taken || (this.#taken === other.#taken && this.#turn < other.#turn);
+  }
+
+  /** A negative weight is given back. */
+  add(weight: number, turn: number): void {
+    this.#taken += weight;
+    this.#turn = turn;
+    this.#forgetIfUnused();
+    this.#parent?.add(weight, turn);
+  }
+
+  enqueue(waiter: Waiter, turn: number): void {
+    this.#noteWaiting(turn);
+    this.#queue.add(waiter);
+  }
+
+  dequeue(waiter: Waiter): void {
+    this.#queue.delete(waiter);
+    this.#noteIdle();
+  }
+
+  #noteWaiting(turn: number): void {
+    if (this.isWaiting) return;
+    this.#turn = turn;
+    if (!this.#parent) return;
+    this.#parent.#noteWaiting(turn);
+    this.#parent.#waiting.add(this);
+  }
+
+  #noteIdle(): void {
+    if (this.isWaiting || !this.#parent) return;
+    this.#parent.#waiting.delete(this);
+    this.#parent.#noteIdle();
+    this.#forgetIfUnused();
+  }
+
+  #forgetIfUnused(): void {
+    if (this.#parent && this.#taken === 0 && !this.isWaiting) this.#parent.#members.delete(this.#name);
+  }
+}
+
+export class Slots {
+  readonly #limits: Required<SlotLimits>;
+  readonly #all: Group;
+  #turn = 0;
+
+  constructor(limits: SlotLimits) {
+    this.#limits = { perKey: limits.perOwner, ...limits };
+    this.#all = new Group(limits.inAll);
+  }
+
+  /** Returns without a promise when there is room and nobody waits. Best with `using share = await slots.take(…)`. */
+  take(owner: string, weight = 1, { key = '', signal }: TakeOptions = {}): Share | Promise<Share> {
+    if (signal?.aborted) return Promise.reject(signal.reason);
+    const group = this.#all.member(owner, this.#limits.perOwner).member(key, this.#limits.perKey);
+    if (!this.#all.isWaiting && group.fitsInAll(weight)) return this.#give(group, weight);
+    return new Promise((resolve, reject) => {
+      const leave = () => {
+        group.dequeue(waiter);
+        reject(signal?.reason);
+        this.#admit();
+      };
+      const admit = () => {
+        signal?.removeEventListener('abort', leave);
+        resolve(this.#give(group, weight));
+      };
+      const waiter: Waiter = { weight, key: group, admit };
+      signal?.addEventListener('abort', leave, { once: true });
+      group.enqueue(waiter, this.#nextTurn());
       this.#admit();
     });
   }
 
-  release(key: string, weight = 1): void {
-    this.#takenInAll -= weight;
-    const left = this.#takenBy(key) - weight;
-    if (left > 0) this.#taken.set(key, left);
-    else this.#taken.delete(key);
-    this.#admit();
+  #give(group: Group, weight: number): Share {
+    group.add(weight, this.#nextTurn());
+    let isReleased = false;
+    const release = () => {
+      if (isReleased) return;
+      isReleased = true;
+      group.add(-weight, this.#nextTurn());
+      this.#admit();
+    };
+    return { release, [Symbol.dispose]: release };
   }
 
-  #takenBy(key: string): number {
-    return this.#taken.get(key) ?? 0;
+  #nextTurn(): number {
+    this.#turn += 1;
+    return this.#turn;
   }
 
   #admit(): void {
-    for (let next = this.#chooseNext(); next; next = this.#chooseNext()) {
-      this.#waiting.splice(this.#waiting.indexOf(next), 1);
-      this.#takenInAll += next.weight;
-      this.#taken.set(next.key, this.#takenBy(next.key) + next.weight);
+    for (let next = this.#all.next(); next; next = this.#all.next()) {
       next.admit();
+      next.key.dequeue(next);
     }
-  }
-
-  #chooseNext(): Waiter | undefined {
-    const fitting = this.#waiting.filter((waiter) => this.#fits(waiter));
-    return fitting.reduce<Waiter | undefined>(
-      (least, waiter) => (least && this.#takenBy(least.key) <= this.#takenBy(waiter.key) ? least : waiter),
-      undefined,
-    );
-  }
-
-  /** A weight above the share, or above the whole limit, is admitted when nothing else is taken. */
-  #fits({ key, weight }: Waiter): boolean {
-    const taken = this.#takenBy(key);
-    const inShare = taken === 0 || taken + weight <= this.#limits.perKey;
-    return inShare && (this.#takenInAll === 0 || this.#takenInAll + weight <= this.#limits.inAll);
   }
 }

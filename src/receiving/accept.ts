@@ -77,7 +77,9 @@ export async function acceptMail(
   async function examine(): Promise<ExaminedMail> {
     const recipients = await mail.recipients();
     trace = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
-    const examination = await parts.examiner.examine(mail.raw, mail.envelope);
+    // Work that several owners caused counts for the first.
+    const ownerId = recipients[0]?.identity.ownerId;
+    const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
     const messages = await prepareMessages(parts, mail, recipients, examination);
     trace?.examined(messages);
     return { recipients, examination, messages };

@@ -1,13 +1,15 @@
 /**
  * Examines a message: parses it and checks SPF, DKIM, DMARC and ARC. A large message is examined in a worker, so that seconds
  * of work on it delay no other message.
- * Guarantee: `examine` rejects only when the examiner is stopped. Mail that breaks the worker is accepted with its header alone.
+ * Owners take turns at the worker, and within an owner the senders: large mail of one does not make the others wait.
+ * Guarantee: `examine` rejects only when the examiner is stopped, or with `overloaded` when the worker is not free in time. Mail
+ * that breaks the worker is accepted with its header alone.
  */
 import path from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
-import { Slots } from '../lib/slots.ts';
+import { type Share, Slots } from '../lib/slots.ts';
 import {
   type Authentication,
   type MailOrigin,
@@ -18,6 +20,7 @@ import type { Keys } from '../mailauth/dkim.ts';
 import { describeUnverified, readUnsigned, type SignatureResults } from '../mailauth/signatures.ts';
 import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
 import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from '../mime/parse.ts';
+import { Problem } from '../problems.ts';
 
 export interface Examination {
   parsed: ParsedMessage;
@@ -34,12 +37,13 @@ export type ExamineJob =
 export type ExamineResult = ParsedMessage | SignatureResults | ExtractedAttachment;
 
 export interface Examiner {
-  examine(raw: Buffer, origin: MailOrigin): Promise<Examination>;
+  /** `ownerId`: whose turn at the worker the work takes. */
+  examine(raw: Buffer, origin: MailOrigin, ownerId?: string): Promise<Examination>;
   /**
    * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`: `raw` needs an ArrayBuffer of its own and
    * is unusable afterwards.
    */
-  extract(raw: Buffer, n: number): Promise<ExtractedAttachment>;
+  extract(raw: Buffer, n: number, ownerId?: string): Promise<ExtractedAttachment>;
   /** Rejects what is not finished. */
   stop(): Promise<void>;
 }
@@ -55,36 +59,46 @@ export function makeExaminer(options: {
   log: Log;
   /** For one job. The slowest known message of the largest size takes a tenth of the default. */
   timeoutMs?: number;
+  /** How long a job waits for its turn. */
+  waitMs?: number;
 }): Examiner {
-  const { dnsServers, mailHost, log, timeoutMs = 30_000 } = options;
+  const { dnsServers, mailHost, log, timeoutMs = 30_000, waitMs = 60_000 } = options;
   const authenticate = makeAuthenticate({ dnsServers, mailHost });
-  const worker = makeExamineWorker(timeoutMs);
+  const worker = makeExamineWorker({ timeoutMs, waitMs });
 
-  async function runOr<T extends ExamineResult>(job: ExamineJob, fallback: () => T | Promise<T>): Promise<T> {
+  async function runOr<T extends ExamineResult>(
+    turn: Turn,
+    job: ExamineJob,
+    fallback: () => T | Promise<T>,
+  ): Promise<T> {
     try {
-      return (await worker.run(job)) as T;
+      return (await worker.run(turn, job)) as T;
     } catch (err) {
-      if (err instanceof Stopped) throw err;
+      if (err instanceof Stopped || err instanceof Problem) throw err;
       log.error({ err, job: job.kind }, 'A message could not be examined; only its header is used');
       return fallback();
     }
   }
-  const parse = (raw: Buffer) => runOr({ kind: 'parse', raw }, () => parseHead(raw));
-  const verify: Verify = (raw, keys, message) =>
-    readUnsigned(raw, message) ?? runOr({ kind: 'verify', raw, keys }, () => describeUnverified(raw));
+  const parse = (turn: Turn, raw: Buffer) => runOr(turn, { kind: 'parse', raw }, () => parseHead(raw));
+  const verifyIn =
+    (turn: Turn): Verify =>
+    (raw, keys, message) =>
+      readUnsigned(raw, message) ?? runOr(turn, { kind: 'verify', raw, keys }, () => describeUnverified(raw));
 
   return {
-    async examine(raw, origin) {
+    async examine(raw, origin, ownerId = '') {
+      const turn = { ownerId, sender: origin.remoteIp ?? '' };
       const [authentication, parsed] = await Promise.all(
         isLarge(raw)
-          ? [authenticate(raw, origin, verify), parse(raw)]
+          ? [authenticate(raw, origin, verifyIn(turn)), parse(turn, raw)]
           : [authenticate(raw, origin), parseMessage(raw)],
       );
       return { parsed, authentication };
     },
-    async extract(raw, n) {
+    async extract(raw, n, ownerId = '') {
       if (!isLarge(raw)) return extractAttachment(raw, n);
-      return (await worker.run({ kind: 'extract', raw, n })) as ExtractedAttachment;
+      const turn = { ownerId, sender: '' };
+      return (await worker.run(turn, { kind: 'extract', raw, n })) as ExtractedAttachment;
     },
     stop: () => worker.stop(),
   };
@@ -102,6 +116,17 @@ async function parseHead(raw: Buffer): Promise<ParsedMessage> {
   return { ...parsed, text: null, html: null, preview: null, attachments: [], truncated };
 }
 
+function overloaded(): Problem {
+  return new Problem('overloaded', { headers: { 'retry-after': '60' } });
+}
+
+/** Whose work it is. */
+interface Turn {
+  ownerId: string;
+  /** The address that the message came from; empty for the owner itself. */
+  sender: string;
+}
+
 class Stopped extends Error {
   constructor() {
     super('The examiner was stopped');
@@ -112,14 +137,14 @@ class Stopped extends Error {
  * Starts the worker for the first job and ends it after `idleMs` without one. Runs one job at a time: if the worker breaks or
  * takes too long, the current job is the cause, and the jobs that wait are not affected.
  */
-function makeExamineWorker(timeoutMs: number) {
-  const slot = new Slots({ inAll: 1, perKey: 1 });
+function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: number }) {
+  const slot = new Slots({ inAll: 1, perOwner: 1 });
+  const stopping = new AbortController();
   let worker: Worker | undefined;
   let current:
     | { worker: Worker; resolve(result: ExamineResult): void; reject(error: Error): void }
     | undefined;
   let idleTimer: NodeJS.Timeout | undefined;
-  let isStopped = false;
 
   function start(): Worker {
     const file = `./examine-worker${path.extname(import.meta.url)}`;
@@ -142,12 +167,23 @@ function makeExamineWorker(timeoutMs: number) {
     if (current?.worker === broken) current.reject(error);
   }
 
-  async function run(job: ExamineJob): Promise<ExamineResult> {
-    await slot.take('');
+  async function takeTurn({ ownerId, sender }: Turn): Promise<Share> {
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(overloaded()), waitMs).unref();
+    try {
+      const signal = AbortSignal.any([stopping.signal, late.signal]);
+      return await slot.take(ownerId, 1, { key: sender, signal });
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  async function run(turn: Turn, job: ExamineJob): Promise<ExamineResult> {
+    using _turn = await takeTurn(turn);
+    stopping.signal.throwIfAborted();
     clearTimeout(idleTimer);
     let timer: NodeJS.Timeout | undefined;
     try {
-      if (isStopped) throw new Stopped();
       worker ??= start();
       const used = worker;
       timer = setTimeout(() => abandon(used, new Error('The worker took too long')), timeoutMs);
@@ -159,8 +195,7 @@ function makeExamineWorker(timeoutMs: number) {
     } finally {
       clearTimeout(timer);
       current = undefined;
-      if (!isStopped) idleTimer = setTimeout(end, idleMs).unref();
-      slot.release('');
+      if (!stopping.signal.aborted) idleTimer = setTimeout(end, idleMs).unref();
     }
   }
 
@@ -171,7 +206,7 @@ function makeExamineWorker(timeoutMs: number) {
   }
 
   async function stop(): Promise<void> {
-    isStopped = true;
+    stopping.abort(new Stopped());
     clearTimeout(idleTimer);
     current?.reject(new Stopped());
     await end();

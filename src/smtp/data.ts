@@ -2,7 +2,7 @@
  * Reads the bytes of one message, from 354 to the final dot. Guarantees: only the dot-stuffing of RFC 5321 §4.5.2 is undone;
  * only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP smuggling); a message that is too big keeps no memory.
  */
-import { allocateShared, largeBytes } from '../lib/shared-bytes.ts';
+import { allocateMessage } from '../lib/shared-bytes.ts';
 
 /** A memory limit that connections share: a client's budget is a part of the budget of all (`whole`). */
 export class Budget {
@@ -127,8 +127,7 @@ export class DataReader {
     this.#reserved = reserved;
     if (reserved <= this.#kept.length) return;
     // A huge message gets the largest size at once: doubling leaves much garbage, and pages never written cost nothing.
-    const bytes = isHuge ? most : reserved;
-    const grown = bytes < largeBytes ? Buffer.allocUnsafeSlow(bytes) : allocateShared(bytes);
+    const grown = allocateMessage(isHuge ? most : reserved);
     this.#kept.copy(grown, 0, 0, this.#length);
     this.#kept = grown;
   }

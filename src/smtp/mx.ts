@@ -8,6 +8,7 @@ import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
+import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { type RouteDecision, type RoutedRecipient, routeRecipient } from '../receiving/route.ts';
 import type { MessageDecision, ReceivedMail } from './connection.ts';
@@ -41,6 +42,12 @@ const storageUnavailable = refusal(
   '4.3.0',
   'Mail cannot be stored right now; please try again later',
   'database_unavailable',
+);
+const overloaded = refusal(
+  451,
+  '4.3.2',
+  'Too many large messages right now; please try again later',
+  'overloaded',
 );
 const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
@@ -96,6 +103,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
 function refusalFor(error: unknown): Refusal {
   if (errorCode(error) === diskFull) return storageFull;
   if (isUnavailable(error)) return storageUnavailable;
+  if (error instanceof Problem && error.code === 'overloaded') return overloaded;
   throw error;
 }
 

@@ -172,7 +172,11 @@ function selectEventData(sql: Sql, ids: readonly string[], maxBytes?: number) {
 }
 
 /** About how many bytes its body takes in memory. */
-export async function readEventSize(sql: Sql, id: string): Promise<number | undefined> {
-  const [row] = await sql<{ bytes: number }[]>`select bytes from events where id = ${id}`;
-  return row?.bytes;
+export async function readEventSize(
+  sql: Sql,
+  id: string,
+): Promise<{ bytes: number; ownerId: string } | undefined> {
+  const [row] = await sql<{ bytes: number; ownerId: string }[]>`
+    select bytes, owner_id as "ownerId" from events where id = ${id}`;
+  return row;
 }

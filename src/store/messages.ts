@@ -181,6 +181,7 @@ export async function findMessage(
 }
 
 export interface StoredRaw {
+  ownerId: string;
   rawId: string;
   size: number;
   sha256: Buffer;
@@ -194,7 +195,7 @@ export async function findMessageOwner(sql: Sql, id: string): Promise<string | u
 
 export async function findRaw(sql: Sql, ownerId: string, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
-    select raw_id as "rawId", size, sha256 from messages
+    select owner_id as "ownerId", raw_id as "rawId", size, sha256 from messages
     where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql, 'messages')}`;
   return row;
 }

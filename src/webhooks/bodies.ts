@@ -48,15 +48,15 @@ const maxSmallBytes = 64 * 1024;
 const prefetchBatch = 256;
 /** One generation at most: a body that is read ahead must still be cached when it is sent. */
 const maxPrefetchBytes = generationBytes;
-/** Large bodies in memory: for all webhooks, and for one webhook. */
-const largeBytes = { inAll: 64 * 1024 * 1024, perKey: 8 * 1024 * 1024 };
+/** Large bodies in memory: for all owners, for one owner and for one webhook. */
+const largeBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024, perKey: 8 * 1024 * 1024 };
 
 /** Makes the `data` of a body from the stored event. */
 export type CompleteData = (stored: StoredData) => string;
 
 interface LoadedBody {
   body: Buffer;
-  /** Call this once, after the body was sent. */
+  /** Call this after the body was sent. */
   done?(): void;
 }
 
@@ -104,21 +104,20 @@ export class Bodies {
   async load(eventId: string, webhookId: string): Promise<LoadedBody | undefined> {
     const cached = this.get(eventId);
     if (cached) return { body: cached };
-    const bytes = await readEventSize(this.#sql, eventId);
-    if (bytes === undefined) return undefined;
-    await this.#large.take(webhookId, bytes);
-    const done = () => this.#large.release(webhookId, bytes);
+    const event = await readEventSize(this.#sql, eventId);
+    if (!event) return undefined;
+    const share = await this.#large.take(event.ownerId, event.bytes, { key: webhookId });
     let isLarge = false;
     try {
       const found = await readEventData(this.#sql, eventId);
       if (!found) return undefined;
       const body = this.#blocks.write(writeBody(found.event, this.#completeData(found)));
-      isLarge = bytes > maxSmallBytes;
-      if (isLarge) return { body, done };
+      isLarge = event.bytes > maxSmallBytes;
+      if (isLarge) return { body, done: share.release };
       this.#keep(eventId, body);
       return { body };
     } finally {
-      if (!isLarge) done();
+      if (!isLarge) share.release();
     }
   }
 

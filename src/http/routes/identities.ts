@@ -18,6 +18,7 @@ import {
 } from '../../store/identities.ts';
 import { checkNow, identityStatuses } from '../../store/verification.ts';
 import { withAccess } from '../access.ts';
+import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { type PostParts, respondOnce } from '../idempotency.ts';
@@ -89,7 +90,9 @@ export function identityRoutes(
       const { kind, key } = readValue(request.body.value);
       // Creating the DKIM key of a domain is slow: do it outside the transaction, and not for an identity that exists.
       const exists = await hasIdentity(sql, ownerId, kind, key);
-      const given = exists ? null : await prepareIdentity(verification, ownerId, request.body);
+      const given = exists
+        ? null
+        : await prepareIdentity(verification, ownerId, request.body, abortOnClose(reply));
       await respondOnce(parts, request, reply, async (sql) => {
         const identity = given && (await createIdentity(sql, ownerId, given));
         if (!identity) throw new Problem('identity_exists');
@@ -197,12 +200,15 @@ async function prepareIdentity(
   verification: VerifyParts,
   ownerId: string,
   given: Static<typeof NewIdentity>,
+  signal: AbortSignal,
 ) {
   const id = newId();
   const { kind, value, key, domain } = readValue(given.value);
   const incomingDomain = given.incoming_domain ?? false;
   const proof =
-    kind === 'domain' ? await prepareProof(verification, { id, ownerId, domain, incomingDomain }) : null;
+    kind === 'domain'
+      ? await prepareProof(verification, { id, ownerId, domain, incomingDomain, signal })
+      : null;
   return {
     id,
     proof,

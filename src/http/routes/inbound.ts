@@ -1,18 +1,23 @@
 /** `POST /inbound`: accepts mail over HTTP, for owners who receive it by other means than our SMTP server. */
-import type { FastifyRequest } from 'fastify';
+import type { Readable } from 'node:stream';
+import { errorCodes, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
+import { allocateMessage } from '../../lib/shared-bytes.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from '../../receiving/route.ts';
+import { abortOnClose } from '../client-gone.ts';
 import { toProblem } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
 
 const maxRecipients = 100;
-/** Memory for request bodies: in total, and for each owner. A request beyond it waits. */
-const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perKey: 64 * 1024 * 1024 };
+/** Memory for large bodies: in total, and for each owner. A request beyond it waits. */
+const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
+/** A small message never waits for large ones: other routes read this much, too. */
+const smallBytes = 64 * 1024;
 
 const Query = Type.Object(
   {
@@ -39,15 +44,6 @@ interface InboundParts extends PostParts {
 export async function inboundRoutes(app: App, parts: InboundParts): Promise<void> {
   const { mail, maxMessageBytes } = parts;
   const memory = new Slots(bodyMemoryBytes);
-  app.addHook('preParsing', async (request, reply) => {
-    const announced = Number(request.headers['content-length'] ?? maxMessageBytes);
-    const bytes = Math.min(announced, maxMessageBytes);
-    await memory.take(request.ownerId, bytes);
-    const release = () => memory.release(request.ownerId, bytes);
-    // The client may have closed its connection while it waited: then `close` does not come again.
-    if (reply.raw.destroyed) release();
-    else reply.raw.once('close', release);
-  });
   // Only for callers with an API key: their number of requests is limited.
   app.addHook('onError', async (request, _reply, error) => {
     const { ownerId, id: requestId } = request;
@@ -56,9 +52,8 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     mail.mailLog.refusedByApi({ reason: errors?.[0]?.code ?? code, status, ownerId, requestId });
   });
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('message/rfc822', { parseAs: 'buffer' }, (_request, bytes, done) =>
-    done(null, bytes),
-  );
+  // The handler reads the body, because it must have memory for it first, and until the message is recorded.
+  app.addContentTypeParser('message/rfc822', (_request, _payload, done) => done(null));
   app.addContentTypeParser('*', (_request, _payload, done) =>
     done(
       new Problem('unsupported_media_type', {
@@ -81,7 +76,13 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
       },
     },
     async (request, reply) => {
-      const raw = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0);
+      const bytes = readLength(request, maxMessageBytes);
+      using _share =
+        bytes > smallBytes
+          ? await memory.take(request.ownerId, bytes, { signal: abortOnClose(reply) })
+          : undefined;
+      const raw = await readBody(request.raw, bytes);
+      request.body = raw;
       if (raw.length === 0) {
         throw new Problem('bad_request', {
           detail: 'The body is empty. Send the unchanged message (RFC 5322) as the body.',
@@ -103,6 +104,25 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
       );
     },
   );
+}
+
+/** As announced, or the largest that is allowed. */
+function readLength({ headers }: FastifyRequest, maxBytes: number): number {
+  const bytes = Number(headers['content-length'] ?? maxBytes);
+  if (bytes > maxBytes) throw new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE();
+  return bytes;
+}
+
+/** Into one buffer: a list of chunks and the copy of all would need the memory twice. */
+async function readBody(body: Readable, maxBytes: number): Promise<Buffer> {
+  const raw = allocateMessage(maxBytes);
+  let length = 0;
+  // Without `destroyOnReturn` the client could not read the 413.
+  for await (const chunk of body.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    if (length + chunk.length > maxBytes) throw new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE();
+    length += chunk.copy(raw, length);
+  }
+  return raw.subarray(0, length);
 }
 
 function readRecipients(request: FastifyRequest<{ Querystring: Static<typeof Query> }>): string[] {

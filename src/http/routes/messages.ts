@@ -13,6 +13,7 @@ import type { Examiner } from '../../receiving/examine.ts';
 import { findMessage, findRaw, listMessages, readRaw, type StoredRaw } from '../../store/messages.ts';
 import { withAccess } from '../access.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
+import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
@@ -31,8 +32,8 @@ const LinkQuery = Type.Object(
 
 const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
-/** Memory for messages that are read for an attachment: in total, and for each message. A request beyond it waits. */
-const readMemoryBytes = { inAll: 64 * 1024 * 1024, perKey: 32 * 1024 * 1024 };
+/** Memory for messages that are read for an attachment: in total, and for each owner. A request beyond it waits. */
+const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 /** Documented only: a serialiser would cost time and change nothing, because `Message` types what is sent. */
@@ -47,13 +48,9 @@ export function messageRoutes(app: App, parts: MessageParts): void {
   const memory = new Slots(readMemoryBytes);
 
   /** Reads the whole message: an attachment has no place of its own in the store. */
-  async function extract({ rawId, size }: StoredRaw, n: number) {
-    await memory.take(rawId, size);
-    try {
-      return await examiner.extract(await readWhole(sql, rawId, size), n);
-    } finally {
-      memory.release(rawId, size);
-    }
+  async function extract({ ownerId, rawId, size }: StoredRaw, n: number, signal: AbortSignal) {
+    using _share = await memory.take(ownerId, size, { signal });
+    return await examiner.extract(await readWhole(sql, rawId, size), n, ownerId);
   }
 
   app.get(
@@ -124,7 +121,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const { id, n } = request.params;
       if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
       const raw = await orNotFound(findRaw(sql, request.ownerId, id));
-      const { meta, content } = await orNotFound(extract(raw, Number(n)));
+      const { meta, content } = await orNotFound(extract(raw, Number(n), abortOnClose(reply)));
       setSafeHeaders(request, reply, meta.sha256);
       if (isCached(request, meta.sha256)) return reply.code(304).send(null);
       reply.header('content-disposition', formatDisposition(meta.filename)).type(safeType(meta.contentType));

@@ -1,5 +1,4 @@
 /** Verification of identities: the DNS records to publish, a check on demand, and new DKIM keys. */
-import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
@@ -10,6 +9,7 @@ import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findDnsRecords, findDomainIdentity, takeCheckAllowance } from '../../store/verification.ts';
 import { withAccess } from '../access.ts';
+import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
@@ -96,7 +96,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
           if (known.kind === 'email') throw new Problem('domain_needed');
           const limited = await findRotationWait(sql, { ownerId, id });
           if (limited) throw tooManyKeys(limited.waitSeconds);
-          return { known, key: await makeSealedDkimKey(verification, ownerId, id) };
+          return { known, key: await makeSealedDkimKey(verification, ownerId, id, abortOnClose(reply)) };
         },
         async (sql, { known, key }) => {
           const outcome = await rotateDkim(verification, sql, ownerId, id, key);
@@ -107,13 +107,6 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
       );
     },
   );
-}
-
-/** Nobody reads the result of a check once the client has disconnected. */
-function abortOnClose(reply: FastifyReply): AbortSignal {
-  const closed = new AbortController();
-  reply.raw.once('close', () => closed.abort());
-  return closed.signal;
 }
 
 function tooManyKeys(waitSeconds: number): Problem {
