@@ -17,6 +17,8 @@ export interface Pool extends Sql {
   begin<T>(work: (sql: Sql) => Promise<T>): Promise<T>;
   /** Calls `onNotify` after each NOTIFY, and after a reconnect, because notifications may have been lost. */
   listen(channel: string, onNotify: () => void): Promise<{ stop(): Promise<void> }>;
+  /** The same connections, but every query and transaction waits for `enter`, and disposes of its result at the end. */
+  behind(enter: () => Disposable | Promise<Disposable>): Pool;
   /** Refuses new queries, waits at most `timeoutMs` for the running ones, then aborts them. */
   end(options?: { timeoutMs?: number }): Promise<void>;
 }
@@ -33,11 +35,22 @@ interface PoolOptions extends ConnectionOptions {
 export function connect(target: Target, options: PoolOptions): Pool {
   const findAddress = readTarget(target);
   const { use, end } = openPool(findAddress, options);
-  return Object.assign(makeSql(use), {
-    begin: <T>(work: (sql: Sql) => Promise<T>) => use((connection) => runTransaction(connection, work)),
-    listen: (channel: string, onNotify: () => void) => listen(findAddress, options, channel, onNotify),
-    end,
-  });
+  const makePool = (use: UseConnection): Pool =>
+    Object.assign(makeSql(use), {
+      begin: <T>(work: (sql: Sql) => Promise<T>) => use((connection) => runTransaction(connection, work)),
+      listen: (channel: string, onNotify: () => void) => listen(findAddress, options, channel, onNotify),
+      behind: (enter: () => Disposable | Promise<Disposable>) => makePool(enterFirst(use, enter)),
+      end,
+    });
+  return makePool(use);
+}
+
+function enterFirst(use: UseConnection, enter: () => Disposable | Promise<Disposable>): UseConnection {
+  return async (work) => {
+    const entered = enter();
+    using _entered = entered instanceof Promise ? await entered : entered;
+    return await use(work);
+  };
 }
 
 function readTarget(target: Target): () => DatabaseAddress {

@@ -71,6 +71,8 @@ export function makeAuthenticator(parts: {
 }): Authenticator {
   const { sql, log, links, config } = parts;
   const cache = new Map<string, Caller & { expiresAtMs: number }>();
+  /** Many requests with one key come at once: one query serves them all. */
+  const finding = new Map<string, Promise<Caller>>();
 
   function authenticate(request: FastifyRequest): Caller | Promise<Caller> {
     const { access } = request.routeOptions.config;
@@ -102,7 +104,9 @@ export function makeAuthenticator(parts: {
     cache.delete(key);
     // The checksum refuses a mistyped key without a database query.
     if (!isApiKey(key)) throw unauthorized('invalid_api_key');
-    return findKey(key);
+    const found = finding.get(key) ?? findKey(key).finally(() => finding.delete(key));
+    finding.set(key, found);
+    return found;
   }
 
   async function findKey(key: string): Promise<Caller> {

@@ -19,6 +19,7 @@ import type { Examiner } from '../receiving/examine.ts';
 import type { Poster } from '../webhooks/post.ts';
 import { type Authenticator, makeAuthenticator, requireAccessRule } from './access.ts';
 import { sendClientError } from './errors.ts';
+import { type FairQueries, makeFairQueries } from './fair-queries.ts';
 import { type App, makeApp } from './fastify.ts';
 import { readJsonBodies } from './json-body.ts';
 import { allowOrigin, answerOtherMethods } from './methods.ts';
@@ -68,7 +69,12 @@ export interface ApiParts extends HealthParts {
   wakeSettling(): void;
 }
 
-export async function buildApp(parts: ApiParts): Promise<App> {
+export async function buildApp(given: ApiParts): Promise<App> {
+  const queries = makeFairQueries(given.sql);
+  const { sql } = queries;
+  const mail = { ...given.mail, sql };
+  const verification = { ...given.verification, sql };
+  const parts: ApiParts = { ...given, sql, mail, verification };
   const { config, log, tracer } = parts;
   const app = makeApp(log, {
     bodyLimit: maxBodyBytes,
@@ -88,7 +94,7 @@ export async function buildApp(parts: ApiParts): Promise<App> {
   requireAccessRule(app);
   readJsonBodies(app);
   if (tracer) traceRequests(app, tracer);
-  addHooks(app, parts, authenticator);
+  addHooks(app, parts, authenticator, queries);
   answerOtherMethods(app, config.corsOrigins);
   await documentRoutes(app, config);
   await app.register(async (api) => addRoutes(api as App, parts, authenticator), { prefix: config.basePath });
@@ -118,7 +124,12 @@ function addRoutes(api: App, given: ApiParts, authenticator: Authenticator): voi
   if (metricsPort === null && (!production || metricsToken)) metricsRoutes(api, parts);
 }
 
-function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticator: Authenticator): void {
+function addHooks(
+  app: App,
+  { config, sql, log, metrics }: ApiParts,
+  authenticator: Authenticator,
+  queries: FairQueries,
+): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
   const validation = makeValidation({ allowHttp: config.allowHttp });
   app.setValidatorCompiler(validation.compiler);
@@ -144,7 +155,8 @@ function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticat
     };
     try {
       requireOneHost(request);
-      const caller = authenticator.authenticate(request);
+      const asker = { owner: request.ip, reply: null };
+      const caller = queries.run(asker, () => authenticator.authenticate(request));
       // No promise for a cached key: this runs for every request.
       if (caller instanceof Promise) caller.then(admit).catch(done);
       else admit(caller);
@@ -154,10 +166,11 @@ function addHooks(app: App, { config, sql, log, metrics }: ApiParts, authenticat
   });
 
   // Ids are compared as text and are part of encryption contexts, so they are always lower case.
-  app.addHook('preValidation', (request, _reply, done) => {
+  app.addHook('preValidation', (request, reply, done) => {
     const params = request.params as Record<string, string>;
     for (const name in params) params[name] = params[name]?.toLowerCase() ?? '';
-    done();
+    // Here and not earlier: reading the body loses the context.
+    queries.run({ owner: request.ownerId || request.ip, reply }, done);
   });
 
   app.addHook('preHandler', (request, _reply, done) => {

@@ -91,8 +91,8 @@ class Group {
   add(weight: number, turn: number): void {
     this.#taken += weight;
     this.#turn = turn;
-    this.#forgetIfUnused();
     this.#parent?.add(weight, turn);
+    this.forgetIfUnused();
   }
 
   enqueue(waiter: Waiter, turn: number): void {
@@ -117,11 +117,13 @@ class Group {
     if (this.isWaiting || !this.#parent) return;
     this.#parent.#waiting.delete(this);
     this.#parent.#noteIdle();
-    this.#forgetIfUnused();
+    this.forgetIfUnused();
   }
 
-  #forgetIfUnused(): void {
-    if (this.#parent && this.#taken === 0 && !this.isWaiting) this.#parent.#members.delete(this.#name);
+  forgetIfUnused(): void {
+    if (!this.#parent || this.#taken > 0 || this.isWaiting) return;
+    this.#parent.#members.delete(this.#name);
+    this.#parent.forgetIfUnused();
   }
 }
 
@@ -135,11 +137,26 @@ export class Slots {
     this.#all = new Group(limits.inAll);
   }
 
-  /** Returns without a promise when there is room and nobody waits. Best with `using share = await slots.take(…)`. */
-  take(owner: string, weight = 1, { key = '', signal }: TakeOptions = {}): Share | Promise<Share> {
-    if (signal?.aborted) return Promise.reject(signal.reason);
-    const group = this.#all.member(owner, this.#limits.perOwner).member(key, this.#limits.perKey);
-    if (!this.#all.isWaiting && group.fitsInAll(weight)) return this.#give(group, weight);
+  /** Undefined if there is no room or somebody waits. */
+  tryTake(owner: string, weight = 1, key = ''): Share | undefined {
+    if (this.#all.isWaiting) return undefined;
+    const group = this.#groupOf(owner, key);
+    if (group.fitsInAll(weight)) return this.#give(group, weight);
+    group.forgetIfUnused();
+    return undefined;
+  }
+
+  /** Best with `using share = await slots.take(…)`. */
+  async take(owner: string, weight = 1, { key = '', signal }: TakeOptions = {}): Promise<Share> {
+    signal?.throwIfAborted();
+    return this.tryTake(owner, weight, key) ?? this.#wait(this.#groupOf(owner, key), weight, signal);
+  }
+
+  #groupOf(owner: string, key: string): Group {
+    return this.#all.member(owner, this.#limits.perOwner).member(key, this.#limits.perKey);
+  }
+
+  #wait(group: Group, weight: number, signal: AbortSignal | undefined): Promise<Share> {
     return new Promise((resolve, reject) => {
       const leave = () => {
         group.dequeue(waiter);

@@ -15,6 +15,7 @@ import { withAccess } from '../access.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
 import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
+import { keepContext } from '../fair-queries.ts';
 import type { App } from '../fastify.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
@@ -152,7 +153,7 @@ function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw:
   const { start, end } = range ?? { start: 0, end: size };
   if (range) reply.code(206).header('content-range', `bytes ${start}-${end - 1}/${size}`);
   reply.header('content-length', end - start);
-  return reply.send(Readable.from(readRaw(sql, rawId, start, end)));
+  return reply.send(Readable.from(keepContext(readRaw(sql, rawId, start, end))));
 }
 
 /** A stranger wrote the content: a browser must never run it as a page of this service. */
