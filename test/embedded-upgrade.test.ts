@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { lstat } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { describe, type TestContext, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
 import { type Cluster, openCluster } from '../src/db/embedded/cluster.ts';
@@ -42,6 +43,25 @@ async function startEarlier(t: TestContext): Promise<Earlier> {
   return { scene, cluster, address };
 }
 
+/** As a false server does: it waits for a client that sends a password. */
+async function takePort(t: TestContext, port: number): Promise<void> {
+  let connections = 0;
+  const server = createServer(() => {
+    connections += 1;
+  });
+  await until(
+    () =>
+      new Promise<boolean>((resolve) => {
+        server.once('error', () => resolve(false));
+        server.listen(port, '127.0.0.1', () => resolve(true));
+      }),
+  );
+  t.after(() => {
+    server.close();
+    assert.equal(connections, 0);
+  });
+}
+
 async function assertCurrent(scene: Scene, url: string): Promise<void> {
   assert.equal(await countRows(url), 1);
   assert.deepEqual(await query(url, 'show listen_addresses'), [{ listen_addresses: '' }]);
@@ -53,10 +73,11 @@ async function assertCurrent(scene: Scene, url: string): Promise<void> {
 
 describe('a data folder of an earlier version', { concurrency: 2 }, () => {
   for (const signal of ['SIGINT', 'SIGKILL'] as const) {
-    test(`its server was ended with ${signal}`, async (t) => {
-      const { scene, cluster } = await startEarlier(t);
+    test(`its server was ended with ${signal}, and another program took the port`, async (t) => {
+      const { scene, cluster, address } = await startEarlier(t);
       process.kill((await findPostmaster(cluster))?.pid ?? assert.fail(), signal);
       await until(async () => !(await findPostmaster(cluster)));
+      await takePort(t, address.endpoints[0].port);
       await assertCurrent(scene, (await scene.open('serve')).url);
     });
   }

@@ -9,6 +9,7 @@ import { chown, link, lstat, mkdir, readdir, readFile, rm, symlink, writeFile } 
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
 import { promisify } from 'node:util';
+import { backUpEmbedded } from '../src/db/embedded/backup.ts';
 import { chooseUser, ensureUser } from '../src/db/embedded/user.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { readOrMakeKeyFile } from '../src/lib/secrets.ts';
@@ -165,6 +166,15 @@ describe('a database folder of an earlier owner', asRoot, () => {
     });
   }
 
+  test('two starts at once', async (t) => {
+    const scene = await Scene.makeWithCluster(t);
+    execFileSync('chown', ['-R', 'nobody', scene.pgdata]);
+    const [first, second] = await Promise.all([scene.openInChild('tool'), scene.openInChild('tool')]);
+    await addRow(first.url);
+    assert.equal(await countRows(second.url), 1);
+    assert.deepEqual(await listOwners(scene.pgdata), [idOf('posthorn')]);
+  });
+
   for (const [kind, make] of [
     ['link', symlink],
     ['hard link', link],
@@ -232,6 +242,16 @@ describe('root opens nothing through the links of the server’s user', asRoot, 
     await chown(scene.dataDir, uid, gid);
     return scene;
   }
+
+  test('a backup with a hard link to a file of root’s: refused, and nothing is left', async (t) => {
+    const scene = await Scene.makeWithCluster(t);
+    await link(await writeSecret(scene), join(scene.pgdata, 'base', '1', '99999'));
+    const { dataDir, log } = scene;
+    const to = join(dataDir, '..', 'backup');
+    const backup = backUpEmbedded({ dataDir, to, usesKeyFile: false, log });
+    await assert.rejects(backup, refuses(/99999 is a link, or is not a file/));
+    assert.deepEqual((await readdir(join(dataDir, '..'))).sort(), ['data', 'secret']);
+  });
 
   test('a data folder that is another user’s link', async (t) => {
     const scene = await Scene.make(t);

@@ -177,7 +177,7 @@ async function measureLog(pgdata: string): Promise<{ size: number; isFull: boole
 }
 
 function watchEnd(child: ChildProcess, cluster: Cluster, from: number): Launch['end'] {
-  const shellErrors = child.stderr ? text(child.stderr) : Promise.resolve('');
+  const shellErrors = child.stderr ? text(child.stderr).catch(() => '') : '';
   let ended: { code: number | null; lines?: string } | undefined;
   child.once('error', (error) => {
     ended = { code: 1, lines: error.message };
