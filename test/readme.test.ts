@@ -52,6 +52,16 @@ test('the tour works when pasted', async () => {
   assert.match(readFileSync(received, 'utf8'), /'webhook-signature': 'v1,/);
 });
 
+test('each block of the README is one command, so that pasting a block does not run into the next command', () => {
+  for (const [, block = ''] of readme.matchAll(/```sh\n(.*?)```/gs)) {
+    const commands = block
+      .replaceAll(/[\\|]\n/g, ' ')
+      .trim()
+      .split('\n');
+    assert.equal(commands.length, 1, block);
+  }
+});
+
 test('every npm script that the documents name exists', () => {
   for (const page of pages) {
     const text = readFileSync(path.join(root, page), 'utf8');

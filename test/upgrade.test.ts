@@ -94,7 +94,7 @@ test('the older works on under a schema that a newer one brought up to date, and
 
   makeNewer();
   const next = await serve(newer.path);
-  assert.match(next.program.output(), /schema updated[\s\S]*9001_later/);
+  assert.match(next.program.output(), /"applied":\["9001_later\.sql"\],"msg":"schema updated"/);
   for (const subject of ['four', 'five']) await assertWorks(older, as, subject);
   await assertWorks(next, as, 'six');
   assert.doesNotMatch(older.program.output(), /ERROR|WARN/);

@@ -125,7 +125,7 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
     },
     memoryMb: () => readMemoryMb(program?.pid ?? 0),
     errors: () =>
-      (program?.output() ?? '').split('\n').filter((line) => /^[\d:]{8} (ERROR|FATAL) /.test(line)),
+      (program?.output() ?? '').split('\n').filter((line) => /"level":"(error|fatal)"/.test(line)),
     isRunning: () => program?.child.exitCode === null && program.child.signalCode === null,
   };
   return server;
