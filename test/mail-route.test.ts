@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
+import { routeRecipient } from '../src/receiving/route.ts';
 import { startDns } from './dns.ts';
 import { startTestService, type TestService, type TestUser } from './harness.ts';
 import { startReceiver } from './receiver.ts';
@@ -388,4 +389,19 @@ describe('only verified identities receive mail', () => {
       await strict.stop();
     });
   }
+});
+
+test('PostgreSQL does not plan the routing query anew for every recipient', async () => {
+  const { value } = await addIdentity(`ada@${newDomain()}`);
+  const plans = await sql.begin(async (sql) => {
+    for (let n = 0; n < 20; n += 1) await routeRecipient({ sql, acceptUnverified: true }, value);
+    return sql`
+      select generic_plans::int as generic, custom_plans::int as custom from pg_prepared_statements
+      where statement like '%join mailboxes inbox%' and statement not like '%pg_prepared_statements%'`;
+  });
+  // PostgreSQL makes five custom plans before it compares them with the generic plan.
+  assert.deepEqual(
+    plans.map(({ custom }) => custom),
+    [5],
+  );
 });
