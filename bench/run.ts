@@ -28,11 +28,13 @@ import * as backlog from './scenarios/backlog.ts';
 import * as deletion from './scenarios/delete.ts';
 import * as deliver from './scenarios/deliver.ts';
 import * as deliverMany from './scenarios/deliver-many.ts';
+import * as idle from './scenarios/idle.ts';
 import * as inbound from './scenarios/inbound.ts';
 import * as inboundMx from './scenarios/inbound-mx.ts';
 import * as isolation from './scenarios/isolation.ts';
 import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
+import * as message from './scenarios/message.ts';
 import * as tenants from './scenarios/tenants.ts';
 import * as model from './studies/model.ts';
 import * as scale from './studies/scale.ts';
@@ -49,6 +51,8 @@ const scenarios: readonly Scenario[] = [
   inboundMx,
   latency,
   memory,
+  message,
+  idle,
   deletion,
   tenants,
 ];

@@ -1,15 +1,19 @@
 /**
  * The mail sender, in its own process. `flood` replies with the number of messages per second that got a 250; `pace` replies with
- * the time of each 250. The sender keeps its connections open, or opens a new one for each message.
+ * the time of each 250. The sender keeps its connections open, or opens a new one for each message. `post` sends a number of
+ * messages to `POST /inbound` instead, and replies when all got a 202.
  */
 import { setTimeout as delay } from 'node:timers/promises';
+import { Pool } from 'undici';
 import { machineMs } from './clock.ts';
 import { idPlace } from './sample-mail.ts';
+import { concurrency } from './scenario.ts';
 import { SmtpSession } from './smtp-session.ts';
 
 export type LoadQuestion =
   | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number }
-  | { kind: 'pace'; port: number; perSecond: number; count: number };
+  | { kind: 'pace'; port: number; perSecond: number; count: number }
+  | { kind: 'post'; url: string; authorization: string; count: number };
 /** The number in the Message-ID, and the time of the 250 by the machine's clock. */
 export type Paced = { id: string; answeredMs: number }[];
 
@@ -98,7 +102,37 @@ async function pace({ port, perSecond, count }: LoadQuestion & { kind: 'pace' })
   return Promise.all(sent);
 }
 
+async function post({ url, authorization, count }: LoadQuestion & { kind: 'post' }): Promise<number> {
+  const { origin, pathname, search } = new URL(url);
+  const pool = new Pool(origin, { connections: concurrency, pipelining: 1 });
+  const headers = { authorization, 'content-type': 'message/rfc822' };
+  let left = count;
+  const repeat = async () => {
+    while (left > 0) {
+      left -= 1;
+      // Without the final dot of SMTP.
+      const message = nextMessage().bytes.subarray(0, -3);
+      const request = { path: pathname + search, method: 'POST', headers, body: message } as const;
+      const { statusCode, body } = await pool.request(request);
+      if (statusCode !== 202) throw new Error(`POST /inbound responded ${statusCode}: ${await body.text()}`);
+      await body.dump();
+    }
+  };
+  await Promise.all(Array.from({ length: concurrency }, repeat));
+  await pool.close();
+  return count;
+}
+
 process.on('message', async (question: LoadQuestion) => {
-  process.send?.(question.kind === 'flood' ? await flood(question) : await pace(question));
+  switch (question.kind) {
+    case 'flood':
+      process.send?.(await flood(question));
+      break;
+    case 'pace':
+      process.send?.(await pace(question));
+      break;
+    case 'post':
+      process.send?.(await post(question));
+  }
 });
 for (const event of ['disconnect', 'SIGTERM', 'SIGINT']) process.on(event, () => process.exit());
