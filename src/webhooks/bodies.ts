@@ -11,37 +11,17 @@ export function buildBody(event: string, data: string): Buffer {
   return Buffer.from(writeBody(event, data));
 }
 
+/** Not `Buffer.from`: a cached slice of Node's pool keeps the whole pool, which others used. */
+function writeAlone(text: string): Buffer {
+  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
+  bytes.write(text);
+  return bytes;
+}
+
 function writeBody(event: string, data: string): string {
   return `{"event":${JSON.stringify(event)},"data":${data}}`;
 }
 
-/**
- * Small bodies share blocks of memory. `Buffer.from` uses slices of Node's pool, and every cached slice keeps memory that others
- * used; a separate allocation for each body costs a tenth of a delivery. A block is small, because one cached body keeps all of it.
- */
-class Blocks {
-  #block = Buffer.alloc(0);
-  #end = 0;
-
-  write(text: string): Buffer {
-    const bytes = this.#allocate(Buffer.byteLength(text));
-    bytes.write(text);
-    return bytes;
-  }
-
-  #allocate(bytes: number): Buffer {
-    if (bytes > maxSharingBytes) return Buffer.allocUnsafeSlow(bytes);
-    if (this.#end + bytes > this.#block.length) {
-      this.#block = Buffer.allocUnsafeSlow(blockBytes);
-      this.#end = 0;
-    }
-    this.#end += bytes;
-    return this.#block.subarray(this.#end - bytes, this.#end);
-  }
-}
-
-const blockBytes = 64 * 1024;
-const maxSharingBytes = blockBytes / 4;
 const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
 const maxSmallBytes = 64 * 1024;
@@ -68,7 +48,6 @@ export class Bodies {
   readonly #sql: Sql;
   readonly #completeData: CompleteData;
   readonly #large = new Slots(largeBytes);
-  readonly #blocks = new Blocks();
   #young = new Map<string, Buffer>();
   #old = new Map<string, Buffer>();
   #youngBytes = 0;
@@ -93,7 +72,7 @@ export class Bodies {
     for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchBatch) {
       const batch = missing.slice(at, at + prefetchBatch);
       await forEachSmallEvent(this.#sql, batch, maxSmallBytes, (stored) => {
-        const body = this.#blocks.write(writeBody(stored.event, this.#completeData(stored)));
+        const body = writeAlone(writeBody(stored.event, this.#completeData(stored)));
         this.#keep(stored.id, body);
         bytes += body.length;
       });
@@ -111,7 +90,7 @@ export class Bodies {
     try {
       const found = await readEventData(this.#sql, eventId);
       if (!found) return undefined;
-      const body = this.#blocks.write(writeBody(found.event, this.#completeData(found)));
+      const body = writeAlone(writeBody(found.event, this.#completeData(found)));
       isLarge = event.bytes > maxSmallBytes;
       if (isLarge) return { body, done: share.release };
       this.#keep(eventId, body);
