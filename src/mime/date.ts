@@ -1,11 +1,16 @@
 /**
- * Reads the Date field (RFC 5322 §3.3 and the old forms of §4.3). The weekday is ignored. A missing or unknown zone is UTC
- * (§4.3: "-0000").
+ * Reads the Date field (RFC 5322 §3.3 and the old forms of §4.3), and what programs write instead: asctime, ISO 8601, twelve hours,
+ * a zone such as "GMT+0200". The weekday is ignored. A missing or unknown zone is UTC (§4.3: "-0000").
  */
 import { stripComments } from './lexical.ts';
 
-const form =
-  /^(?:[a-z]+ ?,? ?)?(?<day>\d{1,2})[ -](?<month>[a-z]{3})[a-z]*[ -](?<year>\d{2,4}) (?<hour>\d{1,2}) ?: ?(?<minute>\d{2})(?: ?: ?(?<second>\d{2}))?(?: ?(?<sign>[+-])(?<zoneHour>\d{2})(?<zoneMinute>\d{2})| (?<zone>[a-z]+))?$/i;
+const clock =
+  /(?<hour>\d{1,2}) ?: ?(?<minute>\d{1,2})(?: ?: ?(?<second>\d{1,2})(?:\.\d+)?)?(?: ?(?<half>[ap]) ?m(?![a-z]))?/i;
+const days = [
+  /^(?:[a-z]+ ?)?(?<day>\d{1,2})[ -](?<month>[a-z]{3})[a-z]*[ -](?<year>\d{2,4})$/i,
+  /^(?:[a-z]+ )?(?<month>[a-z]{3})[a-z]* (?<day>\d{1,2}) (?<year>\d{2,4})$/i,
+  /^(?<year>\d{4})-(?<month>\d{2})-(?<day>\d{2})t?$/i,
+];
 const months = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'];
 const zoneHours = new Map([
   ['edt', -4],
@@ -23,23 +28,61 @@ const maxLength = 1000;
 /** ISO 8601 in UTC with milliseconds. Null: the value is not a date. */
 export function readDate(value: string): string | null {
   if (value.length > maxLength) return null;
-  const found = form.exec(stripComments(value).replace(/\s+/g, ' ').trim())?.groups;
-  if (!found) return null;
-  const { day, hour, minute, second = 0, sign, zoneHour, zoneMinute = 0, zone = '' } = found;
-  const month = months.indexOf(found.month?.toLowerCase() ?? '');
+  // "Mon., 5 Feb. 2024" and "p.m." have dots after letters.
+  const text = stripComments(value)
+    .replace(/[,"]|(?<=[a-z])\./gi, ' ')
+    .replace(/\s+/g, ' ');
+  const time = clock.exec(text);
+  const rest = time && readRest(text.slice(time.index + time[0].length));
+  if (!time?.groups || !rest) return null;
+  const date = readDay(`${text.slice(0, time.index).trim()} ${rest.year}`.trim());
+  const minutes = readMinutes(time.groups);
+  if (!date || minutes === null) return null;
+  date.setUTCMinutes(minutes - rest.offset, Number(time.groups.second ?? 0));
+  const iso = date.toISOString();
+  return /^\d{4}-/.test(iso) ? iso : null;
+}
+
+/** After the time come the zone and, in asctime, the year. */
+function readRest(text: string): { offset: number; year: string } | null {
+  let offset: number | null = null;
+  let year = '';
+  const names: string[] = [];
+  for (const word of text.trim().split(' ')) {
+    const number = /^([a-z]*)([+-])(\d{1,2}):?(\d{2})?$/i.exec(word);
+    const [, , sign, hours, minutes = '0'] = number ?? [];
+    if (number && offset === null && Number(minutes) < 60)
+      offset = Number(`${sign}1`) * (Number(hours) * 60 + Number(minutes));
+    else if (/^\d{2,4}$/.test(word) && year === '') year = word;
+    else if (/^[a-z]*$/i.test(word) && names.length < 2) names.push(word.toLowerCase());
+    else return null;
+  }
+  return { offset: offset ?? (zoneHours.get(names[0] ?? '') ?? 0) * 60, year };
+}
+
+function readDay(text: string): Date | null {
+  const found = days.map((form) => form.exec(text)?.groups).find((groups) => groups !== undefined);
+  const named = found?.month?.toLowerCase() ?? '';
+  const month = /^\d/.test(named) ? Number(named) - 1 : months.indexOf(named);
   const date = new Date(0);
-  date.setUTCFullYear(readYear(found.year ?? ''), month, Number(day));
+  date.setUTCFullYear(readYear(found?.year ?? ''), month, Number(found?.day));
   // Date turns 30 February into a day in March.
-  const isDay = month !== -1 && date.getUTCMonth() === month && date.getUTCDate() === Number(day);
+  return date.getUTCMonth() === month && date.getUTCDate() === Number(found?.day) ? date : null;
+}
+
+/** Since midnight; null if there is no such time. */
+function readMinutes({
+  hour,
+  minute,
+  second = '0',
+  half,
+}: Record<string, string | undefined>): number | null {
+  const written = Number(hour);
+  const isAfternoon = half?.toLowerCase() === 'p';
+  const hours = half && written <= 12 ? (written % 12) + (isAfternoon ? 12 : 0) : written;
   // 60 is a leap second.
-  const isTime = Number(hour) < 24 && Number(minute) < 60 && Number(second) <= 60;
-  if (!isDay || !isTime || Number(zoneMinute) > 59) return null;
-  const offset = sign
-    ? Number(`${sign}1`) * (Number(zoneHour) * 60 + Number(zoneMinute))
-    : (zoneHours.get(zone.toLowerCase()) ?? 0) * 60;
-  date.setUTCHours(Number(hour), Number(minute) - offset, Number(second));
-  const text = date.toISOString();
-  return /^\d{4}-/.test(text) ? text : null;
+  const isTime = hours < 24 && Number(minute) < 60 && Number(second) <= 60;
+  return isTime ? hours * 60 + Number(minute) : null;
 }
 
 /** §4.3: two digits mean 1950 to 2049; three digits count from 1900. */
