@@ -7,7 +7,7 @@ import { decodeLine } from './encoded-words.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
-import { decodeTransfer } from './transfer.ts';
+import { type Decoded, decodeTransfer } from './transfer.ts';
 
 export interface ParsedAttachment {
   /** Its index: '0', '1', … */
@@ -87,12 +87,12 @@ export function describeAttachment(
   };
 }
 
-export function decodeBody(raw: Buffer, part: Part): Buffer {
+export function decodeBody(raw: Buffer, part: Part): Decoded {
   const encoding = stripComments(findValue(part, 'content-transfer-encoding') ?? '');
   const body = raw.subarray(part.bodyStart, part.bodyEnd);
   // RFC 2045 §6.4: a multipart is never encoded as a whole.
   const isMultipart = part.contentType.value.startsWith('multipart/');
-  return isMultipart ? body : decodeTransfer(body, /[\w-]+/.exec(encoding.toLowerCase())?.[0] ?? '');
+  return decodeTransfer(body, isMultipart ? '' : (/[\w-]+/.exec(encoding.toLowerCase())?.[0] ?? ''));
 }
 
 /** RFC 2183 §2.8: an unknown disposition counts as attachment. */

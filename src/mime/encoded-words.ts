@@ -56,8 +56,8 @@ function decodeRun({ charset, words }: Run): string {
 }
 
 function decodeContent(encoding: string, content: string): Buffer {
-  if (/b/i.test(encoding)) return decodeTransfer(Buffer.from(content), 'base64');
+  if (/b/i.test(encoding)) return decodeTransfer(Buffer.from(content), 'base64').content;
   // §4.2. A blank after "=" comes from folding inside the word; "=" at the end is not a soft line break.
   const unfolded = content.replace(/=\s+(?=[0-9a-f])/gi, '=').replace(/=$/, '=3D');
-  return decodeTransfer(Buffer.from(unfolded.replace(/[_\s]/g, '=20')), 'quoted-printable');
+  return decodeTransfer(Buffer.from(unfolded.replace(/[_\s]/g, '=20')), 'quoted-printable').content;
 }

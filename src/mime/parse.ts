@@ -86,7 +86,7 @@ export async function extractAttachment(
   const bytes = asBuffer(raw);
   const attachment = sortParts(readStructure(bytes).root).attachments[n];
   if (!attachment) return null;
-  const content = decodeBody(bytes, attachment.part);
+  const { content } = decodeBody(bytes, attachment.part);
   return { meta: describeAttachment(attachment, content, n), content };
 }
 
@@ -165,14 +165,18 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
   const truncated: string[] = [];
   if (text.isCut) truncated.push('text');
   if (html.isCut) truncated.push('html');
-  if (!isComplete) truncated.push('body');
+  let hasAll = isComplete;
+  const attachments = parts.attachments.map((attachment, n) => {
+    const { content, rest } = decodeBody(raw, attachment.part);
+    hasAll &&= rest.length === 0;
+    return describeAttachment(attachment, content, n);
+  });
+  if (!hasAll) truncated.push('body');
   return {
     text: text.joined,
     html: html.joined,
     preview: makePreview(text.joined, html.joined),
-    attachments: parts.attachments.map((attachment, n) =>
-      describeAttachment(attachment, decodeBody(raw, attachment.part), n),
-    ),
+    attachments,
     truncated,
   };
 }
@@ -183,18 +187,23 @@ function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null
   let size = 0;
   let sourceSize = 0;
   let isCut = false;
-  for (const part of parts) {
-    if (!part.hasBody) continue;
-    if (size > maxTextBytes) break;
-    const content = decodeBody(raw, part);
+  const add = (content: Buffer, read: (source: Buffer) => string): void => {
     const source = cutUtf8(content, maxSourceBytes - sourceSize);
-    const text = readText(source, part);
+    const text = read(source);
     const before = texts.at(-1);
     if (before && text && !before.endsWith('\n')) texts.push('\n');
     texts.push(text);
     size += text.length;
     sourceSize += source.length;
     isCut ||= source.length < content.length;
+  };
+  for (const part of parts) {
+    if (!part.hasBody) continue;
+    if (size > maxTextBytes) break;
+    const { content, rest } = decodeBody(raw, part);
+    add(content, (source) => readText(source, part));
+    // Whoever added words to an encoded text did not know its charset.
+    if (rest.length > 0) add(rest, (source) => endLines(decodeCharset(source, undefined)));
   }
   if (texts.length === 0) return { joined: null, isCut };
   const bytes = Buffer.from(texts.join(''));
@@ -204,9 +213,14 @@ function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null
 
 function readText(source: Buffer, part: Part): string {
   const { value, parameters } = part.contentType;
-  const text = decodeCharset(source, parameters.get('charset')).replace(/\r\n?/g, '\n');
+  const text = endLines(decodeCharset(source, parameters.get('charset')));
   const isFlowed = value === 'text/plain' && parameters.get('format')?.toLowerCase() === 'flowed';
   return isFlowed ? joinFlowed(text, parameters.get('delsp')?.toLowerCase() === 'yes') : text;
+}
+
+/** Every line ends in LF. */
+function endLines(text: string): string {
+  return text.replace(/\r\n?/g, '\n');
 }
 
 /** At most `max` bytes, without a partial character at the end. */

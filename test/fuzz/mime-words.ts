@@ -18,7 +18,7 @@ export const types = [
   'text/plain', 'text/html', 'text/plain', 'text/html', 'text/calendar', 'text/enriched', 'text/x-amp-html',
   'image/png', 'application/pdf', 'application/octet-stream', 'message/rfc822', 'message/delivery-status',
   'application/pkcs7-mime', 'application/pgp-encrypted', 'message/partial', 'message/external-body',
-  'TEXT / PLAIN', 'text', 'text/', '/plain', 'a/b/c', 'x'.repeat(300),
+  'TEXT / PLAIN', 'message / rfc822', 'multipart/*', 'application/pdf name="x"', 'application/*', 'text', 'text/', '/plain', 'a/b/c', 'x'.repeat(300),
 ];
 // biome-ignore format: a list to add to
 export const multiparts = [
@@ -40,7 +40,9 @@ export const tokens = [
   '\x1b$B', '\x0e', '~{', '+AGE-', '&#0;', '&#x110000;', '&amp', '<script>', '<!--', '</style', '<title>',
   '\xe2\x80\xa8', '\xc2\x85', '\xe2\x80\xae', '\r\nDKIM-Signature: ', '\r\nARC-Seal: ', 'v=1; ', 'l=0; ',
   'h=from:from; ', 'bh=; ', 'x=1; ', 't=99999999999; ', 'c=; ', '__proto__', 'constructor',
-  '\r\n__proto__: x\r\n', 'undisclosed-recipients:;', 'a'.repeat(999), ' '.repeat(600),
+  '\r\n__proto__: x\r\n', 'undisclosed-recipients:;', '\r\n \r\n', '\r\nwords\r\n',
+  '\r\nbegin 644 x\r\n#86)C\r\n`\r\nend\r\n', 'YQ==\r\n', '=?iso-8859-1?Q?\xe9?=', ' name="x" ', ' PM ', ' GMT+0200',
+  '\xe3\x80\x80', '\xfe\xff\0a', 'a'.repeat(999), ' '.repeat(600),
 ];
 
 // biome-ignore format: a list to add to
