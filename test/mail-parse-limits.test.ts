@@ -276,6 +276,34 @@ describe('the slowest messages of the largest size', () => {
       'Content-Type: multipart/mixed; boundary=b\r\n\r\n',
       many(499, () => `--b\r\nContent-Disposition: inline; ${'a=b;'.repeat(12 * kib)}\r\n\r\nx\r\n`),
     ],
+    ['padding on one line', 'Content-Type: a/b\nContent-Transfer-Encoding: base64\n\n', fill('AAA=')],
+    ['padding after each character', 'Content-Type: a/b\nContent-Transfer-Encoding: base64\n\n', fill('A=')],
+    ['uuencode', 'Content-Type: a/b\nContent-Transfer-Encoding: x-uuencode\n\nbegin 644 x\n', fill('M\n')],
+    [
+      'beginnings of uuencode',
+      'Content-Type: a/b\nContent-Transfer-Encoding: x-uuencode\n\n',
+      fill('begin 644'),
+    ],
+    ['a header with damage after each field', many(500_000, (i) => `X-${i}: v\nwords\n`), '\nbody'],
+    ['lines that are not fields', 'Subject: s\n', fill('words\n')],
+    ['lines of blanks between lines that are not fields', 'Subject: s\n', fill(' \nx\n \n')],
+    [
+      'parts without an empty line',
+      'Content-Type: multipart/mixed; boundary=b\n\n',
+      many(499, () => `--b\nContent-Type: a/b\n${'words\n'.repeat(8000)}`),
+    ],
+    [
+      'multiparts without boundaries, after many hyphens',
+      'Content-Type: multipart/mixed; boundary=b\n\n',
+      many(499, () => `--b\nContent-Type: multipart/mixed\n\n${'--\n'.repeat(16 * kib)}`),
+    ],
+    [
+      'multiparts in each other that end nowhere',
+      many(20, (i) => `Content-Type: multipart/mixed; boundary=b${i}\n--b${i}\n`),
+      fill('Content-Type: multipart/mixed\n'),
+    ],
+    ['a charset that is UTF-8 in fact', 'Content-Type: text/plain; charset=gbk\n\n', fill('\xc3\xa9')],
+    ['UTF-8 with much damage', '\n', fill('\xc3\xa9\xff')],
     ['tags that never close', 'Content-Type: text/html\n\n', fill('<!-- <a <style ')],
   ];
   for (const [name, ...pieces] of kinds) {

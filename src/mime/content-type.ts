@@ -54,9 +54,10 @@ export function findBoundary(
     const lineEnd = head[next - 2] === carriageReturn ? next - 2 : next - 1;
     const boundary = head.subarray(line + 2, findBlankTail(head, line + 2, lineEnd));
     if (named?.equals(boundary)) break;
+    if (boundary.length === 0 || boundary.length > maxBoundary) continue;
     if (!/^content-[a-z-]+[ \t]*:/i.test(head.toString('latin1', next, next + 40))) continue;
     if (outer.some((other) => other.equals(boundary))) break;
-    if (boundary.length > 0 && boundary.length <= maxBoundary) return boundary;
+    return boundary;
   }
   return named;
 }

@@ -7,7 +7,7 @@
 import { isUtf8 } from 'node:buffer';
 import { decodeCharset, tidy } from './charset.ts';
 import { escapeRawBytes } from './encoded-words.ts';
-import { isBlank, trimBlanks } from './lexical.ts';
+import { findBlankTail, isBlank, trimBlanks } from './lexical.ts';
 
 export interface Field {
   name: string;
@@ -84,26 +84,34 @@ export interface HeaderScan {
  * verification of signatures both use this, so that what is shown as body is what was signed as body.
  */
 export function scanHeader(raw: Buffer): HeaderScan {
+  /** Where the fields begin. Their names are read only if a line is not a field: tidy mail costs little. */
+  const fields: number[] = [];
   const seen = new Set<string>();
-  let hasField = false;
   let found: HeaderEnd | null = null;
   /** RFC 5322 §4.2: a line of blanks may be part of a folded field. Only a line after it shows that it was not. */
   let isCertain = false;
   let hasWords = false;
   let hasDamage = false;
+
+  const isNewField = (line: number): boolean => {
+    for (const field of fields.splice(0)) seen.add(readFieldName(raw, field));
+    const name = readFieldName(raw, line);
+    return usualField.test(name) && !seen.has(name);
+  };
+
   return {
     isOverAt(line, next) {
-      const name = readFieldName(raw, line)?.toLowerCase();
-      if (name !== undefined && usualField.test(name) && !seen.has(name)) {
-        seen.add(name);
+      const isField = findColon(raw, line) !== -1;
+      if (found && isField && isNewField(line)) {
         hasDamage ||= hasWords;
         found = null;
       }
-      if (name !== undefined && !found) {
-        hasField = true;
+      if (isField && !found) {
+        fields.push(line);
         hasWords = false;
         return false;
       }
+      const hasField = fields.length > 0 || seen.size > 0;
       const isContinuation = hasField && (isBlank(raw[line]) || raw[line] === carriageReturn);
       if (!found && !isContinuation) found = { end: line, bodyStart: line };
       else if (!found && isBlankLine(raw, line, next)) {
@@ -112,7 +120,7 @@ export function scanHeader(raw: Buffer): HeaderScan {
       }
       if (!found || (isContinuation && !isCertain)) return false;
       isCertain = true;
-      hasWords ||= name === undefined && !isSeparator(raw, line);
+      hasWords ||= !isField && !isSeparator(raw, line);
       return line - found.end > maxDamageBytes;
     },
     missingEnd: () => (isCertain ? found : null),
@@ -136,10 +144,10 @@ export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
 }
 
 function readField(bytes: Buffer, fields: Field[]): void {
-  const name = readFieldName(bytes, 0);
-  if (name === null) return;
-  const text = decodeField(bytes);
-  fields.push({ name, value: unfold(text.slice(text.indexOf(':') + 1)) });
+  const colon = findColon(bytes, 0);
+  if (colon === -1) return;
+  const name = bytes.toString('latin1', 0, findBlankTail(bytes, 0, colon));
+  fields.push({ name, value: unfold(decodeField(bytes.subarray(colon + 1))) });
 }
 
 /** RFC 6532: UTF-8. Bytes that are not UTF-8 are windows-1252, or in the charset of the encoded word around them. */
@@ -148,24 +156,29 @@ function decodeField(bytes: Buffer): string {
   return decodeCharset(Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1'), undefined);
 }
 
-const colon = 0x3a;
 const maxName = 998;
 
-/** Null: the line is not a field. A line that begins with a tag or a link is text. */
-function readFieldName(bytes: Buffer, line: number): string | null {
+/** The colon of the field that begins at `line`; -1 if the line is not a field. A line that begins with a tag or a link is text. */
+function findColon(bytes: Buffer, line: number): number {
   let end = line;
   while (isNameByte(bytes[end]) && end - line <= maxName) end++;
-  let at = end;
+  let colon = end;
   // RFC 5322 §4.5: the old form allows blanks before the colon.
-  while (isBlank(bytes[at])) at++;
-  if (bytes[at] !== colon || end === line || end - line > maxName || bytes[line] === 0x3c) return null;
-  const name = bytes.toString('latin1', line, end);
-  const isLink = /^(?:https?|ftp)$/i.test(name) && bytes[at + 1] === 0x2f && bytes[at + 2] === 0x2f;
-  return isLink ? null : name;
+  while (isBlank(bytes[colon])) colon++;
+  if (bytes[colon] !== 0x3a || end === line || end - line > maxName || bytes[line] === 0x3c) return -1;
+  const isLink = bytes[colon + 1] === 0x2f && bytes[colon + 2] === 0x2f;
+  return isLink && /^(?:https?|ftp)$/i.test(bytes.toString('latin1', line, end)) ? -1 : colon;
 }
 
+/** In lower case. */
+function readFieldName(bytes: Buffer, line: number): string {
+  const end = findBlankTail(bytes, line, findColon(bytes, line));
+  return bytes.toString('latin1', line, end).toLowerCase();
+}
+
+/** Printable ASCII without space and colon. */
 function isNameByte(byte = 0): boolean {
-  return byte > 0x20 && byte < 0x7f && byte !== colon;
+  return byte > 0x20 && byte < 0x7f && byte !== 0x3a;
 }
 
 /** RFC 5322 §2.2.3: unfolding removes the line break and keeps the blanks after it. A lone CR is not allowed. */

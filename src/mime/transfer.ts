@@ -33,12 +33,13 @@ function decodeBase64(bytes: Buffer): Decoded {
   let length = 0;
   let bits = 0;
   let pending = 0;
-  /** After padding, the offset up to which the bytes were checked. */
-  let checked = bytes.length;
+  let isPadded = false;
+  /** After padding, the bytes before this offset are known to be data. */
+  let checked = 0;
   for (let i = 0; i < bytes.length; i++) {
     const byte = bytes[i] ?? 0;
     const sextet = sextets[byte] ?? -1;
-    if (i >= checked && byte > space) {
+    if (isPadded && i >= checked && byte > space) {
       checked = findBase64End(bytes, i);
       if (checked === -1) return { content: decoded.subarray(0, length), rest: bytes.subarray(i) };
     }
@@ -46,7 +47,7 @@ function decodeBase64(bytes: Buffer): Decoded {
       if (byte !== equals) continue;
       pending = 0;
       while (bytes[i + 1] === equals) i++;
-      if (checked === bytes.length) checked = i + 1;
+      isPadded = true;
       continue;
     }
     bits = ((bits << 6) | sextet) & 0xffff;
