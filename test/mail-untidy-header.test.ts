@@ -106,6 +106,27 @@ const messages: [why: string, lines: string[], expected: Expected][] = [
     { text: 'one\nmore\ntwo' },
   ],
   [
+    'a part without its empty line, with a forwarded message in its text',
+    [
+      ...head,
+      ...multipart,
+      '',
+      '--b',
+      'Content-Type: text/plain',
+      'See below',
+      'From: carol',
+      '',
+      'Come!',
+      '--b--',
+    ],
+    { text: 'See below\nFrom: carol\n\nCome!' },
+  ],
+  [
+    'no empty line, text with words that are also fields',
+    [...head, 'Hello', 'Status: open', 'Priority: high', '', 'Ada'],
+    { text: 'Hello\nStatus: open\nPriority: high\n\nAda\n' },
+  ],
+  [
     'a part with a line of blanks',
     [...head, ...multipart, '', '--b', 'Content-Type: text/html', ' ', '<p>', '--b--'],
     { html: '<p>' },

@@ -93,7 +93,9 @@ export const Message = closed({
   authentication: Authentication,
   autoSubmitted: describe(NullableString, 'The keyword of the `Auto-Submitted` header.'),
   attachments: Type.Array(Attachment),
-  truncated: Type.Array(Type.String(), { description: 'The fields that were too long and are cut.' }),
+  truncated: Type.Array(Type.String(), {
+    description: 'What was left out, wholly or in part: names of these fields, or `body`.',
+  }),
 });
 export type Message = Static<typeof Message>;
 

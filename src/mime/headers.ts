@@ -44,7 +44,7 @@ export interface HeaderEnd {
 
 /** Null: the header does not end within `maxBytes`, or the message has no body. */
 export function findHeaderEnd(raw: Buffer, maxBytes: number): HeaderEnd | null {
-  const scan = scanHeader(raw);
+  const scan = scanHeader(raw, false);
   const max = Math.min(raw.length, maxBytes);
   for (let line = 0, next = 0; line < max; line = next) {
     next = raw.indexOf(lineFeed, line) + 1 || raw.length;
@@ -58,14 +58,16 @@ function isEmptyLine(bytes: Buffer, at: number): boolean {
   return bytes[at] === lineFeed || (bytes[at] === carriageReturn && bytes[at + 1] === lineFeed);
 }
 
-/** Fields that mail has, unlike "Note: bring money". */
+/** Fields that the header of a message has, unlike "Note: bring money" and "Status: open". */
 const usualField = new RegExp(
   `^(?:${[
-    'from|sender|reply-to|to|b?cc|subject|date|message-id|in-reply-to|references|received|mime-version|priority|importance',
-    'precedence|organization|user-agent|keywords|comments|auto-submitted|errors-to|feedback-id|status|lines',
-    '(?:arc|authentication|content|delivered|disposition|dkim|domainkey|envelope|list|mail|received|resent|return|thread|x)-.+',
+    'from|sender|reply-to|to|b?cc|subject|date|message-id|in-reply-to|references|received|mime-version|precedence|user-agent',
+    '(?:arc|authentication|auto|content|delivered|disposition|dkim|domainkey|envelope|errors|feedback|list|mail|received)-.+',
+    '(?:resent|return|thread|x)-.+',
   ].join('|')})$`,
 );
+/** RFC 2045 §3: other fields mean nothing in the header of a part; a forwarded message has them in its text. */
+const usualPartField = /^content-/;
 /** So much after the first line that is not a field, damage would have ended. */
 const maxDamageBytes = 4096;
 
@@ -83,7 +85,8 @@ export interface HeaderScan {
  * usual field follows that the header does not have yet, the line was damage and the header goes on. The parser and the
  * verification of signatures both use this, so that what is shown as body is what was signed as body.
  */
-export function scanHeader(raw: Buffer): HeaderScan {
+export function scanHeader(raw: Buffer, isPart: boolean): HeaderScan {
+  const usual = isPart ? usualPartField : usualField;
   /** Where the fields begin. Their names are read only if a line is not a field: tidy mail costs little. */
   const fields: number[] = [];
   const seen = new Set<string>();
@@ -96,7 +99,7 @@ export function scanHeader(raw: Buffer): HeaderScan {
   const isNewField = (line: number): boolean => {
     for (const field of fields.splice(0)) seen.add(readFieldName(raw, field));
     const name = readFieldName(raw, line);
-    return usualField.test(name) && !seen.has(name);
+    return usual.test(name) && !seen.has(name);
   };
 
   return {

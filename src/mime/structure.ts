@@ -63,7 +63,7 @@ export function readStructure(raw: Buffer): Structure {
   const left: Budget = { bytes: maxAllHeaderBytes, fields: maxFields };
   let current: Part | null = root;
   /** Null: the line is not in a header. */
-  let scan: HeaderScan | null = scanHeader(raw);
+  let scan: HeaderScan | null = scanHeader(raw, false);
   let count = 1;
   let isComplete = true;
   let hasWholeHeader = true;
@@ -121,7 +121,7 @@ export function readStructure(raw: Buffer): Structure {
     } else if (count < maxParts && left.bytes > 0 && left.fields > 0) {
       current = makePart(parent, next);
       parent.children.push(current);
-      scan = scanHeader(raw);
+      scan = scanHeader(raw, true);
       count++;
     } else {
       isComplete = false;
