@@ -214,6 +214,19 @@ describe('claiming ahead', () => {
     assert.equal(makeLanes().allowances(0).size, 0);
   });
 
+  test('a lane of which nothing is known claims few jobs, and all it may have once it has more', () => {
+    const lanes = makeLanes({ perLane: 16 });
+    assert.equal(lanes.firstAllowance, 4);
+    add(lanes, 'a', 4, 0);
+    takeAll(lanes);
+    assert.equal(lanes.allowances(600).get('a'), 12);
+    finish(lanes, 'a', true, 4, 600);
+    add(lanes, 'a', 1, 600, 12);
+    takeAll(lanes);
+    lanes.finish('a', true, 600);
+    assert.equal(lanes.allowances(600).get('a'), 4, 'idle again');
+  });
+
   test('the window doubles while it is emptied quickly, up to its bound', () => {
     const lanes = makeLanes();
     const windows: number[] = [];

@@ -190,6 +190,29 @@ test('two workers share the jobs, and each job has one try', async () => {
   assert.equal(tried.length, 120);
 });
 
+test('tries start a few at a time, so that other work of the process goes on between them', async () => {
+  const lanes = Object.fromEntries(Array.from({ length: 64 }, (_, n) => [`lane${n}`, 2]));
+  const table = makeTable(lanes);
+  let [inOneGo, most, isOver] = [0, 0, false];
+  const otherWork = () => {
+    inOneGo = 0;
+    if (!isOver) setImmediate(otherWork);
+  };
+  otherWork();
+  const worker = startWorker(table, {
+    limits: { ...limits, perProcess: 1000 },
+    attempt: async (job) => {
+      inOneGo += 1;
+      most = Math.max(most, inOneGo);
+      return succeed(job);
+    },
+  });
+  await waitFor('the end', () => table.count('done') === 128);
+  isOver = true;
+  assert.equal(worker.tried.length, 128);
+  assert.ok(most <= 32, `${most} in one go`);
+});
+
 describe('a lane', () => {
   test('whose tries do not end holds up no other', async () => {
     const table = makeTable({ slow: 20, well: 20 });

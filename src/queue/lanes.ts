@@ -54,6 +54,7 @@ export interface LaneKeys<Job> {
 
 /** A lane that empties its window within this time gets a larger window. */
 const quickMs = 500;
+const maxFirstAllowance = 4;
 
 /**
  * A group may have this many tries for each free place. So one group alone gets three quarters of the places, two groups get
@@ -99,7 +100,15 @@ export class Lanes<Job> {
     return runnable * 2 * Math.max(1, this.#turns.size) <= this.#limits.perProcess;
   }
 
-  /** How many jobs each lane may claim now. A key that is not listed has no lane yet, and may claim `perLane`. */
+  /**
+   * How many jobs a lane may claim of which nothing is known. Few: a group with hundreds of such lanes would claim thousands of
+   * jobs at once, and the claims of others would wait meanwhile. The next claim of a lane with more jobs is larger.
+   */
+  get firstAllowance(): number {
+    return Math.min(maxFirstAllowance, this.#limits.perLane);
+  }
+
+  /** How many jobs each lane may claim now. A key that is not listed has no lane yet, and may claim `firstAllowance`. */
   allowances(nowMs: number): Map<string, number> {
     for (const lane of this.#lanes.values()) if (this.#isForgettable(lane, nowMs)) this.#forget(lane);
     const maxWindows = this.#maxWindows();
@@ -132,9 +141,10 @@ export class Lanes<Job> {
 
   #allowance(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
     if (!this.#mayClaim(lane, nowMs)) return 0;
-    return lane.breaker.isPaused
-      ? 1
-      : Math.max(0, this.#nextWindow(lane, maxWindows, nowMs) - claimedCount(lane));
+    if (lane.breaker.isPaused) return 1;
+    const isIdle = claimedCount(lane) === 0 && !lane.mayHaveMore && lane.window <= this.#limits.perLane;
+    if (isIdle) return this.firstAllowance;
+    return Math.max(0, this.#nextWindow(lane, maxWindows, nowMs) - claimedCount(lane));
   }
 
   /** Only when half of the window is free: many small claims cost more than a few large ones. */
@@ -170,7 +180,7 @@ export class Lanes<Job> {
       this.#queueForTurn(lane);
     }
     for (const lane of this.#lanes.values()) {
-      const allowance = asked.get(lane.key) ?? this.#limits.perLane;
+      const allowance = asked.get(lane.key) ?? this.firstAllowance;
       if (allowance === 0) continue;
       const count = counts.get(lane) ?? 0;
       if (count > 0 && !lane.breaker.isPaused) lane.window = this.#nextWindow(lane, maxWindows, askedAt);

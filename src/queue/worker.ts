@@ -78,6 +78,7 @@ const claimPollMs = 1000;
 const promotePollMs = 500;
 const drainMs = 10_000;
 const lanesPerClaim = 64;
+const triesPerTick = 32;
 /** No claims above this number of unrecorded outcomes: if this process dies, those jobs are tried a second time. */
 const maxUnrecorded = 5000;
 
@@ -92,6 +93,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   readonly #rounds: Rounds<Job>;
   /** Groups that the last claim left out, because they had enough claimed jobs. */
   #fullGroups: ReadonlySet<string> = new Set();
+  #moreTries: NodeJS.Immediate | undefined;
   #isStopping = false;
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
@@ -136,7 +138,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   }
 
   async #claim(): Promise<boolean> {
-    const { claim, limits, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
+    const { claim, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
     gauges.pausedLanes.set(this.#lanes.pausedCount);
     if (this.#isStopping || this.#recorder.waitingCount > maxUnrecorded) return false;
 
@@ -145,15 +147,17 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#fullGroups = new Set(skippedGroups);
     const allowances = this.#lanes.allowances(askedAt);
     for (const key of skippedLanes(askedAt)) allowances.set(key, 0);
+    const allowance = this.#lanes.firstAllowance;
     const { start, isAtFirst } = this.#rounds;
-    const wanted = {
+    const claimed = await claim({
+      token: randomUUID(),
       ...start,
       maxLanes: lanesPerClaim,
       skippedGroups,
-      allowances,
-      allowance: limits.perLane,
-    };
-    const claimed = await claim({ token: randomUUID(), ...wanted });
+      // Without the idle lanes, of which there may be thousands.
+      allowances: new Map([...allowances].filter(([, most]) => most !== allowance)),
+      allowance,
+    });
     const laneKeys = [...new Set(claimed.map(laneOf))].sort();
     this.#rounds.advance(claimed, laneKeys.length >= lanesPerClaim);
     const jobs = this.#leases.add(claimed, askedAt);
@@ -169,13 +173,23 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     return true;
   }
 
+  /** A few at a time: hundreds of tries in one go would keep everything else in this process waiting. */
   #startTries(): void {
-    for (let job = this.#lanes.take(); job; job = this.#lanes.take()) {
+    if (this.#moreTries) return;
+    let started = 0;
+    for (; started < triesPerTick; started += 1) {
+      const job = this.#lanes.take();
+      if (!job) break;
       const prepared = this.#queue.prepare(job);
       if (prepared instanceof Promise) this.#tryWhenPrepared(job, prepared);
       else this.#try(job, prepared);
     }
     this.#queue.gauges.running.set(this.#lanes.running);
+    if (started < triesPerTick) return;
+    this.#moreTries = setImmediate(() => {
+      this.#moreTries = undefined;
+      this.#startTries();
+    });
   }
 
   async #tryWhenPrepared(
