@@ -36,6 +36,7 @@ import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
 import * as message from './scenarios/message.ts';
 import * as tenants from './scenarios/tenants.ts';
+import * as unread from './scenarios/unread.ts';
 import * as model from './studies/model.ts';
 import * as scale from './studies/scale.ts';
 import * as soak from './studies/soak.ts';
@@ -53,6 +54,7 @@ const scenarios: readonly Scenario[] = [
   memory,
   message,
   idle,
+  unread,
   deletion,
   tenants,
 ];

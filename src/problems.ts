@@ -155,6 +155,12 @@ export const problems = {
     title: 'The service has too many large messages to examine',
     remedy: 'Send the request again after the number of seconds in `Retry-After`.',
   },
+  answers_unread: {
+    status: 503,
+    title: 'Too many answers wait to be read',
+    remedy:
+      'Read the answers to your other requests. Send the request again after the number of seconds in `Retry-After`.',
+  },
   shutting_down: {
     status: 503,
     title: 'The service is shutting down',

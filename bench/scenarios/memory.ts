@@ -68,7 +68,7 @@ async function measureLarge(bench: Bench, tools: MailTools, wire: Buffer): Promi
   return { largeMessageMb };
 }
 
-async function measurePeak(
+export async function measurePeak(
   bench: Bench,
   what: string,
   pid: number,

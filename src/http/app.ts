@@ -18,6 +18,7 @@ import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
 import type { Poster } from '../webhooks/post.ts';
 import { type Authenticator, makeAuthenticator, requireAccessRule } from './access.ts';
+import { type AnswerMemory, boundAnswers } from './answer-memory.ts';
 import { sendClientError } from './errors.ts';
 import { type FairQueries, makeFairQueries } from './fair-queries.ts';
 import { type App, makeApp } from './fastify.ts';
@@ -97,16 +98,21 @@ export async function buildApp(given: ApiParts): Promise<App> {
   addHooks(app, parts, authenticator, queries);
   answerOtherMethods(app, config.corsOrigins);
   await documentRoutes(app, config);
-  await app.register(async (api) => addRoutes(api as App, parts, authenticator), { prefix: config.basePath });
+  const answers = boundAnswers(app);
+  const shared = { ...parts, authenticator, answers };
+  await app.register(async (api) => addRoutes(api as App, shared), { prefix: config.basePath });
   return app;
 }
 
-function addRoutes(api: App, given: ApiParts, authenticator: Authenticator): void {
+function addRoutes(
+  api: App,
+  given: ApiParts & { authenticator: Authenticator; answers: AnswerMemory },
+): void {
   const { config } = given;
   const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production } = config;
   const origin = config.publicUrl ?? '';
   const baseUrl = `${origin}${config.basePath}`;
-  const parts = { ...given, authenticator, origin, baseUrl, maxMessageBytes, maxWebhooks };
+  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);

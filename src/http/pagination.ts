@@ -1,15 +1,27 @@
 /** Lists: a bare array, and the URL of the next page in a `Link` header (RFC 8288). Cursors are opaque to callers. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { isUuid } from '../lib/ids.ts';
-import type { Page, PageRequest, Position } from '../store/page.ts';
+import { maxPageBytes, type Page, type PageRequest, type Position } from '../store/page.ts';
+import type { AnswerMemory } from './answer-memory.ts';
+
+/** Escaping makes the JSON longer than the values that the store counts. */
+const reservedBytes = 1.5 * maxPageBytes;
 
 export interface PageParts {
+  answers: AnswerMemory;
   /** Prefix of links: the public URL, or empty. The Host header is never trusted. */
   origin: string;
 }
 
-export function readPage(query: { limit?: number; cursor?: string }, defaultLimit: number): PageRequest {
-  const { limit = defaultLimit, cursor } = query;
+/** Also reserves the memory of the page. */
+export async function readPage(
+  { answers }: PageParts,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  defaultLimit: number,
+): Promise<PageRequest> {
+  await answers.reserve(request, reply, reservedBytes);
+  const { limit = defaultLimit, cursor } = request.query as { limit?: number; cursor?: string };
   return { limit, after: cursor === undefined ? null : readCursor(cursor) };
 }
 

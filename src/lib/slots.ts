@@ -6,6 +6,8 @@
  */
 export interface Share extends Disposable {
   release(): void;
+  /** Gives back all but `weight`. */
+  shrinkTo(weight: number): void;
 }
 
 interface SlotLimits {
@@ -176,14 +178,15 @@ export class Slots {
 
   #give(group: Group, weight: number): Share {
     group.add(weight, this.#nextTurn());
-    let isReleased = false;
-    const release = () => {
-      if (isReleased) return;
-      isReleased = true;
-      group.add(-weight, this.#nextTurn());
+    let left = weight;
+    const shrinkTo = (kept: number) => {
+      if (kept >= left) return;
+      group.add(kept - left, this.#nextTurn());
+      left = kept;
       this.#admit();
     };
-    return { release, [Symbol.dispose]: release };
+    const release = () => shrinkTo(0);
+    return { shrinkTo, release, [Symbol.dispose]: release };
   }
 
   #nextTurn(): number {

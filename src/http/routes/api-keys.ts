@@ -61,7 +61,7 @@ export function apiKeyRoutes(
       response: { 200: Type.Array(ApiKey) },
     }),
     async (request, reply) => {
-      const found = await listApiKeys(sql, request.ownerId, readPage(request.query, maxPage));
+      const found = await listApiKeys(sql, request.ownerId, await readPage(parts, request, reply, maxPage));
       return sendPage(parts, request, reply, found);
     },
   );

@@ -10,6 +10,7 @@ import {
   listDeliveries,
   redeliver,
 } from '../../store/deliveries.ts';
+import { maxPageBytes } from '../../store/page.ts';
 import { findWebhook } from '../../store/webhooks.ts';
 import { withAccess } from '../access.ts';
 import { orNotFound } from '../errors.ts';
@@ -39,7 +40,7 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
     async (request, reply) => {
       const { id } = request.params;
       await orNotFound(findWebhook(sql, request.ownerId, id));
-      const page = readPage(request.query, defaultShortPage);
+      const page = await readPage(parts, request, reply, defaultShortPage);
       const found = await listDeliveries(sql, request.ownerId, id, request.query, page);
       return sendPage(parts, request, reply, found);
     },
@@ -52,7 +53,8 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
       params: IdParams,
       response: { 200: DeliveryWithAttempts },
     }),
-    async (request) => {
+    async (request, reply) => {
+      await parts.answers.reserve(request, reply, maxPageBytes);
       const { id } = request.params;
       const delivery = await orNotFound(findDelivery(sql, request.ownerId, id));
       return { ...delivery, attempts: await listAttempts(sql, request.ownerId, id) };

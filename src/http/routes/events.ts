@@ -18,6 +18,8 @@ const Filters = shortListQuery({
   since: Since,
 });
 
+/** Memory of an event with its raw message. */
+const eventBytes = 6 * 1024 * 1024;
 const tags = ['Events'];
 
 export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Links }): void {
@@ -33,7 +35,7 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
     }),
     async (request, reply) => {
       const { event, identity_id: identityId, since } = request.query;
-      const page = readPage(request.query, defaultShortPage);
+      const page = await readPage(parts, request, reply, defaultShortPage);
       const found = await listEvents(sql, request.ownerId, { event, identityId, since }, page);
       return sendPage(parts, request, reply, found);
     },
@@ -46,7 +48,8 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
       params: IdParams,
       response: { 200: Event },
     }),
-    async (request) => {
+    async (request, reply) => {
+      await parts.answers.reserve(request, reply, eventBytes);
       const event = await orNotFound(findEvent(sql, request.ownerId, request.params.id));
       const { data, messageId, raw, ...summary } = event;
       return { ...summary, data: JSON.parse(completeData({ data, messageId, raw }, links, Date.now())) };

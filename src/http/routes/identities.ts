@@ -110,7 +110,7 @@ export function identityRoutes(
     }),
     async (request, reply) => {
       const { kind, status, value } = request.query;
-      const page = readPage(request.query, maxPage);
+      const page = await readPage(parts, request, reply, maxPage);
       const found = await listIdentities(
         sql,
         request.ownerId,

@@ -35,6 +35,9 @@ const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
 /** Memory for messages that are read for an attachment: in total, and for each owner. A request beyond it waits. */
 const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
+/** Memory of a message as JSON, and of a message that is streamed: several pieces, as text and as bytes. */
+const messageBytes = 4 * 1024 * 1024;
+const streamBytes = 2 * 1024 * 1024;
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 /** Documented only: a serialiser would cost time and change nothing, because `Message` types what is sent. */
@@ -45,7 +48,7 @@ const json = (schema: TSchema) => ({
 type MessageParts = PageParts & { sql: Pool; links: Links; examiner: Examiner };
 
 export function messageRoutes(app: App, parts: MessageParts): void {
-  const { sql, links, examiner } = parts;
+  const { sql, links, examiner, answers } = parts;
   const memory = new Slots(readMemoryBytes);
 
   /** Reads the whole message: an attachment has no place of its own in the store. */
@@ -65,7 +68,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
     }),
     async (request, reply) => {
       const { identity_id: identityId, since } = request.query;
-      const page = readPage(request.query, defaultShortPage);
+      const page = await readPage(parts, request, reply, defaultShortPage);
       const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
       const now = Date.now();
       const rows = found.rows.map(({ summary }) =>
@@ -84,6 +87,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       response: { 200: json(Message) },
     }),
     async (request, reply) => {
+      await answers.reserve(request, reply, messageBytes);
       const message = await orNotFound(findMessage(sql, request.ownerId, request.params.id));
       return sendJson(reply, completeMessage(message as Message, links, Date.now()));
     },
@@ -106,6 +110,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
         .header('accept-ranges', 'bytes')
         .header('content-disposition', 'attachment; filename="message.eml"');
       if (isCached(request, sha256)) return reply.code(304).send(null);
+      await answers.reserve(request, reply, streamBytes);
       return sendRange(sql, request, reply.type('message/rfc822'), raw);
     },
   );
@@ -122,6 +127,8 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const { id, n } = request.params;
       if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
       const raw = await orNotFound(findRaw(sql, request.ownerId, id));
+      // The content is in memory until the client has read it, and is not longer than the message.
+      await answers.reserve(request, reply, raw.size);
       const { meta, content } = await orNotFound(extract(raw, Number(n), abortOnClose(reply)));
       setSafeHeaders(request, reply, meta.sha256);
       if (isCached(request, meta.sha256)) return reply.code(304).send(null);

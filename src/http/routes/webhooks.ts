@@ -111,7 +111,7 @@ export function webhookRoutes(
       response: { 200: Type.Array(Webhook) },
     }),
     async (request, reply) => {
-      const found = await listWebhooks(sql, request.ownerId, readPage(request.query, maxPage));
+      const found = await listWebhooks(sql, request.ownerId, await readPage(parts, request, reply, maxPage));
       return sendPage(parts, request, reply, found);
     },
   );
