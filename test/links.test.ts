@@ -4,7 +4,14 @@ import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { makeLinks } from '../src/contract/links.ts';
 import { startDns } from './dns.ts';
-import { type Answer, assertProblem, callUrl, startTestService, type TestService } from './harness.ts';
+import {
+  type Answer,
+  assertProblem,
+  callUrl,
+  startTestService,
+  type TestService,
+  type TestUser,
+} from './harness.ts';
 import { startReceiver } from './receiver.ts';
 
 const dns = await startDns();
@@ -26,6 +33,9 @@ const message = [
   '',
   'second\r\n--b--\r\n',
 ].join('\r\n');
+
+/** More than the buffers of the system take for a connection, and more than half of an owner's share. */
+const largeBytes = 17_000_000;
 
 interface Made {
   id: string;
@@ -109,6 +119,35 @@ describe('a link', () => {
       'a stranger with a link cannot lock its owner out',
     );
     await limited.stop();
+  });
+
+  test('counts for the owner with what its client has not read: 503 beyond, and other owners are served', async () => {
+    const raw =
+      'Subject: large\r\nContent-Type: application/octet-stream\r\nContent-Disposition: attachment\r\n' +
+      `Content-Transfer-Encoding: base64\r\n\r\n${Buffer.alloc(largeBytes).toString('base64')}`;
+    async function makeLarge(as: TestUser): Promise<string> {
+      const value = `a${randomBytes(5).toString('hex')}@link.example`;
+      await call('POST', '/identities', { as, body: { value } });
+      const headers = { 'content-type': 'message/rfc822' };
+      const taken = await call('POST', `/inbound?recipient=${value}`, { as, body: raw, headers });
+      assert.equal(taken.status, 202, taken.text);
+      const { body } = await call('GET', `/messages/${taken.body.messageIds[0]}`, { as });
+      return body.attachments[0].url;
+    }
+    const [mine, others] = [
+      await makeLarge(await service.makeUser()),
+      await makeLarge(await service.makeUser()),
+    ];
+    const leaving = new AbortController();
+    const unread = await fetch(mine, { signal: leaving.signal });
+    assert.equal(unread.status, 200);
+    const refused = open(mine);
+    assert.equal((await fetch(others)).status, 200);
+    assertProblem(await refused, 503, 'answers_unread');
+    assert.equal(unread.bodyUsed, false);
+    leaving.abort();
+    const again = await fetch(mine);
+    assert.equal((await again.arrayBuffer()).byteLength, largeBytes);
   });
 
   test('is told under the public address and base path, where these are set', async () => {
