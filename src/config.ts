@@ -166,7 +166,7 @@ export const settings = {
   POSTHORN_SMTP_DATA_TIMEOUT: setting(
     wholeNumber(1, 3600),
     180,
-    'Most seconds between two pieces of a message.',
+    'Most seconds for each 64 KiB of a message.',
   ),
   POSTHORN_SMTP_MESSAGE_TIMEOUT: setting(
     wholeNumber(1, 86_400),
@@ -186,7 +186,7 @@ export const settings = {
   POSTHORN_SMTP_MAX_BYTES_UNDER_WAY: setting(
     wholeNumber(1024, 2 ** 40),
     134_217_728,
-    'Memory for messages that are being received. Beyond this limit messages are deferred: the sender retries later.',
+    'Memory for messages that are being received. What does not fit waits in temporary files of up to eight times this size; beyond that, large messages are deferred: the sender retries later.',
   ),
   POSTHORN_INLINE_RAW_BYTES: setting(
     wholeNumber(0, 1 << 20),
@@ -299,10 +299,14 @@ export function readConfig(environment: Environment) {
       maxErrors: values.POSTHORN_SMTP_MAX_ERRORS,
       commandTimeoutMs: values.POSTHORN_SMTP_COMMAND_TIMEOUT * 1000,
       dataTimeoutMs: values.POSTHORN_SMTP_DATA_TIMEOUT * 1000,
+      dataPortionBytes: 65_536,
+      slowAfterMs: 5000,
       messageTimeoutMs: values.POSTHORN_SMTP_MESSAGE_TIMEOUT * 1000,
       maxConnections: values.POSTHORN_SMTP_MAX_CONNECTIONS,
       maxConnectionsPerAddress: values.POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS,
       maxBytesUnderWay: values.POSTHORN_SMTP_MAX_BYTES_UNDER_WAY,
+      inMemoryBytes: 2 * 1024 * 1024,
+      maxSpoolBytes: 8 * values.POSTHORN_SMTP_MAX_BYTES_UNDER_WAY,
     },
     inlineRawBytes: values.POSTHORN_INLINE_RAW_BYTES,
     acceptUnverified: values.POSTHORN_ACCEPT_UNVERIFIED ?? !production,

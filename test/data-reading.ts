@@ -1,5 +1,7 @@
 /** Shared by the tests of SMTP data: cuts a wire into chunks and reads them. */
-import { Budget, DataReader } from '../src/smtp/data.ts';
+import { tmpdir } from 'node:os';
+import { DataReader, type MessageRoom } from '../src/smtp/data.ts';
+import { Budget, openSpoolFile } from '../src/smtp/spool.ts';
 
 /** Cuts into chunks of these lengths, repeated. */
 export function split(bytes: Buffer, lengths: number[]): Buffer[] {
@@ -13,16 +15,31 @@ export function split(bytes: Buffer, lengths: number[]): Buffer[] {
   return pieces;
 }
 
-export function read(pieces: Buffer[], maxBytes = 1_000_000) {
-  const budget = new Budget(10_000_000);
-  const reader = new DataReader(maxBytes, budget);
+/** Room in memory and in files, with what is in use. */
+export function makeRoom(limits: Partial<Pick<MessageRoom, 'maxBytes' | 'inMemoryBytes'>> = {}) {
+  const memory = new Budget(10_000_000);
+  const disk = new Budget(100_000_000);
+  const open = () => openSpoolFile(tmpdir());
+  return {
+    ...{ maxBytes: 1_000_000, inMemoryBytes: 2_000_000, ...limits },
+    memory,
+    disk: Object.assign(disk, { open }),
+  };
+}
+
+export async function read(pieces: Buffer[], limits: Parameters<typeof makeRoom>[0] = {}) {
+  const room = makeRoom(limits);
+  const reader = new DataReader(room);
   for (const [index, piece] of pieces.entries()) {
     const rest = reader.push(piece);
-    if (rest === null) continue;
+    if (rest === null) {
+      if (reader.mustSpill) await reader.spill();
+      continue;
+    }
     const after = Buffer.concat([rest, ...pieces.slice(index + 1)]);
-    return { raw: Buffer.from(reader.message()), after, reader, budget };
+    return { raw: reader.isRefused ? null : await reader.load(), after, reader, room };
   }
-  return { raw: null, after: null, reader, budget };
+  return { raw: null, after: null, reader, room };
 }
 
 /** On the wire every message ends with a line end. */

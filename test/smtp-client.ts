@@ -4,6 +4,7 @@
  */
 import { once } from 'node:events';
 import net, { type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
 import { after } from 'node:test';
 import tls from 'node:tls';
 import { readConfig } from '../src/config.ts';
@@ -238,6 +239,8 @@ export async function startTestMx(
     host: '127.0.0.1',
     port: 0,
     mailHost: 'mx.example',
+    spoolFolder: tmpdir(),
+    ownerOf: (route) => route,
     tls: null,
     log: makeLog({ level: 'debug', json: true, stream }),
     stopWithinMs: 500,

@@ -1,23 +1,23 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { Budget, DataReader } from '../src/smtp/data.ts';
-import { read, split, withLineEnd } from './data-reading.ts';
+import { DataReader } from '../src/smtp/data.ts';
+import { makeRoom, read, split, withLineEnd } from './data-reading.ts';
 import { connectSmtp, faultsOf, startTestMx, toWire } from './smtp-client.ts';
 
 describe('reading a message', () => {
-  test('the end is found at every chunk boundary', () => {
+  test('the end is found at every chunk boundary', async () => {
     const wire = Buffer.from('a\r\n..b\r\n.\r\nMAIL');
     for (let one = 1; one < wire.length; one += 1) {
       for (let two = one; two < wire.length; two += 1) {
         const pieces = [wire.subarray(0, one), wire.subarray(one, two), wire.subarray(two)];
-        const { raw, after } = read(pieces.filter(({ length }) => length > 0));
+        const { raw, after } = await read(pieces.filter(({ length }) => length > 0));
         assert.equal(raw?.toString(), 'a\r\n.b\r\n');
         assert.equal(after?.toString(), 'MAIL');
       }
     }
   });
 
-  test('the first dot of a line is dropped, unless the line is one dot (RFC 5321 §4.5.2)', () => {
+  test('the first dot of a line is dropped, unless the line is one dot (RFC 5321 §4.5.2)', async () => {
     const cases: [string, string][] = [
       ['.\r\n', ''],
       ['..\r\n.\r\n', '.\r\n'],
@@ -28,37 +28,65 @@ describe('reading a message', () => {
       ['a\r\n.\r\r\n.\r\n', 'a\r\n\r\r\n'],
       ['a\r\r\n.\r\n', 'a\r\r\n'],
     ];
-    for (const [wire, raw] of cases) assert.equal(read([Buffer.from(wire)]).raw?.toString(), raw);
+    for (const [wire, raw] of cases) assert.equal((await read([Buffer.from(wire)])).raw?.toString(), raw);
   });
 
-  test('a message of exactly the limit is kept, one byte more is not, and the budget is released', () => {
+  test('a message of exactly the limit is kept, one byte more is not, and the room is released', async () => {
     const raw = Buffer.alloc(50_000, 'x');
     raw.write('\r\n', 49_998);
-    const kept = read(split(toWire(raw), [1000]), 50_000);
-    assert.deepEqual(kept.raw, raw);
-    assert.equal(kept.reader.isRefused, false);
-    assert.ok(kept.budget.used >= 50_000);
-    // The memory may be transferred to a worker.
-    const { buffer } = kept.reader.message();
-    structuredClone(buffer, { transfer: [buffer as ArrayBuffer] });
-    kept.reader.release();
-    assert.equal(kept.budget.used, 0);
+    for (const inMemoryBytes of [100_000, 10_000]) {
+      const kept = await read(split(toWire(raw), [1000]), { maxBytes: 50_000, inMemoryBytes });
+      assert.deepEqual(kept.raw, raw);
+      assert.equal(kept.reader.isRefused, false);
+      assert.equal(kept.reader.isSpilled, inMemoryBytes < raw.length);
+      assert.ok(kept.room.memory.used + kept.room.disk.used >= 50_000);
+      // The memory may be transferred to a worker.
+      const { buffer } = await kept.reader.load();
+      structuredClone(buffer, { transfer: [buffer as ArrayBuffer] });
+      kept.reader.release();
+      assert.deepEqual([kept.room.memory.used, kept.room.disk.used], [0, 0]);
 
-    const refused = read(split(toWire(raw), [1000]), 49_999);
-    assert.equal(refused.reader.isRefused, true);
-    assert.equal(refused.reader.size, 50_000);
-    assert.equal(refused.budget.used, 0);
+      const refused = await read(split(toWire(raw), [1000]), { maxBytes: 49_999, inMemoryBytes });
+      assert.equal(refused.reader.isRefused, true);
+      assert.equal(refused.reader.size, 50_000);
+      assert.deepEqual([refused.room.memory.used, refused.room.disk.used], [0, 0]);
+    }
   });
 
-  test('25 MiB of dots take linear time, also byte by byte', {
-    timeout: 120_000,
-  }, () => {
+  test('a message is the same by way of a file, at any chunk sizes', async () => {
+    const raw = Buffer.from('.\r\n..a\r\nb\n.\n\r\n'.repeat(500));
+    for (const lengths of [[1], [2, 3], [7], [100], [5000]]) {
+      const {
+        raw: found,
+        after,
+        reader,
+      } = await read([...split(toWire(raw), lengths), Buffer.from('NOOP')], { inMemoryBytes: 1000 });
+      assert.ok(reader.isSpilled);
+      assert.ok(found?.equals(raw));
+      assert.equal(String(after), 'NOOP');
+      reader.release();
+    }
+  });
+
+  test('a client that leaves while its message is written to the file leaves nothing in use', async () => {
+    const room = makeRoom({ inMemoryBytes: 1000 });
+    for (let n = 0; n < 3; n += 1) {
+      const reader = new DataReader(room);
+      reader.push(Buffer.alloc(5000, 'x'));
+      const spilling = reader.spill();
+      reader.release();
+      await spilling;
+      assert.deepEqual([room.memory.used, room.disk.used], [0, 0]);
+    }
+  });
+
+  test('25 MiB of dots take linear time, also byte by byte', { timeout: 120_000 }, async () => {
     const dots = Buffer.from('\r\n..'.repeat(6_553_600));
-    const reader = new DataReader(26_214_400, new Budget(60_000_000));
-    for (const piece of split(dots, [65_536])) reader.push(piece);
-    assert.ok(reader.push(Buffer.from('\r\n.\r\n')));
-    assert.equal(reader.message().length, 3 * 6_553_600 + 2);
-    assert.equal(read(split(dots.subarray(0, 1_000_000), [1])).reader.size, 750_000);
+    const whole = Buffer.concat([dots, Buffer.from('\r\n.\r\n')]);
+    const { raw, reader } = await read(split(whole, [65_536]), { maxBytes: 26_214_400 });
+    reader.release();
+    assert.equal(raw?.length, 3 * 6_553_600 + 2);
+    assert.equal((await read(split(dots.subarray(0, 1_000_000), [1]))).reader.size, 750_000);
   });
 });
 

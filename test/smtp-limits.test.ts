@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
 import net from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { describe, test } from 'node:test';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { clientKey } from '../src/smtp/server.ts';
@@ -75,17 +78,10 @@ describe('size', () => {
     assert.equal(mx.mails.length, 0);
   });
 
-  test('above the memory limit a message is deferred, and later messages are accepted again', async () => {
-    const mx = await startTestMx({ limits: { maxMessageBytes: 100_000, maxBytesUnderWay: 250_000 } });
-    const filler = Buffer.alloc(90_000, 'x');
-    const clients = await Promise.all([1, 2, 3].map(() => connectSmtp(mx.port)));
-    for (const client of clients) await client.envelope('a@there.example', 'b@here.example');
-    for (const client of clients) {
-      await client.command('DATA');
-      await client.send(filler);
-      // When the next client has its reply, the server has read these bytes too.
-      await (await connectSmtp(mx.port)).command('NOOP');
-    }
+  test('above the limit for files a large message is deferred, and later messages are accepted again', async () => {
+    const files = { inMemoryBytes: 10_000, maxBytesUnderWay: 20_000, maxSpoolBytes: 200_000 };
+    const mx = await startTestMx({ limits: { ...limits, ...files } });
+    const clients = await Promise.all([1, 2, 3].map(() => startMessage(mx.port, 90_000)));
     const answers = [];
     for (const client of clients) {
       await client.send('\r\n.\r\n');
@@ -99,6 +95,72 @@ describe('size', () => {
       assert.equal((await client.data(oversized(99_000))).status, 250);
     }
   });
+});
+
+/** Sends a part of a message, and waits until the server has read it. */
+async function startMessage(port: number, bytes: number, localAddress = '127.0.0.1'): Promise<SmtpClient> {
+  const client = await connectSmtp(port, { localAddress });
+  await client.envelope('a@there.example', 'b@here.example');
+  await client.command('DATA');
+  await client.send(Buffer.alloc(bytes, 'x'));
+  // When another client has its reply, the server has read these bytes too.
+  await (await connectSmtp(port)).command('NOOP');
+  return client;
+}
+
+describe('clients that go silent inside a message', () => {
+  const addresses = ['127.0.0.2', '127.0.0.3', '127.0.0.4', '127.0.0.5'];
+  const large = toWire(`Subject: large\r\n\r\n${'x'.repeat(90_000)}\r\n`);
+  const limits = { maxMessageBytes: 100_000, maxBytesUnderWay: 100_000, inMemoryBytes: 10_000 };
+
+  async function send(port: number, wire: Buffer): Promise<number> {
+    const client = await connectSmtp(port);
+    await client.envelope('a@there.example', 'b@here.example');
+    return (await client.data(wire)).status;
+  }
+
+  test('take no memory from others: 23 of them from 4 addresses, and large mail is accepted', async () => {
+    const mx = await startTestMx({ limits: { ...limits, maxSpoolBytes: 10_000_000 } });
+    for (let n = 0; n < 23; n += 1) await startMessage(mx.port, 90_000, addresses[n % 4]);
+    assert.equal(await send(mx.port, large), 250);
+    assert.equal(await send(mx.port, message), 250);
+  });
+
+  test('are closed, the slowest first, when the files are full', async () => {
+    const files = { maxSpoolBytes: 200_000, slowAfterMs: 0 };
+    const mx = await startTestMx({ limits: { ...limits, ...files } });
+    const first = await startMessage(mx.port, 90_000, addresses[0]);
+    const second = await startMessage(mx.port, 90_000, addresses[1]);
+    assert.equal(await send(mx.port, large), 250);
+    assert.match((await first.reply()).full, /^421 4\.3\.2 mx\.example Too slow/);
+    await first.ended();
+    await second.send('\r\n.\r\n');
+    assert.equal((await second.reply()).status, 250);
+  });
+
+  test('do not stop small mail, though neither memory nor files have room', async () => {
+    const mx = await startTestMx({ limits: { ...limits, maxSpoolBytes: 200_000 } });
+    for (const address of addresses) await startMessage(mx.port, 90_000, address);
+    assert.equal(await send(mx.port, large), 452);
+    assert.equal(await send(mx.port, message), 250);
+  });
+});
+
+test('a message that cannot be written to a file gets 452, and the next small one is accepted', async () => {
+  const spoolFolder = mkdtempSync(path.join(tmpdir(), 'posthorn-spool-'));
+  const mx = await startTestMx({ spoolFolder, limits: { inMemoryBytes: 10_000 } });
+  rmSync(spoolFolder, { recursive: true });
+  const client = await connectSmtp(mx.port);
+  await client.envelope('a@there.example', 'b@here.example');
+  assert.match((await client.data(toWire('x'.repeat(100_000)))).full, /^452 4\.3\.1 /);
+  await client.envelope('a@there.example', 'b@here.example');
+  assert.equal((await client.data(message)).status, 250);
+  assert.equal(faultsOf(mx).length, 1);
+});
+
+test('the server does not start without a folder for files, and says what to do', async () => {
+  const starting = startTestMx({ spoolFolder: '/dev/null/spool' });
+  await assert.rejects(starting, (error) => error instanceof OperatorError && /TMPDIR/.test(error.message));
 });
 
 test('too many RCPT commands: 421, also if each recipient is deferred', async () => {
@@ -223,8 +285,20 @@ describe('time', () => {
     assert.equal(mx.mails.length, 0);
   });
 
-  test('a slow message may take longer than the stall timeout, but not longer than the message timeout', async () => {
-    const mx = await startTestMx({ limits: { dataTimeoutMs: 1000, messageTimeoutMs: 4000 } });
+  test('a message slower than the slowest rate is cut, though bytes keep coming', async () => {
+    const mx = await startTestMx({ limits: { dataTimeoutMs: 1000, dataPortionBytes: 1_000_000 } });
+    const client = await connectSmtp(mx.port);
+    await client.envelope('a@there.example', 'b@here.example');
+    await client.command('DATA');
+    const drip = setInterval(() => client.socket.write('x'), 10);
+    assert.match((await client.reply()).full, /^421 4\.4\.2 /);
+    clearInterval(drip);
+    await client.ended();
+  });
+
+  test('a slow message may take longer than the time for a portion, but not longer than the message timeout', async () => {
+    const times = { dataTimeoutMs: 1000, dataPortionBytes: 1, messageTimeoutMs: 4000 };
+    const mx = await startTestMx({ limits: times });
     const client = await connectSmtp(mx.port);
     await client.envelope('a@there.example', 'b@here.example');
     await client.command('DATA');

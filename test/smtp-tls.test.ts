@@ -18,9 +18,10 @@ import type tls from 'node:tls';
 import { readConfig } from '../src/config.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import { Slots } from '../src/lib/slots.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { Connection } from '../src/smtp/connection.ts';
-import { Budget } from '../src/smtp/data.ts';
+import { makeRoom } from './data-reading.ts';
 import { connectSmtp, faultsOf, SmtpClient, startTestMx, toWire } from './smtp-client.ts';
 
 const fixtures = path.join(import.meta.dirname, 'fixtures/tls');
@@ -156,7 +157,9 @@ describe('STARTTLS', () => {
       mailHost: 'mx.example',
       limits: readConfig({}).smtpLimits,
       certificate: { context: () => Promise.reject(new Error('none')) },
-      budget: new Budget(1000),
+      room: makeRoom(),
+      loading: new Slots({ inAll: 1, perOwner: 1 }),
+      ownerOf: () => '',
       route: () => Promise.reject(new Error('not asked')),
       accept: () => Promise.reject(new Error('not asked')),
       log,

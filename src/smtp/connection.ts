@@ -6,8 +6,9 @@
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { MovableTimer } from '../lib/movable-timer.ts';
+import type { Slots } from '../lib/slots.ts';
 import type { Certificate } from '../net/certificate.ts';
-import { type Budget, DataReader } from './data.ts';
+import { DataReader, type MessageRoom } from './data.ts';
 import { formatReply, type Refusal, type Reply, refusal, reply } from './reply.ts';
 import { type MailTransaction, Session, type SessionParts, tooBig, tryLater } from './session.ts';
 
@@ -24,7 +25,11 @@ export type MessageDecision = { accepted: true; id: string } | { accepted: false
 
 export interface ConnectionParts<Route> extends SessionParts<Route> {
   certificate: Certificate;
-  budget: Budget;
+  /** Room for one message of this connection. */
+  room: MessageRoom;
+  /** Memory for large messages that are being accepted, divided among the owners of the recipients. */
+  loading: Slots;
+  ownerOf(route: Route): string;
   /** Must resolve with `accepted` only after the commit: the client gets its 250 at once. */
   accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
 }
@@ -67,6 +72,8 @@ export class Connection<Route> {
   #skipped = 0;
   #reader: DataReader | null = null;
   #messageEndsBy = 0;
+  /** The part of the message whose time is being counted: since when, and at which size it ends. */
+  #portion = { since: 0, endsAt: 0 };
   #replies = '';
 
   readonly #timer = new MovableTimer(() => this.#expire());
@@ -208,8 +215,10 @@ export class Connection<Route> {
     if (rest === null) {
       if (reader.size > closeAtMessages * maxMessageBytes) {
         this.#refuseMessage({ ...tooBig(maxMessageBytes), next: 'close' });
-      } else {
-        this.#armForData();
+      } else if (reader.mustSpill) {
+        this.#spill(reader);
+      } else if (reader.size >= this.#portion.endsAt) {
+        this.#armForData(reader);
       }
       return false;
     }
@@ -221,13 +230,8 @@ export class Connection<Route> {
       this.#refuseMessage(reader.size > maxMessageBytes ? tooBig(maxMessageBytes) : noMemory, transaction);
       return true;
     }
-    const mail: ReceivedMail<Route> = {
-      ...transaction,
-      raw: reader.message(),
-      remoteIp: this.#remoteIp,
-      helo: this.#session.helo,
-      tls: this.#tls,
-    };
+    const { helo } = this.#session;
+    const mail = { ...transaction, remoteIp: this.#remoteIp, helo, tls: this.#tls };
     this.#replyLater(this.#answerMessage(mail, reader));
     return true;
   }
@@ -237,9 +241,9 @@ export class Connection<Route> {
     this.#queueReply(this.#session.countError(refusal, transaction));
   }
 
-  async #answerMessage(mail: ReceivedMail<Route>, reader: DataReader): Promise<Reply> {
+  async #answerMessage(mail: Omit<ReceivedMail<Route>, 'raw'>, reader: DataReader): Promise<Reply> {
     const { log, metrics } = this.#parts;
-    const answer = await this.#accept(mail);
+    const answer = await this.#loadAndAccept(mail, reader);
     reader.release();
     metrics?.messageAnswered(answer.status);
     if (this.#isGone || this.#hasInputEnded) {
@@ -248,6 +252,23 @@ export class Connection<Route> {
       log.info(fields, 'The client closed its side before the reply to its message was ready');
     }
     return this.#session.countError(answer, mail);
+  }
+
+  async #loadAndAccept(mail: Omit<ReceivedMail<Route>, 'raw'>, reader: DataReader): Promise<Reply> {
+    const { loading, ownerOf, log } = this.#parts;
+    const [recipient] = mail.recipients;
+    const owner = recipient ? ownerOf(recipient.route) : '';
+    using _share = reader.isSpilled
+      ? await loading.take(owner, reader.size, { key: mail.remoteIp })
+      : undefined;
+    let raw: Buffer;
+    try {
+      raw = await reader.load();
+    } catch (err) {
+      log.error({ err }, 'A temporary file cannot be read; the client got 451');
+      return tryLater;
+    }
+    return this.#accept({ ...mail, raw });
   }
 
   async #accept(mail: ReceivedMail<Route>): Promise<Reply> {
@@ -264,18 +285,30 @@ export class Connection<Route> {
     }
   }
 
-  /** Until the reply is ready, the client has no timeout, and nothing more is read than one chunk. */
   #replyLater(answer: Promise<Reply>): void {
+    this.#wait(answer, 'command', (answered) => this.#queueReply(answered));
+  }
+
+  #spill(reader: DataReader): void {
+    const { log } = this.#parts;
+    const spilled = reader.spill().catch((err) => {
+      log.error({ err }, 'A temporary file for a large message cannot be written; the client gets 452');
+    });
+    this.#wait(spilled, 'data', () => this.#armForData(reader));
+  }
+
+  /** Meanwhile the client has no timeout, and nothing more is read than one chunk. */
+  #wait<T>(work: Promise<T>, next: Phase, go: (result: T) => void): void {
     this.#phase = 'waiting';
     this.#isWaiting = true;
-    answer.then((answered) => {
+    work.then((result) => {
       this.#isWaiting = false;
       if (this.#isGone) {
         this.#ended();
         return;
       }
-      this.#phase = 'command';
-      this.#guard(() => this.#queueReply(answered));
+      this.#phase = next;
+      this.#guard(() => go(result));
       this.#advance();
       this.#resumeReading();
     });
@@ -308,11 +341,13 @@ export class Connection<Route> {
   }
 
   #startData(): void {
-    const { limits, budget } = this.#parts;
+    const { limits, room } = this.#parts;
+    const reader = new DataReader(room);
     this.#phase = 'data';
-    this.#reader = new DataReader(limits.maxMessageBytes, budget);
+    this.#reader = reader;
     this.#messageEndsBy = performance.now() + limits.messageTimeoutMs;
-    this.#armForData();
+    this.#portion = { since: 0, endsAt: 0 };
+    this.#armForData(reader);
   }
 
   #dropMessage(): void {
@@ -369,9 +404,28 @@ export class Connection<Route> {
     });
   }
 
-  #armForData(): void {
-    const leftMs = Math.ceil(this.#messageEndsBy - performance.now());
-    this.#timer.arm(Math.max(0, Math.min(this.#parts.limits.dataTimeoutMs, leftMs)));
+  /** Only a whole portion gets the client more time: single bytes gain nothing. */
+  #armForData({ size }: DataReader): void {
+    const { dataTimeoutMs, dataPortionBytes } = this.#parts.limits;
+    const now = performance.now();
+    if (size >= this.#portion.endsAt) this.#portion = { since: now, endsAt: size + dataPortionBytes };
+    const endsBy = Math.min(this.#messageEndsBy, this.#portion.since + dataTimeoutMs);
+    this.#timer.arm(Math.max(0, Math.ceil(endsBy - now)));
+  }
+
+  /** How long the client has needed for the current portion of a message that takes room; 0 if it takes none. */
+  slownessMs(now: number): number {
+    const takesRoom = this.#phase === 'data' && this.#reader?.isSpilled && !this.#reader.isRefused;
+    return takesRoom ? now - this.#portion.since : 0;
+  }
+
+  /** For a client that sends too slowly while others need the room. */
+  cut(): void {
+    this.#parts.log.warn(
+      { remoteIp: this.#remoteIp },
+      'An SMTP connection was closed: it sent too slowly while room was short',
+    );
+    this.#disconnect('4.3.2', 'Too slow while many messages are being received; closing the connection');
   }
 
   #expire(): void {

@@ -1,35 +1,10 @@
 /**
  * Reads the bytes of one message, from 354 to the final dot. Guarantees: only the dot-stuffing of RFC 5321 §4.5.2 is undone;
- * only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP smuggling); a message that is too big keeps no memory.
+ * only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP smuggling); a message that is too big keeps no memory;
+ * a large message is in a file until it is complete.
  */
 import { allocateMessage } from '../lib/shared-bytes.ts';
-
-/** A memory limit that connections share: a client's budget is a part of the budget of all (`whole`). */
-export class Budget {
-  readonly limit: number;
-  readonly #whole: Budget | null;
-  #used = 0;
-
-  constructor(limit: number, whole: Budget | null = null) {
-    this.limit = limit;
-    this.#whole = whole;
-  }
-
-  get used(): number {
-    return this.#used;
-  }
-
-  take(bytes: number): boolean {
-    if (this.#used + bytes > this.limit || this.#whole?.take(bytes) === false) return false;
-    this.#used += bytes;
-    return true;
-  }
-
-  giveBack(bytes: number): void {
-    this.#used -= bytes;
-    this.#whole?.giveBack(bytes);
-  }
-}
+import type { Budget, SpoolFile } from './spool.ts';
 
 const lineEnd = Buffer.from('\r\n');
 const lineEndAndDot = Buffer.from('\r\n.');
@@ -38,35 +13,63 @@ const lineFeed = 10;
 
 const nothing = Buffer.alloc(0);
 const firstBytes = 16_384;
-const hugeBytes = 2 * 1024 * 1024;
-/** A huge message reserves its budget in these steps. */
-const stepBytes = 256 * 1024;
+/** A message up to this size stays in memory, whatever room there is: small mail never waits for large mail. */
+const smallBytes = 64 * 1024;
+
+/** The room that one message may use. */
+export interface MessageRoom {
+  maxBytes: number;
+  /** The rest of a larger message goes to a file. */
+  inMemoryBytes: number;
+  memory: Budget;
+  disk: {
+    /** Makes room if it can. */
+    take(bytes: number): boolean;
+    giveBack(bytes: number): void;
+    open(): Promise<SpoolFile>;
+  };
+}
 
 export class DataReader {
-  readonly #maxBytes: number;
-  readonly #budget: Budget;
-  /** Starts with a CRLF that nobody sent: a dot at the very start is at the start of a line too. */
+  readonly #room: MessageRoom;
+  /** What is not in the file yet. Starts with a CRLF that nobody sent: a dot at the very start is at the start of a line too. */
   #kept: Buffer = nothing;
-  /** Bytes taken from the budget. Not `#kept.length`: a buffer that was transferred to a worker has length 0. */
+  /** Bytes taken from the memory budget. Not `#kept.length`: a buffer that was transferred to a worker has length 0. */
   #reserved = 0;
   #length = 0;
+  #file: SpoolFile | null = null;
+  #spilled = 0;
+  /** Of the whole message, with the first CRLF. */
+  #size = 0;
   /** The end of the last chunk, if it may be the beginning of CRLF ".". */
   #carry: Buffer = lineEnd;
   #isRefused = false;
+  #isReleased = false;
 
-  constructor(maxBytes: number, budget: Budget) {
-    this.#maxBytes = maxBytes;
-    this.#budget = budget;
+  constructor(room: MessageRoom) {
+    this.#room = room;
   }
 
   /** Bytes of the message so far, kept or not. */
   get size(): number {
-    return Math.max(0, this.#length - lineEnd.length);
+    return Math.max(0, this.#size - lineEnd.length);
   }
 
-  /** The message is too big, or the budget is used up: nothing is kept. */
+  /** The message is too big, or there is no room for it: nothing is kept. */
   get isRefused(): boolean {
     return this.#isRefused;
+  }
+
+  /** `spill` must be awaited before the next `push`. */
+  get mustSpill(): boolean {
+    const { inMemoryBytes, memory } = this.#room;
+    if (this.#isRefused) return false;
+    return this.#length > (memory.isExceeded ? Math.min(inMemoryBytes, smallBytes) : inMemoryBytes);
+  }
+
+  /** A part of the message is in a file: `load` needs memory for the whole. */
+  get isSpilled(): boolean {
+    return this.#spilled > 0;
   }
 
   /** Null: the message goes on. Else the message has ended, and the bytes after it are returned. */
@@ -88,15 +91,55 @@ export class DataReader {
     }
   }
 
-  /** Call it after the end. The budget is used until `release`. */
-  message(): Buffer {
-    return this.#kept.subarray(lineEnd.length, this.#length);
+  /** Moves what is in memory to the file. Rejects if the file cannot be written; then nothing is kept. */
+  async spill(): Promise<void> {
+    const part = this.#unspilled();
+    if (!this.#room.disk.take(part.length)) return this.#refuse();
+    this.#spilled += part.length;
+    try {
+      this.#file ??= await this.#room.disk.open();
+      await this.#file.append(part);
+    } catch (error) {
+      this.#refuse();
+      throw error;
+    } finally {
+      if (this.#isReleased) await this.#file?.close();
+    }
+    this.#forgetKept();
+  }
+
+  /** Call it after the end. What it uses of the budgets is used until `release`. */
+  async load(): Promise<Buffer> {
+    if (!this.#file) return this.#unspilled();
+    const raw = allocateMessage(this.size);
+    await this.#file.read(raw, this.#spilled);
+    this.#unspilled().copy(raw, this.#spilled);
+    return raw;
   }
 
   release(): void {
-    this.#budget.giveBack(this.#reserved);
+    if (this.#isReleased) return;
+    this.#isReleased = true;
+    this.#forgetKept();
+    this.#room.disk.giveBack(this.#spilled);
+    // While the file is written, `spill` closes it.
+    this.#file?.close().catch(() => {});
+  }
+
+  #unspilled(): Buffer {
+    return this.#kept.subarray(this.#spilled > 0 ? 0 : lineEnd.length, this.#length);
+  }
+
+  #forgetKept(): void {
+    this.#room.memory.giveBack(this.#reserved);
     this.#reserved = 0;
+    this.#length = 0;
     this.#kept = nothing;
+  }
+
+  #refuse(): void {
+    this.#isRefused = true;
+    this.release();
   }
 
   #awaitMore(bytes: Buffer, from: number, to: number): null {
@@ -107,27 +150,28 @@ export class DataReader {
   }
 
   #keep(bytes: Buffer, from: number, to: number): void {
+    this.#size += to - from;
+    if (!this.#isRefused && this.size > this.#room.maxBytes) this.#refuse();
+    if (this.#isRefused) return;
     const length = this.#length + to - from;
-    if (!this.#isRefused && length > this.#reserved) this.#grow(length);
-    if (!this.#isRefused) bytes.copy(this.#kept, this.#length, from, to);
+    if (length > this.#reserved) this.#grow(length);
+    bytes.copy(this.#kept, this.#length, from, to);
     this.#length = length;
   }
 
-  /** One growing buffer, not a list of chunks: a client that sends single bytes costs no more memory than another. */
+  /**
+   * One growing buffer, not a list of chunks: a client that sends single bytes costs no more memory than another. May exceed the
+   * budget by one chunk, until `spill`.
+   */
   #grow(length: number): void {
-    const most = this.#maxBytes + lineEnd.length;
-    const isHuge = length > hugeBytes;
-    const wanted = isHuge ? length + stepBytes : Math.max(length, 2 * this.#reserved, firstBytes);
-    const reserved = Math.min(most, wanted);
-    if (length > most || !this.#budget.take(reserved - this.#reserved)) {
-      this.#isRefused = true;
-      this.release();
-      return;
-    }
+    const reserved = Math.max(
+      length,
+      Math.min(2 * this.#reserved, this.#room.maxBytes + lineEnd.length),
+      firstBytes,
+    );
+    this.#room.memory.add(reserved - this.#reserved);
     this.#reserved = reserved;
-    if (reserved <= this.#kept.length) return;
-    // A huge message gets the largest size at once: doubling leaves much garbage, and pages never written cost nothing.
-    const grown = allocateMessage(isHuge ? most : reserved);
+    const grown = allocateMessage(reserved);
     this.#kept.copy(grown, 0, 0, this.#length);
     this.#kept = grown;
   }

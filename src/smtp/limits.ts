@@ -9,13 +9,20 @@ export interface SmtpLimits {
   maxErrors: number;
   /** For a whole command line, so that sending single bytes gains no time. RFC 5321 §4.5.3.2.7 asks for 5 minutes. */
   commandTimeoutMs: number;
-  /** Between two chunks of a message. */
+  /** For each `dataPortionBytes` of a message: the slowest rate that is allowed. */
   dataTimeoutMs: number;
+  dataPortionBytes: number;
+  /** When room is short, connections that need longer for `dataPortionBytes` are closed, the slowest first. */
+  slowAfterMs: number;
   /** From DATA to the final dot. */
   messageTimeoutMs: number;
   maxConnections: number;
   /** Counted by IPv4 address and by IPv6 /64, because one customer usually has a whole /64. */
   maxConnectionsPerAddress: number;
-  /** Memory for the messages of all connections that are being read or accepted. Above the limit, mail is deferred. */
+  /** Memory for the messages of all connections: one half for those being read, the other for large ones being accepted. */
   maxBytesUnderWay: number;
+  /** The rest of a message that is larger goes to a temporary file, earlier if memory is short. */
+  inMemoryBytes: number;
+  /** Temporary files of all connections. Above the limit, large mail is deferred. */
+  maxSpoolBytes: number;
 }

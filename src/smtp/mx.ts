@@ -4,6 +4,8 @@
  *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now
  * Guarantee: no 250 for a message before its commit.
  */
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -85,6 +87,9 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     mailHost: config.mailHost,
     tls: config.tls,
     limits: config.smtpLimits,
+    // The data folder belongs to the embedded PostgreSQL; without it there may be none.
+    spoolFolder: config.databaseUrl === null ? path.join(config.dataDir, 'spool') : tmpdir(),
+    ownerOf: ({ identity }) => identity.ownerId,
     route,
     accept,
     log,

@@ -5,19 +5,24 @@
  * dot-stuffing after a bare LF, enhanced codes, separate timeouts, error counting, unchanged addresses, and no fixed wait
  * of 100 ms before the greeting.
  */
+import { mkdir } from 'node:fs/promises';
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { Slots } from '../lib/slots.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
 import { Connection, type ConnectionParts } from './connection.ts';
-import { Budget } from './data.ts';
+import { Budget, openSpoolFile } from './spool.ts';
 
-export interface SmtpParts<Route = unknown> extends Omit<ConnectionParts<Route>, 'certificate' | 'budget'> {
+export interface SmtpParts<Route = unknown>
+  extends Omit<ConnectionParts<Route>, 'certificate' | 'room' | 'loading'> {
   host: string;
   /** 0: any free port. */
   port: number;
   /** Null: a self-signed certificate, made at start. */
   tls: CertificateFiles | null;
+  /** For the temporary files of large messages. */
+  spoolFolder: string;
   /** The shortest time between two checks of the certificate files. */
   certificateRecheckMs?: number;
   /** How long `stop` waits for messages that are being sent or accepted. */
@@ -31,7 +36,7 @@ export interface SmtpServer {
 }
 
 export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<SmtpServer> {
-  const { limits, log, metrics, mailHost, route, accept, stopWithinMs = 5000 } = parts;
+  const { limits, log, metrics, mailHost, ownerOf, route, accept, stopWithinMs = 5000 } = parts;
   const certificate = await openCertificate({
     files: parts.tls,
     mailHost,
@@ -39,20 +44,25 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     onExpiry: metrics && ((expiry) => metrics.certificateExpires(expiry)),
     ...(parts.certificateRecheckMs === undefined ? {} : { recheckMs: parts.certificateRecheckMs }),
   });
-  // One message of any allowed size must fit.
-  const budget = new Budget(Math.max(limits.maxBytesUnderWay, 2 * limits.maxMessageBytes));
-  // Each client gets a part of it, at least two messages: a client that sends slowly on purpose must not block the others.
-  const clientBytes = Math.max(budget.limit / 4, 2 * (limits.maxMessageBytes + 2));
+  await checkFolder(parts.spoolFolder);
+  const memory = new Budget(limits.maxBytesUnderWay / 2);
+  const loading = new Slots({ inAll: limits.maxBytesUnderWay / 2, perOwner: limits.maxBytesUnderWay / 4 });
+  // One message of any allowed size must fit, and two of each client.
+  const disk = new Budget(Math.max(limits.maxSpoolBytes, 2 * limits.maxMessageBytes));
+  const clientDiskBytes = Math.max(disk.limit / 4, 2 * limits.maxMessageBytes);
   const { openMailLog } = parts;
-  const connectionParts = { mailHost, limits, certificate, route, accept, log, metrics, openMailLog };
-  const connections = new Set<Connection<Route>>();
-  const clients = new Map<string, { count: number; budget: Budget }>();
+  const connectionParts = {
+    ...{ mailHost, limits, certificate, loading, ownerOf },
+    ...{ route, accept, log, metrics, openMailLog },
+  };
+  const connections = new Map<Connection<Route>, Client>();
+  const clients = new Map<string, Client>();
   let onLastEnded = () => {};
 
   function onConnection(socket: Socket): void {
     const remoteIp = (socket.remoteAddress ?? '').replace(/^::ffff:(?=\d+\.)/i, '');
     const key = clientKey(remoteIp);
-    const client = clients.get(key) ?? { count: 0, budget: new Budget(clientBytes, budget) };
+    const client = clients.get(key) ?? makeClient();
     const isFull =
       client.count >= limits.maxConnectionsPerAddress || connections.size >= limits.maxConnections;
     if (remoteIp === '' || isFull) {
@@ -61,15 +71,60 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     }
     client.count += 1;
     clients.set(key, client);
-    const connection = new Connection(socket, remoteIp, { ...connectionParts, budget: client.budget }, () => {
-      connections.delete(connection);
-      client.count -= 1;
-      if (client.count === 0) clients.delete(key);
-      metrics?.connections(connections.size);
-      if (connections.size === 0) onLastEnded();
-    });
-    connections.add(connection);
+    const room = {
+      maxBytes: limits.maxMessageBytes,
+      inMemoryBytes: limits.inMemoryBytes,
+      memory: client.memory,
+      disk: {
+        take: (bytes: number) => takeDisk(bytes, client, connection),
+        giveBack: (bytes: number) => client.disk.giveBack(bytes),
+        open: () => openSpoolFile(parts.spoolFolder),
+      },
+    };
+    const connection: Connection<Route> = new Connection(
+      socket,
+      remoteIp,
+      { ...connectionParts, room },
+      () => {
+        connections.delete(connection);
+        client.count -= 1;
+        if (client.count === 0) clients.delete(key);
+        metrics?.connections(connections.size);
+        if (connections.size === 0) onLastEnded();
+      },
+    );
+    connections.set(connection, client);
     metrics?.connections(connections.size);
+  }
+
+  /** Each client gets a part of the room: a client that sends slowly on purpose must not block the others. */
+  function makeClient(): Client {
+    return {
+      count: 0,
+      memory: new Budget(memory.limit / 4, memory),
+      disk: new Budget(clientDiskBytes, disk),
+    };
+  }
+
+  /** Closes slow connections until there is room: those of the same client if its part is used up, else any. */
+  function takeDisk(bytes: number, client: Client, asking: Connection<Route>): boolean {
+    while (!client.disk.take(bytes)) {
+      const isOwnPartUsedUp = !client.disk.fits(bytes);
+      const slowest = findSlowest((other) => !isOwnPartUsedUp || other === client);
+      // A connection that is the slowest itself gets no room.
+      if (!slowest || slowest === asking) return false;
+      slowest.cut();
+    }
+    return true;
+  }
+
+  function findSlowest(isCandidate: (client: Client) => boolean): Connection<Route> | undefined {
+    const now = performance.now();
+    const slow = [...connections]
+      .filter(([, client]) => isCandidate(client))
+      .map(([connection]) => ({ connection, slownessMs: connection.slownessMs(now) }))
+      .filter(({ slownessMs }) => slownessMs > limits.slowAfterMs);
+    return slow.sort((one, other) => other.slownessMs - one.slownessMs)[0]?.connection;
   }
 
   function refuse(socket: Socket, remoteIp: string): void {
@@ -89,10 +144,10 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     const ended = new Promise<void>((resolve) => {
       onLastEnded = resolve;
     });
-    for (const connection of connections) connection.stop();
+    for (const connection of connections.keys()) connection.stop();
     if (connections.size === 0) return;
     const timer = setTimeout(() => {
-      for (const connection of connections) connection.destroy();
+      for (const connection of connections.keys()) connection.destroy();
       onLastEnded();
     }, stopWithinMs);
     await ended;
@@ -100,6 +155,26 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   }
 
   return { port: (server.address() as AddressInfo).port, stop: once(stop) };
+}
+
+/** What the connections from one address use. */
+interface Client {
+  count: number;
+  memory: Budget;
+  disk: Budget;
+}
+
+async function checkFolder(folder: string): Promise<void> {
+  try {
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    const file = await openSpoolFile(folder);
+    await file.close();
+  } catch (cause) {
+    const message =
+      `The SMTP server cannot write temporary files in ${folder}: ${(cause as Error).message}.\n` +
+      'Make the folder writable, or set TMPDIR to another folder.';
+    throw new OperatorError(message, { cause });
+  }
 }
 
 function listen(server: net.Server, { host, port }: { host: string; port: number }): Promise<void> {
