@@ -251,7 +251,9 @@ describe('Kubernetes', () => {
       for (const { httpGet } of [startupProbe, readinessProbe, livenessProbe])
         assert.equal(httpGet.port, 'metrics');
       const mounts = (container.volumeMounts ?? []).map(({ mountPath }) => mountPath);
-      if (config.tls) assert.deepEqual(mounts, [path.dirname(config.tls.certFile)]);
+      if (config.tls) assert.ok(mounts.includes(path.dirname(config.tls.certFile)));
+      // The root file system is read-only, and large mail waits in temporary files.
+      if (config.roles.includes('smtp')) assert.ok(mounts.includes('/tmp'));
     });
 
     test(`${metadata.name}: is not root, hears of no services by environment, has time to finish`, () => {
