@@ -9,6 +9,7 @@ import { MovableTimer } from '../lib/movable-timer.ts';
 import type { Slots } from '../lib/slots.ts';
 import type { Certificate } from '../net/certificate.ts';
 import { DataReader, type MessageRoom } from './data.ts';
+import { Pace } from './pace.ts';
 import { formatReply, type Refusal, type Reply, refusal, reply } from './reply.ts';
 import { type MailTransaction, Session, type SessionParts, tooBig, tryLater } from './session.ts';
 
@@ -70,10 +71,8 @@ export class Connection<Route> {
   #pending: Buffer = nothing;
   /** Bytes of a too long command line that were dropped. */
   #skipped = 0;
-  #reader: DataReader | null = null;
-  #messageEndsBy = 0;
-  /** The part of the message whose time is being counted: since when, and at which size it ends. */
-  #portion = { since: 0, endsAt: 0 };
+  /** What is being sent. */
+  #message: { reader: DataReader; pace: Pace } | null = null;
   #replies = '';
 
   readonly #timer = new MovableTimer(() => this.#expire());
@@ -104,6 +103,17 @@ export class Connection<Route> {
     this.#isStopping = true;
     if (this.#phase === 'handshake') this.destroy();
     else if (this.#phase === 'command') this.#advance();
+  }
+
+  /** How long the client has needed for a part of a message that takes room; 0 if it takes none. */
+  slownessMs(now: number): number {
+    const message = this.#phase === 'data' ? this.#message : null;
+    return message?.reader.isSpilled && !message.reader.isRefused ? message.pace.slownessMs(now) : 0;
+  }
+
+  /** For a client that sends too slowly while others need the room. */
+  cut(): void {
+    this.#disconnect('4.3.2', 'Too slow while many messages are being received; closing the connection');
   }
 
   destroy(): void {
@@ -207,22 +217,22 @@ export class Connection<Route> {
   }
 
   #takeData(): boolean {
-    const reader = this.#reader;
-    if (!reader || this.#pending.length === 0) return false;
+    if (!this.#message || this.#pending.length === 0) return false;
+    const { reader, pace } = this.#message;
     const { maxMessageBytes } = this.#parts.limits;
     const rest = reader.push(this.#pending);
     this.#pending = rest ?? nothing;
     if (rest === null) {
       if (reader.size > closeAtMessages * maxMessageBytes) {
         this.#refuseMessage({ ...tooBig(maxMessageBytes), next: 'close' });
-      } else if (reader.mustSpill) {
-        this.#spill(reader);
-      } else if (reader.size >= this.#portion.endsAt) {
-        this.#armForData(reader);
+      } else {
+        const now = performance.now();
+        if (pace.advance(reader.size, now)) this.#timer.arm(pace.leftMs(now));
+        if (reader.mustSpill) this.#spill(reader, pace);
       }
       return false;
     }
-    this.#reader = null;
+    this.#message = null;
     const transaction = this.#session.takeTransaction();
     if (reader.isRefused) {
       reader.release();
@@ -289,12 +299,12 @@ export class Connection<Route> {
     this.#wait(answer, 'command', (answered) => this.#queueReply(answered));
   }
 
-  #spill(reader: DataReader): void {
+  #spill(reader: DataReader, pace: Pace): void {
     const { log } = this.#parts;
     const spilled = reader.spill().catch((err) => {
       log.error({ err }, 'A temporary file for a large message cannot be written; the client gets 452');
     });
-    this.#wait(spilled, 'data', () => this.#armForData(reader));
+    this.#wait(spilled, 'data', () => this.#timer.arm(pace.leftMs(performance.now())));
   }
 
   /** Meanwhile the client has no timeout, and nothing more is read than one chunk. */
@@ -342,17 +352,16 @@ export class Connection<Route> {
 
   #startData(): void {
     const { limits, room } = this.#parts;
-    const reader = new DataReader(room);
+    const now = performance.now();
+    const pace = new Pace(limits, now);
     this.#phase = 'data';
-    this.#reader = reader;
-    this.#messageEndsBy = performance.now() + limits.messageTimeoutMs;
-    this.#portion = { since: 0, endsAt: 0 };
-    this.#armForData(reader);
+    this.#message = { reader: new DataReader(room), pace };
+    this.#timer.arm(pace.leftMs(now));
   }
 
   #dropMessage(): void {
-    this.#reader?.release();
-    this.#reader = null;
+    this.#message?.reader.release();
+    this.#message = null;
   }
 
   /** Goes on reading for `lingerMs`: closing with unread bytes would send a reset, and the client would miss the reply. */
@@ -402,30 +411,6 @@ export class Connection<Route> {
       this.#timer.arm(limits.commandTimeoutMs);
       this.#advance();
     });
-  }
-
-  /** Only a whole portion gets the client more time: single bytes gain nothing. */
-  #armForData({ size }: DataReader): void {
-    const { dataTimeoutMs, dataPortionBytes } = this.#parts.limits;
-    const now = performance.now();
-    if (size >= this.#portion.endsAt) this.#portion = { since: now, endsAt: size + dataPortionBytes };
-    const endsBy = Math.min(this.#messageEndsBy, this.#portion.since + dataTimeoutMs);
-    this.#timer.arm(Math.max(0, Math.ceil(endsBy - now)));
-  }
-
-  /** How long the client has needed for the current portion of a message that takes room; 0 if it takes none. */
-  slownessMs(now: number): number {
-    const takesRoom = this.#phase === 'data' && this.#reader?.isSpilled && !this.#reader.isRefused;
-    return takesRoom ? now - this.#portion.since : 0;
-  }
-
-  /** For a client that sends too slowly while others need the room. */
-  cut(): void {
-    this.#parts.log.warn(
-      { remoteIp: this.#remoteIp },
-      'An SMTP connection was closed: it sent too slowly while room was short',
-    );
-    this.#disconnect('4.3.2', 'Too slow while many messages are being received; closing the connection');
   }
 
   #expire(): void {

@@ -44,6 +44,7 @@ const attacks: Record<string, Attack> = {
     const all = Array.from({ length: 4 }, () => pour(trial, toData, Buffer.alloc(65_536, 'x')));
     return (await Promise.all(all)).flat();
   },
+  'large messages that stop in the middle': stopInTheMiddle,
   'garbage in a pipeline': sendGarbage,
   'commands without end, and no reading': neverRead,
   smuggling: smuggle,
@@ -171,6 +172,17 @@ async function pour(trial: Trial, commands: readonly string[], piece: Buffer): P
   }
   const found = await awaitCut('it', client, patienceMs);
   return sent < gigabyte / 4 ? found : [...found, `${sent} bytes were read`];
+}
+
+/** As much as may be in memory, and then silence. */
+async function stopInTheMiddle(trial: Trial): Promise<string[]> {
+  const half = Buffer.alloc(5_500_000, 'half a message\r\n');
+  const stopping = Array.from({ length: 23 }, async () => {
+    const client = await say(trial, toData);
+    void client.send(half);
+    return awaitCut('half a message', client, messageTimeoutSeconds * 1000 + patienceMs);
+  });
+  return (await Promise.all(stopping)).flat();
 }
 
 async function sendGarbage(trial: Trial): Promise<string[]> {
