@@ -17,8 +17,9 @@ process.on('worker', (worker) => {
   worker.postMessage = (job, transferred) => {
     onJob();
     const inspected = inspect(job);
-    post(job, transferred as Transferable[]);
+    // Before the job: a worker that is quick could end it first.
     if (isDeadly(inspected)) void worker.terminate();
+    post(job, transferred as Transferable[]);
   };
 });
 

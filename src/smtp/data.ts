@@ -16,6 +16,9 @@ const firstBytes = 16_384;
 /** A message up to this size stays in memory, whatever room there is: small mail never waits for large mail. */
 const smallBytes = 64 * 1024;
 
+/** Kept to gather what goes to the file next: a new buffer each time would be garbage for every 2 MiB. */
+const windowBytes = 256 * 1024;
+
 /** The room that one message may use. */
 export interface MessageRoom {
   maxBytes: number;
@@ -64,7 +67,8 @@ export class DataReader {
   get mustSpill(): boolean {
     const { inMemoryBytes, memory } = this.#room;
     if (this.#isRefused) return false;
-    return this.#length > (memory.isExceeded ? Math.min(inMemoryBytes, smallBytes) : inMemoryBytes);
+    const most = this.isSpilled ? windowBytes / 2 : memory.isExceeded ? smallBytes : inMemoryBytes;
+    return this.#length > Math.min(most, inMemoryBytes);
   }
 
   /** A part of the message is in a file: `load` needs memory for the whole. */
@@ -105,7 +109,8 @@ export class DataReader {
     } finally {
       if (this.#isReleased) await this.#file?.close();
     }
-    this.#forgetKept();
+    if (this.#reserved > windowBytes || this.#room.memory.isExceeded) this.#forgetKept();
+    else this.#length = 0;
   }
 
   /** Call it after the end. What it uses of the budgets is used until `release`. */
