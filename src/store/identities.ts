@@ -55,14 +55,20 @@ export interface Identity {
  * check that is lost leaves nothing to repair.
  */
 function shownStatus(sql: Sql) {
+  return sql`case when ${isUnproven(sql)} and ${isUnderCheck(sql)} then 'pending' else identities.status end`;
+}
+
+function isUnproven(sql: Sql) {
+  return sql`identities.status in ('unverified', 'failed')`;
+}
+
+function isUnderCheck(sql: Sql) {
   // A scalar subquery runs row by row. For an `exists` PostgreSQL hashed the identities of all owners.
   return sql`
-    case when identities.status in ('unverified', 'failed') and
-      case when identities.domain_identity_id is null then identities.pending_until else (
-        select proof.pending_until from identities as proof
-        where proof.owner_id = identities.owner_id and proof.id = identities.domain_identity_id
-      ) end > now()
-    then 'pending' else identities.status end`;
+    coalesce(case when identities.domain_identity_id is null then identities.pending_until else (
+      select proof.pending_until from identities as proof
+      where proof.owner_id = identities.owner_id and proof.id = identities.domain_identity_id
+    ) end > now(), false)`;
 }
 
 // SQL formats the times, because a Date would lose the microseconds.
@@ -163,32 +169,37 @@ export async function listIdentities(
   page: PageRequest,
 ): Promise<Page<Listed<Identity>>> {
   const { kind, status, value } = filter;
-  const isShown = status ? sql`and ${shownStatus(sql)} = ${status}` : sql``;
   const select = (isOnPage: Fragment) => sql<Listed<Identity>[]>`
-    select ${columns(sql)}, ${position(sql)} from identities where owner_id = ${ownerId} ${isShown} ${isOnPage}`;
+    select ${columns(sql)}, ${position(sql)} from identities where owner_id = ${ownerId} ${isOnPage}`;
   return collectPage(page, (step) => {
     const within = (group: Record<string, Fragment>, isWanted = sql``) =>
       select(sql`${isWanted} ${pageWithin(sql, step, 'identities', group, undefined)}`);
     const thisPage = pageOf(sql, step, 'identities');
     if (value) {
       const isKind = kind ? sql`and kind = ${kind}` : sql``;
+      const isShown = status ? sql`and ${shownStatus(sql)} = ${status}` : sql``;
       const wanted = sql`(${value.kind}, ${value.key})`;
       // At most one row. By this order the planner takes the index that begins with the owner, also where it knows no better.
       return select(sql`
-        ${isKind} and (kind, value_key) between ${wanted} and ${wanted} order by kind, value_key limit ${step.limit}`);
+        ${isKind} ${isShown} and (kind, value_key) between ${wanted} and ${wanted} order by kind, value_key limit ${step.limit}`);
     }
     if (!kind && !status) return select(thisPage);
     const groups = sql`
       unnest(${kind ? [kind] : identityKinds}::text[]) as wanted (kind)
       cross join unnest(${status ? [status] : identityStatuses}::text[]) as stored (status)`;
-    const ofGroup = within({ status: sql`stored.status` }, sql`and identities.kind = wanted.kind`);
+    // Not by the shown status: the planner would guess that one row of 200 has it, and read and sort all rows of the group.
+    const isStored =
+      status === 'unverified' || status === 'failed' ? sql`and not ${isUnderCheck(sql)}` : sql``;
+    const ofGroup = within(
+      { status: sql`stored.status` },
+      sql`and identities.kind = wanted.kind ${isStored}`,
+    );
     const pages = [pagesOf(sql, groups, ofGroup)];
     if (status === 'pending') {
       const checked = underCheck(sql, ownerId);
-      const isOther = sql`and identities.status <> 'pending'`;
-      const domain = select(sql`${isOther} and identities.id = checked.id ${thisPage}`);
+      const domain = select(sql`and ${isUnproven(sql)} and identities.id = checked.id ${thisPage}`);
       // The condition of the partial index.
-      const hasDomain = sql`${isOther} and identities.domain_identity_id is not null`;
+      const hasDomain = sql`and ${isUnproven(sql)} and identities.domain_identity_id is not null`;
       const addresses = within({ domain_identity_id: sql`checked.id` }, hasDomain);
       if (kind !== 'email') pages.push(pagesOf(sql, checked, domain));
       if (kind !== 'domain') pages.push(pagesOf(sql, checked, addresses));
