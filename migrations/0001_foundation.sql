@@ -1,5 +1,5 @@
--- Users and what they own. owner_id is in the key path of every table, so that rows can be told apart, fenced off
--- and distributed by owner; composite foreign keys make a reference across owners impossible.
+-- Users and what they own. Every table has the user as owner_id, so that every query can filter by owner, and so that rows can be
+-- distributed by owner. Composite foreign keys make a reference to a row of another owner impossible.
 
 create table users (
   id uuid primary key,
@@ -22,7 +22,7 @@ create table api_keys (
 );
 create index api_keys_by_owner on api_keys (owner_id, created_at desc, id desc);
 
--- Where an identity's mail comes from or goes through. No route makes them yet.
+-- Where an identity's mail comes from or goes through. No route creates a provider yet.
 create table providers (
   id uuid primary key,
   owner_id uuid not null references users on delete cascade,
@@ -52,7 +52,7 @@ create table identities (
   kind text not null check (kind in ('email', 'domain')),
   public_id text not null unique,
   value text not null,
-  -- What values are compared by: the local part of an address compares case-insensitively.
+  -- Values are compared by this key: the local part of an address is compared without regard to case.
   value_key text not null,
   domain text not null generated always as (substring(value from '[^@]*$')) stored,
   incoming_domain boolean not null default false,
@@ -73,6 +73,7 @@ create table identities (
   foreign key (owner_id, smtp_account_id) references smtp_accounts (owner_id, id) on delete set null (smtp_account_id)
 );
 create unique index identities_once_per_owner on identities (owner_id, kind, value_key);
+-- The holder of a domain is the identity that is verified for the domain.
 create unique index identities_one_verified_holder on identities (kind, value_key) where status = 'verified';
 create index identities_by_owner on identities (owner_id, created_at desc, id desc);
 create index identities_of_domain on identities (owner_id, domain) where kind = 'email';
@@ -120,7 +121,7 @@ create table webhooks (
 create index webhooks_by_owner on webhooks (owner_id, created_at desc, id desc);
 create index webhooks_by_identity on webhooks (owner_id, identity_id) where identity_id is not null;
 
--- A replaced secret signs along for a day, so that a receiver can change over without losing a delivery.
+-- A replaced secret also signs for a day, so that a receiver can change over without losing a delivery.
 create table retired_webhook_secrets (
   webhook_id uuid not null,
   owner_id uuid not null,

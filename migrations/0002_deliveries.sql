@@ -1,6 +1,6 @@
--- Events, and their way to webhooks. The delivery row is the queue.
+-- Events, and their deliveries to webhooks. The table of deliveries is the queue.
 
--- An immutable fact, kept whether or not anyone listened. data is json as it will be sent: written once, never read apart.
+-- An event never changes, and is kept also if no webhook is subscribed to it. data is JSON as it will be sent: no query reads its fields.
 -- Rows of up to a page stay in one piece, because the hot path reads them once each.
 create table events (
   id uuid primary key,
@@ -28,11 +28,11 @@ create function first_id_at(moment timestamptz) returns uuid
 language sql immutable strict parallel safe
 return rpad(lpad(to_hex((extract(epoch from moment) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
 
--- A pending delivery is ready (may be tried now) or scheduled (for next_attempt_at). While a process tries it, it is still
--- ready, under that process's lease; an expired lease is claimable again. Taking and renewing a lease changes no indexed
--- column, so these updates stay within the heap page (HOT): hence the fillfactor.
--- No foreign keys here: each would cost a look-up for every delivery. Deliveries are made by one statement that joins events
--- and webhooks of one owner, and removed by the purge, which knows what they hang on.
+-- A pending delivery is ready (may be tried now) or scheduled (for next_attempt_at). While a process tries a delivery, the delivery
+-- stays ready and has a lease of that process; when the lease expires, any process can claim the delivery. Taking and renewing a
+-- lease changes no indexed column, so these updates stay within the heap page (HOT): this is why fillfactor is low.
+-- No foreign keys here: each would cost a lookup for every delivery. One statement, which joins the events and webhooks of one
+-- owner, creates deliveries; the purge, which knows their event and webhook, deletes them.
 create table deliveries (
   id uuid primary key,
   owner_id uuid not null,
@@ -41,7 +41,7 @@ create table deliveries (
   event text not null,
   status text not null default 'pending' check (status in ('pending', 'delivered', 'failed', 'cancelled')),
   ready boolean not null default true,
-  -- Tries so far, and those since the schedule last began.
+  -- attempt_count: all recorded tries. tries: the recorded tries since the retry schedule last started.
   attempt_count int not null default 0,
   tries int not null default 0,
   next_attempt_at timestamptz default now(),
@@ -55,7 +55,7 @@ create index deliveries_ready on deliveries (webhook_id, id) where ready;
 create index deliveries_scheduled on deliveries (next_attempt_at) where status = 'pending' and not ready;
 create index deliveries_by_webhook on deliveries (webhook_id, created_at desc, id desc);
 
--- One POST.
+-- One recorded try, which is one POST.
 create table attempts (
   delivery_id uuid not null,
   id uuid not null,
@@ -87,9 +87,9 @@ create table replays (
 create index replays_open on replays (created_at) where completed_at is null;
 
 alter table webhooks
-  -- Set at once, so that it is gone from every answer; its deliveries and then the row go in the background.
+  -- Set by DELETE: every response leaves the webhook out from then on. The purge deletes its deliveries, and then the row.
   add column deleted_at timestamptz,
-  -- Nothing but failure since then, and how many tries; null and 0 after a success.
+  -- Every try since first_failure_at failed, and failed_tries is their number. Null and 0 after a success.
   add column first_failure_at timestamptz,
   add column failed_tries int not null default 0;
 create index webhooks_deleted on webhooks (deleted_at) where deleted_at is not null;

@@ -1,8 +1,8 @@
--- What is seen of a look while it is under way, and of a takeover before it is confirmed.
+-- What users see during a check, and the first of the two checks of a takeover.
 
 alter table identities
-  -- A look is under way, and one that is not proven shows as pending: until it ends, or is given up for lost.
+  -- A check is running: an identity that is not verified shows as pending until the check ends, at the latest until this time.
   add column pending_until timestamptz,
-  -- Since when looks have seen that the value is no longer its holder's, and whose it was.
+  -- Of a claimant: the start of the first check that saw that the holder's token was removed, and the identity of that holder.
   add column takeover_since timestamptz,
   add column takeover_of uuid;

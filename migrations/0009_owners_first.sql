@@ -7,8 +7,9 @@ create index deliveries_ready on deliveries (owner_id, webhook_id, id) where rea
 -- A pending delivery of a disabled webhook is held: not ready, and scheduled for 'infinity'.
 create index deliveries_held on deliveries (webhook_id, id) where next_attempt_at = 'infinity';
 
--- Since when the deliveries of a webhook do not match its `enabled`; null: they match. A background loop holds or resumes them in
--- batches. A trigger, because several statements change `enabled`, and a forgotten webhook would never be delivered to again.
+-- A webhook whose `enabled` changed is unsettled until a background loop has held or resumed all its deliveries, in batches. Null:
+-- settled. A trigger sets this column, because several statements change `enabled`, and a webhook that one of them forgot would
+-- never be delivered to again.
 alter table webhooks add column unsettled_at timestamptz;
 create index webhooks_unsettled on webhooks (unsettled_at) where unsettled_at is not null;
 
