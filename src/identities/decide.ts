@@ -1,6 +1,9 @@
 /**
  * Decides the status of a domain identity after a check of its DNS, as docs/identity-states.md describes it. Pure: time and
- * chance are arguments. Guarantee: a failed DNS lookup neither takes a domain from its holder nor gives it to a claimant.
+ * randomness are arguments. Guarantee: a failed DNS lookup neither takes a domain from its holder nor gives it to a claimant.
+ *
+ * The holder of a domain is the identity that is verified for the domain. A claimant is an identity of another user for the same
+ * domain. (The owner of an identity is the user whose row it is, verified or not.)
  */
 
 import type { DnsRecord } from '../contract/identity.ts';
@@ -16,11 +19,11 @@ export interface Decision extends VerificationState {
   takesOver: boolean;
 }
 
-/** The identity of another user that is verified for the same domain. The identity that is checked is then a claimant. */
+/** For a check of a claimant: the holder, which is an identity of another user. A check of the holder itself has none. */
 export interface Holder {
   id: string;
   tokens: TokenComparison;
-  /** When the check started that compared the tokens. */
+  /** Start of the check that compared the tokens. */
   comparedAt: Date;
 }
 
@@ -33,18 +36,20 @@ interface Moment {
 const minute = 60;
 const hour = 60 * minute;
 const day = 24 * hour;
+/** After this time an identity becomes failed if its ownership record was never found. */
 const patienceSeconds = 72 * hour;
+/** How long a verified identity stays verified after a required record became absent. */
 const graceSeconds = 72 * hour;
 /** The shortest time between the two checks of a takeover: the first begins the takeover, the second completes it. */
 const takeoverSeconds = minute;
 
-/** Ages at which an identity that is not verified is checked. */
+/** Ages at which an identity that is `unverified` or `pending` is checked, in seconds since `state.since`. */
 const unprovenAges = [
   ...[10, 30, minute, 2 * minute, 5 * minute, 10 * minute, 30 * minute, hour, 2 * hour],
   ...Array.from({ length: 12 }, (_, index) => (index + 1) * 6 * hour),
   ...Array.from({ length: 7 }, (_, index) => patienceSeconds + (index + 1) * day),
 ];
-/** The same for a failed identity, counted from its failure. */
+/** The same for a `failed` identity, in seconds since its failure. */
 const failedAges = Array.from({ length: 7 }, (_, index) => (index + 1) * day);
 
 export const firstCheckSeconds = 10;
@@ -87,6 +92,7 @@ export function decideOwnership(
   return holder.comparedAt >= secondCheckFrom(state, holder) ? 'take_over' : 'await_second_check';
 }
 
+/** The earliest start of the check that completes the takeover. The takeover of an earlier holder does not count. */
 function secondCheckFrom({ takeoverOf, takeoverSince }: VerificationState, { id, comparedAt }: Holder): Date {
   const since = takeoverOf === id ? takeoverSince : null;
   return addSeconds(since ?? comparedAt, takeoverSeconds);
@@ -215,6 +221,7 @@ function addReason(record: DnsRecord, reason: string): DnsRecord {
   return { ...record, note: record.note === undefined ? reason : `${record.note} ${reason}` };
 }
 
+/** DNS answered, and does not have the record: there is no record at the name (`missing`), or only others (`mismatch`). */
 export function isAbsent({ status }: DnsRecord): boolean {
   return status === 'missing' || status === 'mismatch';
 }

@@ -1,5 +1,5 @@
 /**
- * Who owns a domain, by the tokens that are published at `_posthorn.<domain>`. Pure.
+ * Which identities have their token published at `_posthorn.<domain>`: the holder of the domain, or a claimant. Pure.
  * Guarantee: a token is absent only when every name server that answers says so.
  */
 import {

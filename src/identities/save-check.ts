@@ -1,5 +1,5 @@
 /**
- * Decides and saves the result of a check, for the identity that was checked and for the holder who loses the domain to it.
+ * Decides and saves the result of a check, for the identity that was checked and for the holder that loses the domain to it.
  * Runs in the transaction that locks the domain. Guarantee: a takeover is one transaction, and never has two verified holders.
  */
 
@@ -72,6 +72,7 @@ export async function saveCheck(
   check: Check,
 ): Promise<StatusChange[]> {
   const { serverAnswers, startedAt } = check;
+  // Then `holder`, the holder among the other identities, is undefined.
   const isHolder = state.status === 'verified';
   const answers = isHolder ? confirmOwnershipAbsent(check.answers, serverAnswers, identity) : check.answers;
   const publishedKey = findPublishedKey(mailHost, identity, answers, now);
@@ -85,7 +86,7 @@ export async function saveCheck(
   };
   const before = check.requested ? restartSchedule(state, now) : state;
   const decision = decideStatus(before, records, comparison ?? null, { now, random: Math.random });
-  // The former holder first: a unique index allows one verified identity for each domain.
+  // The former holder is saved first: a unique index allows one verified identity for each domain.
   const lost =
     holder && decision.takesOver
       ? await failFormerHolder(mailHost, sql, holder, answers, now, startedAt)
@@ -128,6 +129,7 @@ async function failFormerHolder(
   const identity = await findDomainIdentity(sql, holder.ownerId, holder.id);
   if (!identity) return [];
   const decision = decideLoss(holder, { now, random: Math.random });
+  // The note of a record in its grace period is about a verified identity, and this identity is no longer verified.
   const outsideGrace = parseRecords(holder.dnsRecords).filter(({ graceUntil }) => graceUntil === undefined);
   const records = keepChecked(decideRecords({ ...identity, mailHost }, answers, now), outsideGrace);
   return save(sql, holder, identity.domain, records, decision, startedAt);

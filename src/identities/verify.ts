@@ -40,7 +40,7 @@ export interface VerifyParts {
   /** The host that the MX records of domains name. */
   mailHost: string;
   log: Log;
-  /** Called after a domain identity lost its verification. */
+  /** Called after a domain identity lost its verification, by failure or by a takeover. */
   onLost?: () => void;
   /** For checks that users requested. */
   checkSlots: Slots;
@@ -124,7 +124,10 @@ async function check(
   return 'saved';
 }
 
-/** True in two cases: a check of the holder did not find its token, or a check of a claimant found its token. */
+/**
+ * Every name server is asked before the holder can lose the domain: when a check of the holder did not find the holder's token, and
+ * when a check of a claimant found the claimant's token.
+ */
 function isEveryServerNeeded(
   { id, domain, token }: DomainIdentity,
   verifiedId: string | null,
@@ -132,12 +135,14 @@ function isEveryServerNeeded(
 ): boolean {
   const answer = answers.get(questionKey(ownershipQuestion(domain)));
   if (verifiedId === null || answer === undefined || answer.kind === 'unknown') return false;
-  return hasToken(answer, token) === (verifiedId !== id);
+  const isFound = hasToken(answer, token);
+  const isHolder = verifiedId === id;
+  return isHolder ? !isFound : isFound;
 }
 
 /**
- * A newer check of this identity was saved first, or a newer check of the holder. A newer check of the holder that did not find the
- * holder's token does not count: otherwise a holder could delay a takeover by requesting checks.
+ * Another check that started later was already saved: of this identity, or of the holder. A check of the holder that did not find
+ * the holder's token does not count: otherwise a holder could delay a takeover by requesting checks.
  */
 function isOutdated({ state, holder }: LockedIdentity, startedAt: Date): boolean {
   const isNewer = ({ checkStartedAt }: StoredState) => checkStartedAt !== null && checkStartedAt > startedAt;

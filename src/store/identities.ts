@@ -66,8 +66,8 @@ function isUnderCheck(sql: Sql) {
   // A scalar subquery runs row by row. For an `exists` PostgreSQL hashed the identities of all owners.
   return sql`
     coalesce(case when identities.domain_identity_id is null then identities.pending_until else (
-      select proof.pending_until from identities as proof
-      where proof.owner_id = identities.owner_id and proof.id = identities.domain_identity_id
+      select domain_identity.pending_until from identities as domain_identity
+      where domain_identity.owner_id = identities.owner_id and domain_identity.id = identities.domain_identity_id
     ) end > now(), false)`;
 }
 
@@ -278,13 +278,13 @@ export function deleteIdentity(
     await sql`
       update webhooks set deleted_at = now(), enabled = false, identity_id = null
       where owner_id = ${ownerId} and identity_id = ${id}`;
-    const [gone] = await sql<Pick<Identity, 'status'>[]>`
-      with gone as (
+    const [deleted] = await sql<Pick<Identity, 'status'>[]>`
+      with deleted as (
         delete from identities where owner_id = ${ownerId} and id = ${id} returning id, owner_id, status
-      ), purge as (insert into identity_purges (identity_id, owner_id) select id, owner_id from gone)
-      select status from gone`;
-    if (!gone) return undefined;
-    if (kind === 'domain' && gone.status === 'verified') await checkClaimantsNow(sql, domain, id);
+      ), purge as (insert into identity_purges (identity_id, owner_id) select id, owner_id from deleted)
+      select status from deleted`;
+    if (!deleted) return undefined;
+    if (kind === 'domain' && deleted.status === 'verified') await checkClaimantsNow(sql, domain, id);
     return { domain, addresses };
   });
 }

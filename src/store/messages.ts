@@ -36,14 +36,14 @@ export interface NewMessage {
 }
 
 interface RecordedMessage {
-  /** For a repeated message, the id of the first; null if the identity is gone. */
+  /** For a repeated message, the id of the first; null if the identity was deleted or may no longer receive mail. */
   id: string | null;
   deliveries: number;
 }
 
 /**
  * Stores a message with its event and deliveries. Does nothing if the same message came within 24 hours, or if its identity was
- * deleted or is no longer verified.
+ * deleted or may no longer receive mail since the recipient was routed.
  */
 export async function recordMessage(
   sql: Sql,
@@ -58,9 +58,9 @@ export async function recordMessage(
         select from identities
         where owner_id = ${ownerId} and id = ${identityId} and (
           status = 'verified' or ${options.acceptUnverified} and not exists (
-            select from identities owner
-            where owner.kind = identities.kind and owner.value_key = identities.value_key
-              and owner.status = 'verified'
+            select from identities verified
+            where verified.kind = identities.kind and verified.value_key = identities.value_key
+              and verified.status = 'verified'
           )
         )
       ), made as (

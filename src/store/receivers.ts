@@ -15,7 +15,7 @@ export interface Receiver {
   spamId: string;
 }
 
-/** Identities of these addresses, and of the domain if it takes all its mail. `ownerId` restricts them to one owner. */
+/** Identities of these addresses, and of the domain if it is a catch-all domain. `ownerId` restricts them to one owner. */
 export async function findReceivers(
   sql: Sql,
   keys: { addresses: readonly string[]; domain: string },
@@ -31,11 +31,11 @@ export async function findReceivers(
     from (values (${address ?? null}::text), (${withoutTag}::text), (${keys.domain}::text)) as named (key) cross join lateral (
       select id, owner_id, public_id, kind, value, value_key, status from identities
       where value_key = named.key and (kind = 'email' or incoming_domain)
-        -- An identity that is not verified gets nothing if another owner is verified for its domain.
+        -- An identity that is not verified gets nothing if the holder of its domain is an identity of another owner.
         and (status = 'verified' or not exists (
-          select from identities owner
-          where owner.kind = 'domain' and owner.value_key = identities.domain and owner.status = 'verified'
-            and owner.owner_id <> identities.owner_id
+          select from identities holder
+          where holder.kind = 'domain' and holder.value_key = identities.domain and holder.status = 'verified'
+            and holder.owner_id <> identities.owner_id
         ))
         ${ownerId === undefined ? sql`` : sql`and owner_id = ${ownerId}`}
       order by status = 'verified' desc limit 2

@@ -1,6 +1,7 @@
 /**
- * The verification of domain identities: which checks are due, the state of each identity, and who owns a domain. Guarantee:
- * the identities of one domain are decided one at a time, and a unique index allows only one of them to be verified.
+ * The verification of domain identities: which checks are due, the state of each identity, and which identity is the holder of a
+ * domain (src/identities/decide.ts explains the words). Guarantee: the identities of one domain are decided one at a time, and a
+ * unique index allows only one of them to be verified.
  */
 import { only, type Sql } from '../db/client.ts';
 
@@ -121,6 +122,7 @@ export interface LockedIdentity {
   now: Date;
   identity: DomainIdentity;
   state: StoredState;
+  /** The holder, if it is another identity. Undefined if the domain has no holder, or if this identity is the holder. */
   holder: StoredState | undefined;
 }
 
@@ -129,13 +131,13 @@ export async function lockDomain(sql: Sql, domain: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${`identity ${domain}`}, 0))`;
 }
 
-/** Locks the domain and reads who owns it. Undefined if the identity was deleted. */
+/** Locks the domain, and reads the state of the identity and of the holder. Undefined if the identity was deleted. */
 export async function lockForDecision(
   sql: Sql,
   { id, ownerId, domain }: DomainIdentity,
 ): Promise<LockedIdentity | undefined> {
   await lockDomain(sql, domain);
-  // A statement of its own after the lock, so that it sees what the previous holder of the lock committed.
+  // A statement of its own after the lock, so that it sees what the transaction that had the lock before committed.
   const rows = await sql<StoredState[]>`
     select id, owner_id as "ownerId", verification_token as token, status, standing_since as since,
       grace_since as "graceSince", standing_reason as reason, dns_records::text as "dnsRecords",
@@ -149,7 +151,7 @@ export async function lockForDecision(
   return identity && { now, identity, state, holder: rows.find((row) => row.id !== id) };
 }
 
-/** The time by the database's clock, and the identity, of any user, that is verified for the domain. */
+/** Returns the time by the database's clock, and the id of the holder, which may be the checked identity itself. */
 export async function startCheck(
   sql: Sql,
   { domain }: DomainIdentity,
@@ -231,14 +233,14 @@ export async function saveDnsRecords(
     where owner_id = ${ownerId} and id = ${id}`;
 }
 
-/** Makes the checks of all claimants due, also of those that had no next check. */
-export async function checkClaimantsNow(sql: Sql, domain: string, id: string): Promise<void> {
+/** Makes a check of every claimant due now, also of a claimant that had no next check. */
+export async function checkClaimantsNow(sql: Sql, domain: string, holderId: string): Promise<void> {
   await sql`
     update identities set next_check_at = now()
-    where kind = 'domain' and value_key = ${domain} and id <> ${id} and status <> 'verified'`;
+    where kind = 'domain' and value_key = ${domain} and id <> ${holderId} and status <> 'verified'`;
 }
 
-/** For a holder whose token was found: every claimant has to start again. */
+/** For a holder whose token was found: every claimant needs both checks of a takeover again. */
 export async function cancelTakeovers(sql: Sql, { id, domain }: DomainIdentity): Promise<void> {
   await sql`
     update identities set takeover_of = null, takeover_since = null
