@@ -339,10 +339,10 @@ describe('claiming ahead', () => {
     assert.deepEqual(lanes.fullGroups(), []);
     add(lanes, 'a/9', 1);
     assert.deepEqual(lanes.fullGroups(), ['a']);
-    assert.equal(lanes.isHalfFree('a'), false);
+    assert.equal(lanes.isAtMostHalfFull('a'), false);
     for (let n = 0; n < 5; n++) lanes.take();
     assert.deepEqual(lanes.fullGroups(), []);
-    assert.equal(lanes.isHalfFree('a'), true);
+    assert.equal(lanes.isAtMostHalfFull('a'), true);
   });
 
   test('a group that is full does not keep another from claiming, and has a smaller part when the other waits too', () => {

@@ -112,7 +112,7 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     write: (line: string) => lines.push(JSON.parse(line)),
   } as unknown as NodeJS.WritableStream;
   const gauges = { running: 0, pausedLanes: 0 };
-  const { attempt = async (job) => succeed(job), ...others } = changed;
+  const { tryOnce = async (job) => succeed(job), ...others } = changed;
   const worker = new QueueWorker<Job, Preparation, Outcome>({
     name: 'errands',
     limits,
@@ -129,9 +129,9 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     promote: async () => 0,
     prefetch: async () => {},
     prepare: () => ({}),
-    attempt(job, prepared, claimedAt) {
+    tryOnce(job, prepared, claimedAt) {
       tried.push(job.id);
-      return attempt(job, prepared, claimedAt);
+      return tryOnce(job, prepared, claimedAt);
     },
     abort: async () => {},
     record: table.record,
@@ -201,7 +201,7 @@ test('tries start a few at a time, so that other work of the process goes on bet
   otherWork();
   const worker = startWorker(table, {
     limits: { ...limits, perProcess: 1000 },
-    attempt: async (job) => {
+    tryOnce: async (job) => {
       inOneGo += 1;
       most = Math.max(most, inOneGo);
       return succeed(job);
@@ -218,7 +218,7 @@ describe('a lane', () => {
     const table = makeTable({ slow: 20, well: 20 });
     const gate = makeGate();
     const worker = startWorker(table, {
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         if (job.lane === 'slow') await gate.opened;
         return succeed(job);
       },
@@ -236,7 +236,7 @@ describe('a lane', () => {
   test('that only fails is paused: what it has claimed is released, and others go on', async () => {
     const table = makeTable({ dead: 20, well: 20 });
     const worker = startWorker(table, {
-      attempt: async (job) => (job.lane === 'dead' ? fail(job) : succeed(job)),
+      tryOnce: async (job) => (job.lane === 'dead' ? fail(job) : succeed(job)),
     });
     await waitFor('the other lane', () =>
       table.rows.every(({ lane, status }) => lane === 'dead' || status === 'done'),
@@ -264,7 +264,7 @@ describe('a group', () => {
     const gate = makeGate();
     const worker = startWorker(table, {
       limits: { ...limits, perProcess: 16 },
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         if (groupOf(job.lane) === 'slow') await gate.opened;
         return succeed(job);
       },
@@ -282,7 +282,7 @@ describe('a group', () => {
     const rest = new Set(Object.keys(busy));
     const worker = startWorker(table, {
       // Every lane but the last ones has its next job when one is done.
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         rest.delete(job.lane);
         const [done] = table.rows.filter(({ id }) => id === job.id);
         if (done && rest.size > 0) table.rows.push({ ...done, id: `${job.id}+`, lease: null });
@@ -303,7 +303,7 @@ describe('a lease', () => {
         await gate.opened;
         return new Set();
       },
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         await gate.opened;
         return succeed(job);
       },
@@ -351,7 +351,7 @@ describe('a lease', () => {
     let isBroken = true;
     const worker = startWorker(table, {
       limits: { ...limits, perLane: 1 },
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         if (job.id === 'a0' && isBroken) throw new Error('a bug');
         return succeed(job);
       },
@@ -372,7 +372,7 @@ describe('what a try needs', () => {
     const steps: string[] = [];
     startWorker(table, {
       prepare: async () => ({ done: () => steps.push('done') }),
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         steps.push('tried');
         return succeed(job);
       },
@@ -436,7 +436,7 @@ describe('what a try needs', () => {
     const worker = startWorker(table, {
       limits: { ...limits, perLane: 4 },
       prepare: ({ id }) => (id === 'a0' ? gate.opened.then(() => ({ done: setDone })) : {}),
-      attempt: async (job) => fail(job),
+      tryOnce: async (job) => fail(job),
     });
     await waitFor('three failures', () => table.count('done') === 3);
     gate.open();
@@ -471,7 +471,7 @@ describe('a stop', () => {
     const gate = makeGate();
     const worker = startWorker(table, {
       limits: { ...limits, perProcess: 1 },
-      attempt: async (job) => {
+      tryOnce: async (job) => {
         await gate.opened;
         return succeed(job);
       },
@@ -492,7 +492,7 @@ test('a batch that the database rejects is given up: later batches are recorded,
   const gate = makeGate();
   let isRejected = true;
   const worker = startWorker(table, {
-    attempt: async (job) => {
+    tryOnce: async (job) => {
       if (job.lane === 'b') await gate.opened;
       return succeed(job);
     },

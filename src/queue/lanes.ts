@@ -1,9 +1,9 @@
 /**
  * Lanes keep a slow or dead receiver apart from the others, and groups keep the users of the service apart. All jobs for one
- * receiver share a lane; all lanes of one user are a group. (The lane of a delivery is its webhook, the group its owner.)
- * - Turns: the process runs at most `perProcess` tries at once, a lane at most `perLane`. Groups take turns, and within a group
- *   its lanes. So the places go to the groups in equal parts, whatever the number of their lanes and jobs, and some places
- *   stay free for a group that has no try yet (`sharePerFreePlace`).
+ * receiver are in one lane; all lanes of one user are a group. (The lane of a delivery is its webhook, the group its owner.)
+ * - Turns: the process has `perProcess` places, and every running try takes one. A lane has at most `perLane` of them. Groups take
+ *   turns, and within a group its lanes. So every group gets the same number of places, whatever the number of its lanes and
+ *   jobs, and some places stay free for a group that has no try yet (`triesPerFreePlace`).
  * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, and the lane claims
  *   again only when half of the window is free.
  * - Breaker: a lane whose tries all fail is paused. Its waiting jobs are released to the database, and after each wait the lane
@@ -40,6 +40,7 @@ interface Lane<Job> {
   /** Tries that run now. */
   running: number;
   window: number;
+  /** When the lane last got jobs. */
   filledAt: number;
   /** The last claim returned as many jobs as it was allowed to, so the database may have more. */
   mayHaveMore: boolean;
@@ -57,10 +58,10 @@ const quickMs = 500;
 const maxFirstAllowance = 4;
 
 /**
- * A group may have this many tries for each free place. So one group alone gets three quarters of the places, two groups get
+ * A group may run this many tries for each free place. So one group alone gets three quarters of the places, two groups get
  * three sevenths each, and n groups 3 / (3n + 1): however slow the tries of all others are, a new group finds a free place.
  */
-const sharePerFreePlace = 3;
+const triesPerFreePlace = 3;
 
 function claimedCount(lane: Lane<unknown>): number {
   return lane.waiting.length + lane.running;
@@ -88,14 +89,14 @@ export class Lanes<Job> {
     return [...this.#lanes.values()].filter(({ breaker }) => breaker.isPaused).length;
   }
 
-  /** The groups whose lanes can fill the group's part of the process: more claimed jobs would only wait longer. */
+  /** The groups that have a runnable lane for each of their places. Jobs of further lanes would only wait. */
   fullGroups(): string[] {
-    const most = this.#limits.perProcess / Math.max(1, this.#turns.size);
-    return [...this.#turns].filter(({ runnable }) => runnable.size >= most).map(({ key }) => key);
+    const placesOfGroup = this.#limits.perProcess / Math.max(1, this.#turns.size);
+    return [...this.#turns].filter(({ runnable }) => runnable.size >= placesOfGroup).map(({ key }) => key);
   }
 
-  /** Whether a group that was full should claim again. Not at the first free place: a few large claims cost less than many. */
-  isHalfFree(groupKey: string): boolean {
+  /** Whether a group that was full should claim again. Not as soon as it is not full: a few large claims cost less than many. */
+  isAtMostHalfFull(groupKey: string): boolean {
     const runnable = this.#groups.get(groupKey)?.runnable.size ?? 0;
     return runnable * 2 * Math.max(1, this.#turns.size) <= this.#limits.perProcess;
   }
@@ -117,7 +118,7 @@ export class Lanes<Job> {
     );
   }
 
-  /** An idle lane is kept while its speed or its failures still matter. */
+  /** A lane without jobs is kept while its speed or its failures still matter. */
   #isForgettable(lane: Lane<Job>, nowMs: number): boolean {
     return claimedCount(lane) === 0 && Math.max(lane.filledAt + quickMs, lane.breaker.rememberUntil) < nowMs;
   }
@@ -128,7 +129,7 @@ export class Lanes<Job> {
     if (group.lanes === 0) this.#groups.delete(group.key);
   }
 
-  /** The largest window of a lane in each group. A paused lane is not busy, so dead receivers do not shrink other windows. */
+  /** The largest window of a lane in each group. A paused lane does not count, so dead receivers do not shrink other windows. */
   #maxWindows(): Map<Group, number> {
     const { perLane, maxWindow, maxAhead } = this.#limits;
     const busy = new Map<Group, number>();
@@ -147,7 +148,7 @@ export class Lanes<Job> {
     return Math.max(0, this.#nextWindow(lane, maxWindows, nowMs) - claimedCount(lane));
   }
 
-  /** Only when half of the window is free: many small claims cost more than a few large ones. */
+  /** Only when half of the window is free: many small claims cost more than a few large ones. A paused lane: only for its probe. */
   #mayClaim(lane: Lane<Job>, nowMs: number): boolean {
     if (lane.breaker.isPaused) return !lane.breaker.mustWait(nowMs) && claimedCount(lane) === 0;
     return claimedCount(lane) * 2 <= lane.window;
@@ -235,7 +236,7 @@ export class Lanes<Job> {
 
   /** The next job to try; undefined when no job may be tried now. */
   take(): Job | undefined {
-    const mostOfGroup = (this.#limits.perProcess - this.#running) * sharePerFreePlace;
+    const mostOfGroup = (this.#limits.perProcess - this.#running) * triesPerFreePlace;
     for (const group of this.#turns) {
       if (group.running >= mostOfGroup) continue;
       const [lane] = group.runnable as Set<Lane<Job>>;
@@ -244,7 +245,7 @@ export class Lanes<Job> {
       lane.running += 1;
       group.running += 1;
       this.#running += 1;
-      // To the end of both lines.
+      // The lane goes to the end of the turns of its group, and the group to the end of the turns of all groups.
       group.runnable.delete(lane);
       this.#turns.delete(group);
       this.#queueForTurn(lane);

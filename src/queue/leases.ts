@@ -27,8 +27,8 @@ export class Leases {
 
   /** Returns the jobs that this process did not have before. */
   add<Job extends Lease>(claimed: readonly Job[], nowMs: number): Job[] {
-    // When a lease expires during a try, this process can claim the same job again. The try continues and no second
-    // one starts; its outcome is not recorded, because the row has the new token.
+    // When a lease expires during a try, this process can claim the same job again. The running try continues, and no second try
+    // starts. The outcome of the running try is not recorded, because the row has the token of the new claim.
     const added = claimed.filter(({ id }) => !this.#byJobId.has(id));
     for (const { id, token } of added)
       this.#byJobId.set(id, { id, token, claimedAt: nowMs, renewedAt: nowMs });

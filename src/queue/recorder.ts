@@ -1,7 +1,7 @@
 /**
  * Writes outcomes to the database, in batches. While the database is unavailable the recorder retries and keeps all outcomes.
- * The recorder gives up a batch that the database rejects again and again. After a stop it still writes the waiting outcomes, but
- * a write that fails after the stop deadline is not retried. The leases of such a batch expire, and its jobs are tried again.
+ * The recorder gives up a batch in two cases: the database rejects the batch again and again, or a write fails after the stop
+ * deadline. The leases of such a batch expire, and its jobs are tried again.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Log } from '../lib/log.ts';

@@ -29,20 +29,22 @@ export class Rounds<Job> {
     return this.#afterGroup === null && this.#afterLanes.size === 0;
   }
 
-  /** Moves on after a claim that started at `start`. `isCut`: the claim had to stop at its number of lanes. */
+  /** Moves on after a claim that started at `start`. `isCut`: the claim ended at its largest number of lanes, so jobs may be left. */
   advance(claimed: readonly Job[], isCut: boolean): void {
     const lanes = new Map<string, Set<string>>();
     for (const job of claimed) {
       const group = this.#keys.groupOf(job);
       lanes.set(group, (lanes.get(group) ?? new Set()).add(this.#keys.laneOf(job)));
     }
-    // Groups of this claim that had no job start again with their first lane; so do all, if the claim came to the end.
+    // Every group that this claim covered starts again with its first lane. Exception, if the claim was cut: a group that had jobs
+    // continues after its last lane.
     for (const group of this.#afterLanes.keys())
       if (this.#afterGroup === null || group > this.#afterGroup) this.#afterLanes.delete(group);
     if (isCut) for (const [group, keys] of lanes) this.#afterLanes.set(group, last(keys));
-    // A second lane of any group means that the claim has been at every group.
-    const isAtGroup = isCut && [...lanes.values()].every(({ size }) => size === 1);
-    this.#afterGroup = isAtGroup ? last(lanes.keys()) : null;
+    // A claim takes a second lane of a group only after the first lane of every group. So if a group has two lanes, the claim
+    // covered all groups.
+    const hasGroupsLeft = isCut && [...lanes.values()].every(({ size }) => size === 1);
+    this.#afterGroup = hasGroupsLeft ? last(lanes.keys()) : null;
   }
 }
 

@@ -1,5 +1,5 @@
 /**
- * The loop of a queue, for any kind of job: claim → prepare → attempt → record. Any number of processes can run the loop on one
+ * The loop of a queue, for any kind of job: claim → prepare → try → record. Any number of processes can run the loop on one
  * database. Guarantees:
  * - A job is tried at least once, and has one try at a time: the process renews the job's lease until the outcome is recorded.
  * - When a process dies, its leases expire and other processes claim its jobs (`Leases`).
@@ -23,13 +23,13 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   maxTryMs: number;
   /** Leases jobs that are ready, the oldest of each lane first. */
   claim: (request: ClaimRequest) => Promise<readonly Job[]>;
-  /** Keys of the lanes to leave out of a claim. */
+  /** Keys of the lanes to leave out of a claim, because their jobs cannot be prepared. */
   skippedLanes: (nowMs: number) => Iterable<string>;
   /** Returns the ids of the jobs whose lease is still ours. */
   renew: (leases: readonly Lease[]) => Promise<ReadonlySet<string>>;
-  /** Ends the leases, so that any process can claim the jobs at once. */
+  /** Ends the leases, so that any process can claim the jobs at once. Also for the jobs of a paused lane (`Breaker`). */
   release: (leases: readonly Lease[]) => Promise<unknown>;
-  /** Ends the leases of jobs that must not be tried now, and makes them not ready until their lane may be tried again. */
+  /** Ends the leases of jobs whose receiver is disabled. No process can claim the jobs until the receiver is enabled again. */
   hold: (leases: readonly Lease[]) => Promise<unknown>;
   /** Ends jobs that can never be tried again. */
   cancel: (leases: readonly Lease[]) => Promise<unknown>;
@@ -44,7 +44,7 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
    */
   prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'hold' | 'cancel'>;
   /** One try. An expected failure is an outcome; null means that `abort` ended the try. */
-  attempt: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
+  tryOnce: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
   /** Ends all running tries. */
   abort: () => Promise<void>;
   gauges: Record<'running' | 'pausedLanes', { set(value: number): void }>;
@@ -91,7 +91,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   readonly #promoting: Loop;
   readonly #renewing: Loop;
   readonly #rounds: Rounds<Job>;
-  /** Groups that the last claim left out, because they had enough claimed jobs. */
+  /** Groups that the last claim left out, because they had enough claimed jobs (`Lanes.fullGroups`). */
   #fullGroups: ReadonlySet<string> = new Set();
   #moreTries: NodeJS.Immediate | undefined;
   #isStopping = false;
@@ -161,7 +161,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const laneKeys = [...new Set(claimed.map(laneOf))].sort();
     this.#rounds.advance(claimed, laneKeys.length >= lanesPerClaim);
     const jobs = this.#leases.add(claimed, askedAt);
-    // Nothing was left to claim: the round is over. If it did not start at the beginning, start the next round at once.
+    // There was nothing to claim from `start` to the end. Groups and lanes before `start` may have jobs: claim again from the first.
     if (jobs.length === 0) return !isAtFirst;
 
     await prefetch(jobs, laneKeys).catch((error) => {
@@ -215,16 +215,17 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   }
 
   async #try(job: Job, prepared: Prepared): Promise<void> {
-    const { name, log, laneOf, attempt } = this.#queue;
+    const { name, log, laneOf, tryOnce } = this.#queue;
     const lease = this.#leases.findSafe(job.id, performance.now());
     if (!lease) {
-      // Not renewed for too long: the database was unavailable, or this process stood still. Another process may have the job.
+      // The lease was not renewed for too long: the database was unavailable, or this process did not run. Another process may
+      // have claimed the job.
       this.#lanes.finishUntried(laneOf(job));
       return this.#endLeases('release', [job]);
     }
     let outcome: Outcome | null;
     try {
-      outcome = await attempt(job, prepared, lease.claimedAt);
+      outcome = await tryOnce(job, prepared, lease.claimedAt);
     } catch (err) {
       log.error({ err, jobId: job.id }, `${name}: a try threw an error; retrying when the lease expires`);
       this.#leases.drop([job]);
@@ -243,7 +244,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (toRelease.length > 0) this.#endLeases('release', toRelease);
     this.#startTries();
     const wantsClaim = this.#fullGroups.has(groupKey)
-      ? this.#lanes.isHalfFree(groupKey)
+      ? this.#lanes.isAtMostHalfFull(groupKey)
       : this.#lanes.wantsMore(laneKey, nowMs);
     if (wantsClaim) this.#claiming.wake();
   }

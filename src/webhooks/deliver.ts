@@ -91,7 +91,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
       if (typeof target === 'object' && body) return { target, eventId: delivery.eventId, body };
       return readPost(delivery, targets, bodies, parts);
     },
-    attempt: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
+    tryOnce: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
     abort: () => poster.close(),
     record: (tried) => recordTries(sql, tried),
     afterRecord(tried, persist) {
@@ -104,6 +104,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
   });
 }
 
+/** What happens to the claimed deliveries of a webhook that must not be called. */
 const withoutTarget = { disabled: 'hold', 'secret unreadable': 'release' } as const;
 
 /** Reads a webhook that was last read more than a second ago, or a body that is large or not cached. */
