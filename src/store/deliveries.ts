@@ -33,7 +33,7 @@ export interface ClaimedDelivery extends Lease {
   tries: number;
   /** Never tried before. */
   isNew: boolean;
-  /** Between the time it was due and the claim. */
+  /** From the time at which the delivery was due to the claim. */
   waitedSeconds: number;
 }
 
@@ -81,8 +81,9 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
       left join unnest(${[...allowances.keys()]}::uuid[], ${[...allowances.values()]}::int[]) as limits (webhook_id, allowance)
         on limits.webhook_id = walk.webhook_id
       where coalesce(limits.allowance, ${allowance}) > 0
-        -- Not if the purge deletes its deliveries or the settling holds them. A ready delivery of a webhook that is disabled and
-        -- settled came late: it is claimed, and then held. Not a join, for which the planner reads all webhooks.
+        -- Skips a deleted webhook, whose deliveries the purge deletes, and a disabled webhook that is unsettled, whose deliveries
+        -- the settling loop holds. A ready delivery of a disabled and settled webhook was added or restarted later: it is claimed,
+        -- and the process that claimed it holds it. A subquery, because for a join the planner reads all webhooks.
         and coalesce((
           select deleted_at is null and (enabled or unsettled_at is null) from webhooks where id = walk.webhook_id
         ), true)
@@ -153,7 +154,7 @@ export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Pr
 }
 
 async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
-  // The user requested a redelivery during this try, which restarted the schedule: a failed try must not end the delivery.
+  // The schedule was restarted during this try, by a redelivery or a replay: a failed try must not end the delivery.
   const isRestarted = sql`(tried.status <> 'delivered' and deliveries.tries < tried.tries)`;
   const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
   const nowMs = performance.now();
@@ -187,7 +188,7 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
   return recorded.map((row) => row.id);
 }
 
-/** Restricts an update of `deliveries` to leases that are still ours. */
+/** Restricts an update of `deliveries` to leases that are still ours: the row still has the token of our claim. */
 function whereLeased(sql: Sql, leases: readonly Lease[]) {
   return sql`
     from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)

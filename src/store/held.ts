@@ -1,7 +1,10 @@
 /**
  * Held deliveries: pending deliveries of a disabled webhook. They are not ready and scheduled for 'infinity', so no claim and no
- * promotion ever reads them. Guarantee: no delivery of an enabled webhook stays held. Every statement that holds deliveries
- * locks the webhook while it is disabled, and enabling a webhook marks it as unsettled (a trigger does), which resumes them.
+ * promotion ever reads them. (A dead webhook that is still enabled is different: a process pauses its lane, `Breaker`, and its
+ * deliveries stay ready or scheduled.)
+ * A webhook is unsettled from a change of `enabled` until all its deliveries are held or resumed; a trigger marks it.
+ * Guarantee: no delivery of an enabled webhook stays held. Every statement that holds deliveries locks the disabled webhook, so that
+ * it cannot be enabled meanwhile, and enabling a webhook marks it as unsettled, which resumes its deliveries.
  */
 import { type Sql, transaction } from '../db/client.ts';
 import type { Lease } from '../queue/leases.ts';
@@ -12,16 +15,16 @@ export function lockDisabled(sql: Sql, webhookIds: ReturnType<Sql>) {
     select id from webhooks where id = any (array(${webhookIds})) and not enabled order by id for share`;
 }
 
-/** Ends the leases of deliveries whose webhook is disabled or gone, and holds them. If it is enabled again, they stay ready. */
+/** Ends the leases of deliveries, and holds those whose webhook is disabled or deleted. If it was enabled again, they stay ready. */
 export async function holdDeliveries(sql: Sql, leases: readonly Lease[]): Promise<void> {
   await sql`
     with claimed as materialized (
-      select deliveries.id, lease.token, webhook_id, webhooks.id is null as gone
+      select deliveries.id, lease.token, webhook_id, webhooks.id is null as is_deleted
       from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
       join deliveries on deliveries.id = lease.id and deliveries.lease_token = lease.token
       left join webhooks on webhooks.id = webhook_id
     ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from claimed`)}),
-    held as materialized (select id from claimed where gone or webhook_id in (select id from disabled))
+    held as materialized (select id from claimed where is_deleted or webhook_id in (select id from disabled))
     update deliveries
     set lease_token = null, lease_until = null, ready = ready and held.id is null,
       next_attempt_at = case when held.id is null then next_attempt_at else 'infinity' end
@@ -29,12 +32,12 @@ export async function holdDeliveries(sql: Sql, leases: readonly Lease[]): Promis
     where deliveries.id = claimed.id and lease_token = claimed.token and status = 'pending'`;
 }
 
-/** In one pass. */
+/** In one call of `settleWebhooks`. */
 const maxWebhooks = 100;
 
 /**
- * Holds or resumes a batch of the deliveries of each webhook whose `enabled` has changed. Of many such webhooks it takes some,
- * owners in turn. Returns how many webhooks it took, and how many deliveries it resumed.
+ * Holds or resumes a batch of the deliveries of each unsettled webhook. If there are more than `maxWebhooks`, the owners take turns.
+ * Returns how many webhooks it worked on, and how many deliveries it resumed.
  */
 export async function settleWebhooks(sql: Sql, batch = 1000): Promise<{ webhooks: number; resumed: number }> {
   const unsettled = await sql<{ id: string }[]>`
@@ -48,7 +51,7 @@ export async function settleWebhooks(sql: Sql, batch = 1000): Promise<{ webhooks
   return { webhooks: unsettled.length, resumed };
 }
 
-/** A delivery that is locked is left for the next batch, so that this waits for nobody while the webhook is locked. */
+/** Leaves a locked delivery for the next batch, because the webhook is locked here and others must not wait for it long. */
 function settleWebhook(sql: Sql, id: string, batch: number): Promise<number> {
   return transaction(sql, async (sql) => {
     const [webhook] = await sql<{ enabled: boolean; ownerId: string }[]>`

@@ -12,7 +12,7 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
         select deliveries.id from webhooks
         join deliveries on deliveries.owner_id = webhooks.owner_id and deliveries.webhook_id = webhooks.id
         where webhooks.deleted_at is not null limit ${batch}
-      ), tries as (
+      ), old_attempts as (
         delete from attempts where delivery_id = any (array(select id from doomed))
       ), purged_rows as (
         delete from deliveries where id = any (array(select id from doomed)) returning 1
@@ -69,7 +69,7 @@ export async function purgeOld(
       ), purged_rows as (
         -- The status again: a redelivery may have been requested since the rows were selected.
         delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning id
-      ), tries as (
+      ), old_attempts as (
         delete from attempts where delivery_id = any (array(select id from purged_rows))
       )
       select count(*)::int as deliveries from purged_rows`,
@@ -152,7 +152,7 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
             and event_id = doomed.event_id
           offset 0
         ) dependent
-      ), tries as (
+      ), old_attempts as (
         delete from attempts where delivery_id = any (array(select id from queued))
       ), old_deliveries as (
         delete from deliveries where id = any (array(select id from queued))

@@ -11,7 +11,7 @@ import { openTarget, type SigningTarget } from './try.ts';
 const recentMs = 1000;
 const keptMs = 60_000;
 
-/** Or why the webhook must not be called. A deleted webhook is disabled too. */
+/** What is needed to call the webhook, or why it must not be called. A deleted webhook counts as `disabled`. */
 type FoundTarget = SigningTarget | 'disabled' | 'secret unreadable';
 
 interface KnownTarget {
@@ -60,7 +60,7 @@ export class KnownTargets {
     }
   }
 
-  /** Webhooks whose deliveries cannot be claimed, because their secret cannot be decrypted. */
+  /** Webhooks whose deliveries must not be claimed, because their secret cannot be decrypted. */
   skipped(nowMs: number): string[] {
     const skipped: string[] = [];
     for (const [id, { target, readAt }] of this.#known) {
