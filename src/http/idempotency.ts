@@ -31,7 +31,11 @@ export interface PostResponse<Body> {
   body: Body;
 }
 
-/** Runs the effect of a POST, or repeats the stored response. The effect must use the `sql` it is given. */
+/**
+ * Runs the effect of a POST, or repeats the stored response. The effect must use the `sql` it is given: a transaction, or for a
+ * request without an Idempotency-Key the pool. With the pool the effect must have committed when it resolves, because the response is
+ * sent then.
+ */
 export async function respondOnce<Body>(
   parts: PostParts,
   request: FastifyRequest,
@@ -61,6 +65,7 @@ export async function actAndRespondOnce<Result, Body>(
   const record = openRecord(parts, request);
   if (!record) {
     const result = await act();
+    // The effect has committed when it resolves: the response follows the commit.
     return send(reply, serialize(parts, reply, await effect(parts.sql, result)));
   }
 
@@ -75,6 +80,7 @@ export async function actAndRespondOnce<Result, Body>(
     const response = await transaction(parts.sql, async (sql) =>
       record.save(sql, serialize(parts, reply, await effect(sql, result))),
     );
+    // The transaction is committed: the response follows the commit.
     send(reply, response);
   } catch (error) {
     await record.release(parts.sql).catch((err) => {

@@ -1,7 +1,9 @@
 /**
  * The only way in for mail, from SMTP and from the API: `acceptMail` examines a message, then writes message, event and
  * deliveries of every identity in one transaction. Traces, metrics and the wake-up of the delivery loop follow the commit.
- * Guarantee: when `acceptMail` resolves with ids, the message is committed and may be acknowledged. A repeat gets its old id.
+ * Guarantee: when `acceptMail` resolves with ids, the message is committed. A repeat gets the id of the stored message.
+ * The acknowledgement follows the commit: SMTP sends 250 after `acceptMail` resolves (smtp/mx.ts); `POST /inbound` sends 202 at the
+ * end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail` resolves.
  */
 import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
@@ -53,9 +55,9 @@ interface ExaminedMail {
 }
 
 /**
- * Runs both steps of `acceptMail`. A caller that must commit something else together with the message passes its own function,
- * which calls `record` in the caller's transaction and resolves after the commit. `POST /inbound` also stores its response for the
- * Idempotency-Key.
+ * Runs both steps of `acceptMail`, and resolves after the commit. A caller that must commit something else together with the message
+ * passes its own function, which calls `record` in the caller's transaction: `POST /inbound` also stores its response for the
+ * Idempotency-Key. If that response is already stored, no step runs.
  */
 type RunSteps = (
   examine: () => Promise<ExaminedMail>,
@@ -63,8 +65,8 @@ type RunSteps = (
 ) => Promise<unknown>;
 
 /**
- * Returns the ids of the messages, one for each identity. Empty: every identity was deleted in the meantime, or `runSteps` ran no
- * step.
+ * Returns the ids of the messages, one for each identity. Empty: every identity was deleted or may no longer receive mail, or
+ * `runSteps` ran no step.
  */
 export async function acceptMail(
   parts: AcceptParts,
@@ -77,7 +79,7 @@ export async function acceptMail(
   async function examine(): Promise<ExaminedMail> {
     const recipients = await mail.recipients();
     trace = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
-    // Work that several owners caused counts for the first.
+    // The owner whose turn the work takes (`Examiner`). If the message has several owners: the first.
     const ownerId = recipients[0]?.identity.ownerId;
     const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
     const messages = await prepareMessages(parts, mail, recipients, examination);
@@ -96,7 +98,7 @@ export async function acceptMail(
     trace?.failed(error);
     throw error;
   }
-  // Committed: from here on the caller may acknowledge the message.
+  // The message is committed: from here on the caller may acknowledge it. (`POST /inbound` has already done so.)
   trace?.recorded(outcomes);
   for (const outcome of outcomes) countAndLog(parts, mail, outcome);
   if (outcomes.some(({ deliveries }) => deliveries > 0)) parts.wakeDelivery();
@@ -126,7 +128,7 @@ function listIds(outcomes: readonly MessageOutcome[]): string[] {
   return outcomes.map(({ id }) => id).filter((id) => id !== null);
 }
 
-/** In a transaction of its own, unless `parts.sql` is already inside one. */
+/** Commits before it resolves, unless `parts.sql` is a transaction of the caller, who then commits. */
 async function recordMail(
   parts: AcceptParts,
   mail: IncomingMail,
@@ -142,7 +144,7 @@ async function recordMail(
     const further = await transaction(sql, (sql) => recordMessages(sql, again, parts));
     return [...outcomes, ...further];
   };
-  // One statement is a transaction by itself.
+  // `recordMessage` is then one statement, which is a transaction by itself.
   const isOneStatement = messages.length === 1 && mail.raw.length <= chunkBytes;
   return isOneStatement ? work(parts.sql) : transaction(parts.sql, work);
 }
@@ -161,7 +163,7 @@ async function recordMessages(
   return outcomes;
 }
 
-/** After an identity was deleted, another one may get its mail, for example the catch-all domain. */
+/** If an identity no longer receives mail, another identity may get its mail, for example the catch-all domain. */
 async function routeAgain(
   parts: RouteParts,
   lost: readonly RoutedRecipient[],

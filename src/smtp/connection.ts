@@ -78,7 +78,8 @@ export class Connection<Route> {
   readonly #timer = new MovableTimer(() => this.#expire());
   #hasInputEnded = false;
   #isStopping = false;
-  #isGone = false;
+  /** The socket is closed, by either side. */
+  #isClosed = false;
   /** `route`, `accept` or the certificate has not answered yet; the answer may come after the socket closed. */
   #isWaiting = false;
 
@@ -146,8 +147,8 @@ export class Connection<Route> {
   };
 
   #onClose = (): void => {
-    if (this.#isGone) return;
-    this.#isGone = true;
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#phase = 'closing';
     this.destroy();
     this.#dropMessage();
@@ -256,7 +257,7 @@ export class Connection<Route> {
     const answer = await this.#loadAndAccept(mail, reader);
     reader.release();
     metrics?.messageAnswered(answer.status);
-    if (this.#isGone || this.#hasInputEnded) {
+    if (this.#isClosed || this.#hasInputEnded) {
       const { status, text } = answer;
       const fields = { remoteIp: mail.remoteIp, status, answer: text };
       log.info(fields, 'The client closed its side before the reply to its message was ready');
@@ -287,7 +288,7 @@ export class Connection<Route> {
       const decision = await accept(mail);
       if (!decision.accepted) return decision.refusal;
       this.#session.messageAccepted();
-      // No other line answers a message with 250. It is safe because `accept` resolves after the commit.
+      // The only line that answers a message with 250. The 250 is safe, because `accept` resolves after the commit.
       return reply(250, '2.0.0', `Accepted as ${decision.id}`);
     } catch (err) {
       log.error({ err, remoteIp: mail.remoteIp }, 'Accepting a message failed; the client got 451');
@@ -313,7 +314,7 @@ export class Connection<Route> {
     this.#isWaiting = true;
     work.then((result) => {
       this.#isWaiting = false;
-      if (this.#isGone) {
+      if (this.#isClosed) {
         this.#ended();
         return;
       }

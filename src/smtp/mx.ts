@@ -72,7 +72,8 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
       const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
-      // Now a 250 is safe: `acceptMail` has committed the message. No id: since RCPT every identity was deleted.
+      // Now a 250 is safe: `acceptMail` has committed the message. Without an id nothing was stored: since RCPT every identity was
+      // deleted, or may no longer receive mail.
       return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
     } catch (error) {
       const refusal = refusalFor(error);

@@ -14,7 +14,7 @@ import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
 
 const maxRecipients = 100;
-/** Memory for large bodies: in total, and for each owner. A request beyond it waits. */
+/** Memory for large bodies: in total, and for each owner. A request for which no memory is free waits. */
 const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
 /** A small message never waits for large ones: other routes read this much, too. */
 const smallBytes = 64 * 1024;
@@ -52,7 +52,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     mail.mailLog.refusedByApi({ reason: errors?.[0]?.code ?? code, status, ownerId, requestId });
   });
   app.removeAllContentTypeParsers();
-  // The handler reads the body, because it must have memory for it first, and until the message is recorded.
+  // The handler reads the body, because it must take memory (`memory`) before it reads, and keep it until the message is recorded.
   app.addContentTypeParser('message/rfc822', (_request, _payload, done) => done(null));
   app.addContentTypeParser('*', (_request, _payload, done) =>
     done(
@@ -96,6 +96,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
         mail,
         { source: 'api', raw, envelope, recipients, ownerId, request: span, requestId: request.id },
         (examine, record) =>
+          // Sends the 202 after the commit.
           actAndRespondOnce(parts, request, reply, examine, async (sql, examined) => {
             const messageIds = await record(sql, examined);
             if (messageIds.length === 0) throw unknownRecipients(addresses);

@@ -33,7 +33,7 @@ const LinkQuery = Type.Object(
 
 const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
-/** Memory for messages that are read for an attachment: in total, and for each owner. A request beyond it waits. */
+/** Memory for messages that are read for an attachment: in total, and for each owner. A request for which no memory is free waits. */
 const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 /** Memory of a message as JSON, and of a message that is streamed: several pieces, as text and as bytes. */
 const messageBytes = 4 * 1024 * 1024;
