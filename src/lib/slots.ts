@@ -1,24 +1,29 @@
 /**
  * A limited resource, such as bytes of memory or queries in flight, that many callers wait for. It is divided among the owners
  * that want it, and within an owner among the owner's keys: whoever has least comes next, and equals take turns.
- * Guarantees: nobody has more than the limits allow; a caller that comes next and does not fit yet keeps later callers out, so a
- * large request is not overtaken for ever; a share is released once, however often it is disposed of.
+ * Guarantees:
+ * - Nobody has more than the limits allow. Exception: a request that is larger than a limit is admitted when nothing else is taken.
+ * - When the caller that comes next does not fit into what is left in all, later callers wait too, so a large request is not
+ *   overtaken for ever. A caller that exceeds only the limit of its owner or of its key makes only callers of that owner or key wait.
+ * - A share is released once, however often it is disposed of.
  */
+
+/** What one caller has taken of the resource. */
 export interface Share extends Disposable {
   release(): void;
-  /** Gives back all but `weight`. */
+  /** Releases all but `weight`. */
   shrinkTo(weight: number): void;
 }
 
 interface SlotLimits {
   inAll: number;
   perOwner: number;
-  /** Default: a key may use the whole share of its owner. */
+  /** Default: the same as `perOwner`. */
   perKey?: number;
 }
 
 interface TakeOptions {
-  /** What the owner uses it for, such as the id of a webhook. */
+  /** What the owner uses the share for, such as the id of a webhook. */
   key?: string;
   /** Ends the wait: the promise rejects with the reason of the signal, and nothing is taken. */
   signal?: AbortSignal | undefined;
@@ -26,25 +31,26 @@ interface TakeOptions {
 
 interface Waiter {
   readonly weight: number;
-  readonly key: Group;
+  /** The branch of its key. */
+  readonly leaf: Branch;
   admit(): void;
 }
 
-/** Everybody, one owner, or one key of an owner. */
-class Group {
+/** A branch of the tree that divides the resource: all callers (the root), the callers of one owner, or of one key of an owner. */
+class Branch {
   readonly #limit: number;
   readonly #name: string;
-  readonly #parent: Group | null;
-  readonly #members = new Map<string, Group>();
-  /** The members that wait. The cost of a choice grows with these, not with the number of waiters. */
-  readonly #waiting = new Set<Group>();
+  readonly #parent: Branch | null;
+  readonly #children = new Map<string, Branch>();
+  /** The children with waiters. The cost of a choice grows with their number, not with the number of waiters. */
+  readonly #waiting = new Set<Branch>();
   /** The waiters of a key, oldest first. */
   readonly #queue = new Set<Waiter>();
   #taken = 0;
-  /** When this group began to wait, or last had more or less than now. */
+  /** The number of the turn at which this branch began to wait, or last took or released. Of equals, the lowest comes next. */
   #turn = 0;
 
-  constructor(limit: number, name = '', parent: Group | null = null) {
+  constructor(limit: number, name = '', parent: Branch | null = null) {
     this.#limit = limit;
     this.#name = name;
     this.#parent = parent;
@@ -54,13 +60,13 @@ class Group {
     return this.#waiting.size > 0 || this.#queue.size > 0;
   }
 
-  member(name: string, limit: number): Group {
-    let member = this.#members.get(name);
-    if (!member) {
-      member = new Group(limit, name, this);
-      this.#members.set(name, member);
+  child(name: string, limit: number): Branch {
+    let child = this.#children.get(name);
+    if (!child) {
+      child = new Branch(limit, name, this);
+      this.#children.set(name, child);
     }
-    return member;
+    return child;
   }
 
   /** A weight above a limit is admitted when nothing else is taken. */
@@ -68,28 +74,28 @@ class Group {
     return this.#taken === 0 || this.#taken + weight <= this.#limit;
   }
 
-  /** Whether all groups that this one is part of have room, too. */
+  /** Whether this branch and all branches above it have room. */
   fitsInAll(weight: number): boolean {
     return this.fits(weight) && (this.#parent?.fitsInAll(weight) ?? true);
   }
 
-  /** Undefined if nobody waits, or if whoever comes next does not fit yet. */
+  /** Undefined if nobody waits, or if the next waiter does not fit this branch yet. Skips a child whose next waiter does not fit it. */
   next(): Waiter | undefined {
     let [chosen] = this.#queue;
-    let least: Group | undefined;
-    for (const member of this.#waiting) {
-      if (least && !member.#precedes(least)) continue;
-      const waiter = member.next();
-      if (waiter) [chosen, least] = [waiter, member];
+    let least: Branch | undefined;
+    for (const child of this.#waiting) {
+      if (least && !child.#precedes(least)) continue;
+      const waiter = child.next();
+      if (waiter) [chosen, least] = [waiter, child];
     }
     return chosen && this.fits(chosen.weight) ? chosen : undefined;
   }
 
-  #precedes(other: Group): boolean {
+  #precedes(other: Branch): boolean {
     return this.#taken < other.#taken || (this.#taken === other.#taken && this.#turn < other.#turn);
   }
 
-  /** A negative weight is given back. */
+  /** A negative weight releases. */
   add(weight: number, turn: number): void {
     this.#taken += weight;
     this.#turn = turn;
@@ -124,64 +130,64 @@ class Group {
 
   forgetIfUnused(): void {
     if (!this.#parent || this.#taken > 0 || this.isWaiting) return;
-    this.#parent.#members.delete(this.#name);
+    this.#parent.#children.delete(this.#name);
     this.#parent.forgetIfUnused();
   }
 }
 
 export class Slots {
   readonly #limits: Required<SlotLimits>;
-  readonly #all: Group;
+  readonly #all: Branch;
   #turn = 0;
 
   constructor(limits: SlotLimits) {
     this.#limits = { perKey: limits.perOwner, ...limits };
-    this.#all = new Group(limits.inAll);
+    this.#all = new Branch(limits.inAll);
   }
 
   /** Undefined if there is no room or somebody waits. */
   tryTake(owner: string, weight = 1, key = ''): Share | undefined {
     if (this.#all.isWaiting) return undefined;
-    const group = this.#groupOf(owner, key);
-    if (group.fitsInAll(weight)) return this.#give(group, weight);
-    group.forgetIfUnused();
+    const leaf = this.#leafOf(owner, key);
+    if (leaf.fitsInAll(weight)) return this.#give(leaf, weight);
+    leaf.forgetIfUnused();
     return undefined;
   }
 
   /** Best with `using share = await slots.take(…)`. */
   async take(owner: string, weight = 1, { key = '', signal }: TakeOptions = {}): Promise<Share> {
     signal?.throwIfAborted();
-    return this.tryTake(owner, weight, key) ?? this.#wait(this.#groupOf(owner, key), weight, signal);
+    return this.tryTake(owner, weight, key) ?? this.#wait(this.#leafOf(owner, key), weight, signal);
   }
 
-  #groupOf(owner: string, key: string): Group {
-    return this.#all.member(owner, this.#limits.perOwner).member(key, this.#limits.perKey);
+  #leafOf(owner: string, key: string): Branch {
+    return this.#all.child(owner, this.#limits.perOwner).child(key, this.#limits.perKey);
   }
 
-  #wait(group: Group, weight: number, signal: AbortSignal | undefined): Promise<Share> {
+  #wait(leaf: Branch, weight: number, signal: AbortSignal | undefined): Promise<Share> {
     return new Promise((resolve, reject) => {
       const leave = () => {
-        group.dequeue(waiter);
+        leaf.dequeue(waiter);
         reject(signal?.reason);
         this.#admit();
       };
       const admit = () => {
         signal?.removeEventListener('abort', leave);
-        resolve(this.#give(group, weight));
+        resolve(this.#give(leaf, weight));
       };
-      const waiter: Waiter = { weight, key: group, admit };
+      const waiter: Waiter = { weight, leaf, admit };
       signal?.addEventListener('abort', leave, { once: true });
-      group.enqueue(waiter, this.#nextTurn());
+      leaf.enqueue(waiter, this.#nextTurn());
       this.#admit();
     });
   }
 
-  #give(group: Group, weight: number): Share {
-    group.add(weight, this.#nextTurn());
+  #give(leaf: Branch, weight: number): Share {
+    leaf.add(weight, this.#nextTurn());
     let left = weight;
     const shrinkTo = (kept: number) => {
       if (kept >= left) return;
-      group.add(kept - left, this.#nextTurn());
+      leaf.add(kept - left, this.#nextTurn());
       left = kept;
       this.#admit();
     };
@@ -197,7 +203,7 @@ export class Slots {
   #admit(): void {
     for (let next = this.#all.next(); next; next = this.#all.next()) {
       next.admit();
-      next.key.dequeue(next);
+      next.leaf.dequeue(next);
     }
   }
 }
