@@ -161,8 +161,8 @@ function addHooks(
     };
     try {
       requireOneHost(request);
-      const asker = { owner: request.ip, reply: null };
-      const caller = queries.run(asker, () => authenticator.authenticate(request));
+      const context = { owner: request.ip, reply: null };
+      const caller = queries.run(context, () => authenticator.authenticate(request));
       // No promise for a cached key: this runs for every request.
       if (caller instanceof Promise) caller.then(admit).catch(done);
       else admit(caller);
@@ -175,7 +175,7 @@ function addHooks(
   app.addHook('preValidation', (request, reply, done) => {
     const params = request.params as Record<string, string>;
     for (const name in params) params[name] = params[name]?.toLowerCase() ?? '';
-    // Here and not earlier: reading the body loses the context.
+    // Here and not in `onRequest`: reading the body loses the context.
     queries.run({ owner: request.ownerId || request.ip, reply }, done);
   });
 

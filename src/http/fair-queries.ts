@@ -1,7 +1,7 @@
 /**
- * Divides the database connections of the API among the owners whose requests want them: thousands of requests of one owner
- * wait for each other, not in front of everybody's. Some connections are left for mail and for background work.
- * The owner is part of the asynchronous context of a request, so that no handler can forget to name it.
+ * Divides the database connections of the API among the owners whose requests want them: thousands of requests of one owner wait
+ * for each other, and do not make the requests of other owners wait. Some connections are left for mail and for background work.
+ * The owner is part of the asynchronous context of a request, so that no handler can forget to name the owner.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { FastifyReply } from 'fastify';
@@ -11,46 +11,49 @@ import { abortOnClose } from './client-gone.ts';
 
 /** Of the 10 connections of the pool. */
 const inFlight = { inAll: 8, perOwner: 5 };
-/** As long as a query waits for a connection of the pool. */
+/** The same time as a query waits for a connection of the pool (db/client.ts). */
 const maxWaitMs = 35_000;
 
-interface Asker {
-  /** Who the queries count for: the owner, or the address of the client until the owner is known. */
+interface RequestContext {
+  /** The queries count for this owner. Before the owner is known, and for a public route: the IP address of the client. */
   owner: string;
-  /** A request that has run no query yet leaves with its client. Null: the query is of use to other clients, too. */
+  /**
+   * If the client closes its connection, the request stops waiting for its first query. Null: the query waits on, because the
+   * request has run a query already, or because other requests wait for the same query (authentication).
+   */
   reply: FastifyReply | null;
 }
 
 export interface FairQueries {
   sql: Pool;
-  /** The queries of `work`, and of what it starts, count for this owner. */
-  run<T>(asker: Asker, work: () => T): T;
+  /** The queries of `work`, and of what `work` starts, count for the owner of this context. */
+  run<T>(context: RequestContext, work: () => T): T;
 }
 
 export function makeFairQueries(pool: Pool): FairQueries {
   const slots = new Slots(inFlight);
-  const askers = new AsyncLocalStorage<Asker>();
+  const contexts = new AsyncLocalStorage<RequestContext>();
 
   function enter(): Share | Promise<Share> {
-    const asker = askers.getStore();
-    const share = slots.tryTake(asker?.owner ?? '') ?? wait(asker);
-    if (asker) asker.reply = null;
+    const context = contexts.getStore();
+    const share = slots.tryTake(context?.owner ?? '') ?? wait(context);
+    if (context) context.reply = null;
     return share;
   }
 
-  async function wait(asker: Asker | undefined): Promise<Share> {
+  async function wait(context: RequestContext | undefined): Promise<Share> {
     const late = new AbortController();
     const timer = setTimeout(() => late.abort(tooLate()), maxWaitMs);
     try {
-      const closed = asker?.reply ? [abortOnClose(asker.reply)] : [];
+      const closed = context?.reply ? [abortOnClose(context.reply)] : [];
       const signal = AbortSignal.any([late.signal, ...closed]);
-      return await slots.take(asker?.owner ?? '', 1, { signal });
+      return await slots.take(context?.owner ?? '', 1, { signal });
     } finally {
       clearTimeout(timer);
     }
   }
 
-  return { sql: pool.behind(enter), run: (asker, work) => askers.run(asker, work) };
+  return { sql: pool.behind(enter), run: (context, work) => contexts.run(context, work) };
 }
 
 function tooLate(): Error {

@@ -1,4 +1,7 @@
-/** Limits requests per minute and owner, counted in this process: not by key, because a key can make keys. Headers: draft-ietf-httpapi-ratelimit-headers. */
+/**
+ * Limits the requests of each owner in a minute, counted in this process. Not by API key, because a key can create keys. Headers:
+ * draft-ietf-httpapi-ratelimit-headers.
+ */
 import type { FastifyReply } from 'fastify';
 import { Problem } from '../problems.ts';
 

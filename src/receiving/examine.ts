@@ -1,7 +1,7 @@
 /**
  * Examines a message: parses it and checks SPF, DKIM, DMARC and ARC. A large message is examined in a worker, so that seconds
  * of work on it delay no other message.
- * Owners take turns at the worker, and within an owner the senders: large mail of one does not make the others wait.
+ * Owners take turns at the worker, and within an owner the senders: others wait for one large message of an owner, not for all.
  * Guarantee: `examine` rejects only when the examiner is stopped, or with `overloaded` when the worker is not free in time. Mail
  * that breaks the worker is accepted with its header alone.
  */
@@ -120,7 +120,7 @@ function overloaded(): Problem {
   return new Problem('overloaded', { headers: { 'retry-after': '60' } });
 }
 
-/** Whose work it is. */
+/** For whom the worker works: owners take turns, and within an owner the senders. */
 interface Turn {
   ownerId: string;
   /** The address that the message came from; empty for the owner itself. */
@@ -138,7 +138,7 @@ class Stopped extends Error {
  * takes too long, the current job is the cause, and the jobs that wait are not affected.
  */
 function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: number }) {
-  const slot = new Slots({ inAll: 1, perOwner: 1 });
+  const turns = new Slots({ inAll: 1, perOwner: 1 });
   const stopping = new AbortController();
   let worker: Worker | undefined;
   let current:
@@ -172,7 +172,7 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
     const timer = setTimeout(() => late.abort(overloaded()), waitMs).unref();
     try {
       const signal = AbortSignal.any([stopping.signal, late.signal]);
-      return await slot.take(ownerId, 1, { key: sender, signal });
+      return await turns.take(ownerId, 1, { key: sender, signal });
     } finally {
       clearTimeout(timer);
     }
