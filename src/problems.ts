@@ -1,6 +1,9 @@
 /**
- * Every `code` of a problem document (RFC 9457); the codes inside `errors` and of failed webhook tries are elsewhere. docs/errors.md is generated from the catalogue: after adding
- * an error, run `npm run docs`.
+ * Every `code` of a problem document (RFC 9457). To add a code: add an entry, throw `new Problem('the_code')`, and run `npm run docs`,
+ * which generates docs/errors.md. Users also see codes of three other kinds:
+ * - in `errors` of a problem document, a code for each field: http/validation.ts and the routes in http/routes/
+ * - in `error` of an attempt, why a try failed: `TryError` in webhooks/decide.ts
+ * - over SMTP, replies with a status and a text: smtp/session.ts, smtp/connection.ts and smtp/mx.ts
  */
 interface Entry {
   status: number;
@@ -175,6 +178,7 @@ export type Pointer = '' | `/${string}`;
 
 export interface FieldError {
   pointer: Pointer;
+  /** A code for this field, such as `required`: not a `ProblemCode`. */
   code: string;
   message: string;
 }

@@ -10,13 +10,13 @@ export interface Reply {
   text: string | readonly string[];
   /** What the connection does after the reply. Default: read the next command. */
   next?: 'data' | 'tls' | 'close';
-  /** Why mail is refused or put off, for the mail log. Not sent to the client. */
+  /** Why mail is refused (5xx) or put off (4xx), for the mail log. Not sent to the client. */
   reason?: string;
   /** The refused recipient, for the mail log. */
   recipient?: string;
 }
 
-/** A reply that turns a recipient or a message away. */
+/** A reply that refuses a recipient or a message: for now (4xx) or for good (5xx). */
 export interface Refusal extends Reply {
   status: 450 | 451 | 452 | 550 | 551 | 552 | 553 | 554;
 }

@@ -3,7 +3,7 @@
 import { nextWaitSeconds } from '../queue/schedule.ts';
 import type { PostErrorCode, PostOutcome } from './post.ts';
 
-/** Why a try failed, as the API shows it. */
+/** Why a try failed, as the API shows it in `error` of an attempt. Not a `ProblemCode`, though `rate_limited` is the name of both. */
 export type TryError = PostErrorCode | 'redirect' | 'gone' | 'rate_limited' | 'http_error';
 
 export interface Decision {
