@@ -17,7 +17,7 @@ export interface Pool extends Sql {
   begin<T>(work: (sql: Sql) => Promise<T>): Promise<T>;
   /** Calls `onNotify` after each NOTIFY, and after a reconnect, because notifications may have been lost. */
   listen(channel: string, onNotify: () => void): Promise<{ stop(): Promise<void> }>;
-  /** The same connections, but every query and transaction waits for `enter`, and disposes of its result at the end. */
+  /** The same connections, but every query and transaction first waits for `enter`, and at its end disposes of the result. */
   behind(enter: () => Disposable | Promise<Disposable>): Pool;
   /** Refuses new queries, waits at most `timeoutMs` for the running ones, then aborts them. */
   end(options?: { timeoutMs?: number }): Promise<void>;
@@ -221,7 +221,7 @@ function openPool(findAddress: () => DatabaseAddress, options: PoolOptions) {
     }
   }
 
-  /** `close` because the pool's own end waits for the server, and so would the callers that wait for the place. */
+  /** Calls `close` first: the pool's own end waits for the server, and callers that need a connection would wait with it. */
   function discard(connection: Connection & pg.PoolClient): void {
     void connection.close();
     connection.release(true);

@@ -1,4 +1,4 @@
-/** For work that is of no use, or must not begin, once the client has closed its connection. */
+/** For work that is useless, or must not start, after the client closed its connection. */
 import type { FastifyReply } from 'fastify';
 import { Problem } from '../problems.ts';
 

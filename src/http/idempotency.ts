@@ -94,7 +94,8 @@ interface SerializedResponse {
   status: number;
   location: string | null;
   text: string;
-  replayed: boolean;
+  /** An earlier request with the same key stored this response. */
+  isStored: boolean;
 }
 
 /** The stored response of one Idempotency-Key; undefined for a request without a key. */
@@ -122,7 +123,7 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
     if (!stored.requestHash.equals(requestHash)) throw new Problem('idempotency_mismatch');
     if (stored.status === null) throw new Problem('idempotency_in_progress');
     const { status, location, body } = stored;
-    return { status, location, text: sealer.open(body, context), replayed: true };
+    return { status, location, text: sealer.open(body, context), isStored: true };
   }
 
   async function save(sql: Sql, response: SerializedResponse): Promise<SerializedResponse> {
@@ -145,12 +146,12 @@ function serialize<Body>(
   { status, location, body }: PostResponse<Body>,
 ): SerializedResponse {
   const text = String(reply.code(status).serialize(body));
-  return { status, location: location ? `${baseUrl}${location}` : null, text, replayed: false };
+  return { status, location: location ? `${baseUrl}${location}` : null, text, isStored: false };
 }
 
-function send(reply: FastifyReply, { status, location, text, replayed }: SerializedResponse): void {
+function send(reply: FastifyReply, { status, location, text, isStored }: SerializedResponse): void {
   if (location) reply.header('location', location);
-  if (replayed) reply.header('idempotent-replayed', 'true');
+  if (isStored) reply.header('idempotent-replayed', 'true');
   reply.code(status).type('application/json; charset=utf-8').send(text);
 }
 

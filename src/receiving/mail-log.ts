@@ -5,6 +5,7 @@
  */
 import type { Log } from '../lib/log.ts';
 
+/** One message of accepted mail. With the outcome `gone` this message was not stored, and has no id. */
 export interface AcceptedMail {
   messageId: string | null;
   ownerId: string;

@@ -53,6 +53,7 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
   return { id, deliveries };
 }
 
+/** Inserts a delivery for each webhook that is subscribed to the event in `happened`, a CTE of the caller's statement. */
 export function queueDeliveries(sql: Sql) {
   return sql`
     insert into deliveries (id, owner_id, event_id, webhook_id, event)
@@ -143,7 +144,7 @@ function withRaw(sql: Sql) {
   return sql`left join raw_chunks on raw_chunks.raw_id = events.inline_raw_id and raw_chunks.n = 0`;
 }
 
-/** For the delivery loop. Not by owner: the loop works for all. */
+/** For the delivery loop. The queries have no owner filter: the loop works for all users. */
 export type ReadEvent = { id: string; event: string } & StoredData;
 
 export async function readEventData(sql: Sql, id: string): Promise<ReadEvent | undefined> {

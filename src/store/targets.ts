@@ -26,7 +26,7 @@ export async function readTargets(sql: Sql, ids: readonly string[]): Promise<Web
   }));
 }
 
-/** Counts failed tries, and disables a webhook after 5 days and 10 tries without a success. Returns the disabled ones. */
+/** Counts failed tries, and disables a webhook after 5 days and 10 tries without a success. Returns the webhooks it disabled. */
 export async function noteFailures(sql: Sql, ids: readonly string[]): Promise<string[]> {
   const noted = await sql<{ id: string; isDisabled: boolean }[]>`
     with failed as (select id, count(*)::int as tries from unnest(${ids}::uuid[]) as id group by id order by id)
@@ -51,7 +51,7 @@ export async function noteRecoveries(sql: Sql, ids: readonly string[]): Promise<
     where id = any (${ids}::uuid[]) and first_failure_at is not null`;
 }
 
-/** The receiver answered 410. Returns the disabled webhooks. */
+/** Disables webhooks whose receiver answered 410 (Gone). Returns the webhooks it disabled. */
 export async function disableGone(sql: Sql, gone: readonly { id: string; url: string }[]): Promise<string[]> {
   const disabled = await sql<{ id: string }[]>`
     update webhooks set enabled = false, disabled_reason = 'gone', updated_at = now()

@@ -53,7 +53,7 @@ export async function createFirstUser(sql: Sql, email: string): Promise<User | u
   return user;
 }
 
-/** Until the transaction ends: what depends on all rows of a user is decided by one request at a time. */
+/** Locks the user until the transaction ends. For changes that depend on all rows of a user: they run one at a time. */
 export async function lockUser(sql: Sql, userId: string): Promise<void> {
   await sql`select from users where id = ${userId} for no key update`;
 }

@@ -38,7 +38,8 @@ const maxOwners = 200;
 
 /**
  * Leases due checks for two minutes: the first of each owner, then the second of each, and so on. If more owners than
- * `maxOwners` have checks due, chance chooses among them, so that no owner always comes last. There is no owner filter: the loop works for all users.
+ * `maxOwners` have checks due, chance chooses among them, so that no owner always comes last. There is no owner filter: the loop
+ * works for all users.
  */
 export async function claimDueChecks(sql: Sql, limit: number): Promise<DomainIdentity[]> {
   return sql<DomainIdentity[]>`
