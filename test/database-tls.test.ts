@@ -67,6 +67,15 @@ const otherCa = `sslrootcert=${fixture('other-ca.pem')}`;
 describe('a server for localhost and 127.0.0.1', () => {
   before(() => serveWith('server'));
 
+  test('channel_binding=require: works with TLS', async (t) => {
+    assert.equal(await isEncrypted(t, '?sslmode=require&channel_binding=require'), true);
+  });
+
+  test('channel_binding=require: refused without TLS, before the password is proven', async (t) => {
+    const sql = open(t, '?sslmode=disable&channel_binding=require');
+    await assert.rejects(begin(sql), /channel_binding=require.*Use TLS/);
+  });
+
   const works: [string, boolean][] = [
     ['', false],
     ['?sslmode=disable', false],

@@ -36,7 +36,12 @@ async function startEarlier(t: TestContext): Promise<Earlier> {
   const address = {
     ...{ user: 'posthorn', password: cluster.password, database: 'postgres' },
     endpoints: [{ host: '127.0.0.1', port, ssl: false, isFallback: false }],
-    ...{ isPrimaryWanted: false, connectTimeoutMs: undefined, settings: new Map() },
+    ...{
+      isPrimaryWanted: false,
+      isChannelBindingRequired: false,
+      connectTimeoutMs: undefined,
+      settings: new Map(),
+    },
   } as const;
   await (await joinServer(address, 'posthorn serve pid=1')).end();
   await addRow(urlOf({ ...address, database: 'posthorn' }));

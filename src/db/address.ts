@@ -18,6 +18,8 @@ export interface DatabaseAddress {
   /** In the order in which they are tried. */
   endpoints: readonly [Endpoint, ...Endpoint[]];
   isPrimaryWanted: boolean;
+  /** The server must prove that it is the end of the TLS connection (SCRAM-SHA-256-PLUS). */
+  isChannelBindingRequired: boolean;
   connectTimeoutMs: number | undefined;
   /** PostgreSQL settings for every session, such as `statement_timeout`. */
   settings: ReadonlyMap<string, string>;
@@ -55,6 +57,7 @@ export function readDatabaseUrl(url: string): DatabaseAddress {
       tls.map((ssl, n) => ({ ...host, ssl, isFallback: n > 0 })),
     ) as readonly Endpoint[] as DatabaseAddress['endpoints'],
     isPrimaryWanted: hosts.length > 1 || wantedRole !== 'any',
+    isChannelBindingRequired: settings.get('channel_binding') === 'require',
     connectTimeoutMs: readTimeout(take('connect_timeout')),
   };
   for (const [name, allowed] of Object.entries(clientParameters)) {
@@ -81,7 +84,9 @@ const clientParameters: Readonly<Record<string, RegExp>> = {
   ),
   ...allow(/^/, 'load_balance_hosts', 'fallback_application_name', 'max_protocol_version'),
   ...allow(/^/, 'gssdelegation', 'gsslib', 'krbsrvname'),
-  ...allow(/^(disable|prefer)$/, 'gssencmode', 'channel_binding'),
+  gssencmode: /^(disable|prefer)$/,
+  channel_binding: /^(disable|prefer|require)$/,
+  require_auth: /^(scram-sha-256)?$/,
   ...allow(/^0$/, 'requiressl', 'sslcompression'),
   client_encoding: /^(auto|utf-?8)$/i,
   min_protocol_version: /^3\.0$/,
@@ -91,7 +96,7 @@ const clientParameters: Readonly<Record<string, RegExp>> = {
   // Node begins with TLS 1.2.
   ssl_min_protocol_version: /^TLSv1(\.[12])?$/,
   ssl_max_protocol_version: /^TLSv1\.3$/,
-  ...allow(/^$/, 'require_auth', 'requirepeer', 'sslcrl', 'sslcrldir', 'sslkeylogfile', 'sslpassword'),
+  ...allow(/^$/, 'requirepeer', 'sslcrl', 'sslcrldir', 'sslkeylogfile', 'sslpassword'),
   ...allow(/^$/, 'scram_client_key', 'scram_server_key', 'passfile', 'service', 'servicefile', 'hostaddr'),
   ...allow(/^$/, 'replication'),
 };

@@ -43,6 +43,7 @@ export class Connection extends pg.Client {
       lock_timeout: options.lockTimeoutMs ?? 0,
       connectionTimeoutMillis: address.connectTimeoutMs ?? connectTimeoutMs,
       keepAlive: true,
+      enableChannelBinding: true,
       stream: () => socket,
     });
     this.#address = address;
@@ -98,11 +99,25 @@ export class Connection extends pg.Client {
     this.#refusePassword('as an MD5 hash');
   }
 
+  /** With channel binding, a false server cannot pass the proof of the password on to the real server. */
+  _handleAuthSASL(request: { mechanisms: string[] }): void {
+    if (this.#address.isChannelBindingRequired && !request.mechanisms.includes('SCRAM-SHA-256-PLUS')) {
+      this.#refuseLogin(
+        'DATABASE_URL has channel_binding=require, but the server does not offer it on this connection. Use TLS ' +
+          '(sslmode=require) and SCRAM passwords, or remove the parameter.',
+      );
+    } else Reflect.get(pg.Client.prototype, '_handleAuthSASL').call(this, request);
+  }
+
   #refusePassword(form: string): void {
-    const message =
+    this.#refuseLogin(
       `The database server asked for the password ${form}, and Posthorn answers only SCRAM. On the server set ` +
-      "password_encryption = 'scram-sha-256', set the password again (ALTER ROLE … PASSWORD …), and set the method " +
-      'scram-sha-256 in pg_hba.conf.';
+        "password_encryption = 'scram-sha-256', set the password again (ALTER ROLE … PASSWORD …), and set the method " +
+        'scram-sha-256 in pg_hba.conf.',
+    );
+  }
+
+  #refuseLogin(message: string): void {
     this.connection.emit('error', Object.assign(new OperatorError(message), { code: 'PASSWORD_REFUSED' }));
     this.#socket.destroy();
   }

@@ -225,7 +225,12 @@ async function leave(guard: DedicatedConnection, cluster: Cluster, log: Log): Pr
 function addressOf(cluster: Cluster, endpoint: Endpoint, database: string): DatabaseAddress {
   return {
     ...{ user: 'posthorn', password: cluster.password, database, endpoints: [endpoint] },
-    ...{ isPrimaryWanted: false, connectTimeoutMs: undefined, settings: new Map() },
+    ...{
+      isPrimaryWanted: false,
+      isChannelBindingRequired: false,
+      connectTimeoutMs: undefined,
+      settings: new Map(),
+    },
   };
 }
 
