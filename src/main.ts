@@ -24,6 +24,7 @@ import { makeEgress } from './net/egress.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
+import { MessageRecorder } from './receiving/record.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
@@ -56,6 +57,7 @@ type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 
 const poolSize = 10;
 const deliveryPoolSize = 5;
+const mailLockTimeoutMs = 250;
 const purgePollMs = 10_000;
 const purgeBatch = 500;
 const replayPollMs = 1000;
@@ -84,7 +86,7 @@ export async function startService(
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
     const wakes = await startLoops(parts, database, started.loops);
-    const mail = { ...parts.mail, ...wakes };
+    const mail = { ...parts.mail, ...wakes, recorder: makeRecorder(config, database) };
     const listenerParts = { ...parts, ...wakes, mail, isReady: () => isAnnounced };
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
@@ -130,6 +132,11 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     userAgent: `Posthorn/${readVersion()}`,
   };
+}
+
+function makeRecorder({ acceptUnverified }: Config, database: Database): MessageRecorder {
+  const groupSql = database.openAnother('mail', { max: 1, lockTimeoutMs: mailLockTimeoutMs });
+  return new MessageRecorder({ groupSql, acceptUnverified });
 }
 
 /** OpenTelemetry is loaded only when tracing is on. */
@@ -227,7 +234,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
   const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
   const delivery = startDelivery({
     ...{ sealer, log, metrics, tracer, userAgent },
-    sql: database.openAnother(deliveryPoolSize),
+    sql: database.openAnother('delivery', { max: deliveryPoolSize }),
     // Not the API's poster: delivery closes its own when it stops.
     poster: new Poster({ egress: parts.egress }),
     completeData: (stored) => completeData(stored, links, Date.now()),

@@ -8,6 +8,7 @@ import { makeMetrics } from '../src/lib/metrics.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
+import { MessageRecorder } from '../src/receiving/record.ts';
 import { type RoutedRecipient, routeRecipient } from '../src/receiving/route.ts';
 import { startTestService, type TestUser } from './harness.ts';
 
@@ -29,6 +30,7 @@ function makeParts() {
   const metrics = makeMetrics();
   const parts: AcceptParts = {
     ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true, mailLog },
+    recorder: new MessageRecorder({ groupSql: sql, acceptUnverified: true }),
     wakeDelivery: () => done.push('woken'),
   };
   const counted = async () => {

@@ -20,6 +20,7 @@ import { makeSealer } from '../src/lib/secrets.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
+import { MessageRecorder } from '../src/receiving/record.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -192,7 +193,8 @@ async function collectRoutes(): Promise<string[]> {
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
-  const mail = { ...config, ...shared, mailLog: new MailLog(log), wakeDelivery };
+  const recorder = new MessageRecorder({ ...config, groupSql: service.sql });
+  const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
     verification: makeVerifyParts({

@@ -59,8 +59,8 @@ export function completeData({ data, messageId, raw }: StoredData, links: Links,
   return `${linked.slice(0, -1)},${JSON.stringify(added).slice(1)}`;
 }
 
-function readRaw(base64: string): string {
-  const bytes = Buffer.from(base64, 'base64');
+function readRaw(raw: string | Buffer): string {
+  const bytes = typeof raw === 'string' ? Buffer.from(raw, 'base64') : raw;
   return bytes.toString(isUtf8(bytes) ? 'utf8' : 'base64');
 }
 

@@ -61,7 +61,11 @@ function readTarget(target: Target): () => DatabaseAddress {
 
 /** Runs `work` in a new transaction of a pool, or in the transaction that `sql` already is. */
 export function transaction<T>(sql: Sql, work: (sql: Sql) => Promise<T>): Promise<T> {
-  return 'begin' in sql ? (sql as Pool).begin(work) : work(sql);
+  return isTransaction(sql) ? work(sql) : (sql as Pool).begin(work);
+}
+
+export function isTransaction(sql: Sql): boolean {
+  return !('begin' in sql);
 }
 
 /** One connection outside of any pool, for locks that belong to a session of PostgreSQL. */
@@ -392,6 +396,11 @@ export function isUnavailable(error: unknown): boolean {
   // The schema has changed since the statement was prepared: a new connection prepares the statement again.
   const isOutdated = code === '0A000' && /cached plan/.test((error as Error).message);
   return code !== undefined && (unavailable.has(code) || code.startsWith('08') || isOutdated);
+}
+
+/** Whether PostgreSQL refused the statement, so that nothing was committed. After a lost connection nobody knows. */
+export function isRefusal(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && !/^(08|57P)/.test(error.code ?? '');
 }
 
 /** The code of PostgreSQL (SQLSTATE), of the driver or of the operating system. */

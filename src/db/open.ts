@@ -6,8 +6,8 @@ import { openEmbedded } from './embedded/open.ts';
 
 export interface Database {
   sql: Pool;
-  /** Another pool, so that delivery and API do not wait for each other's queries. */
-  openAnother(max: number): Pool;
+  /** Another pool, so that one kind of work does not wait for the queries of another. */
+  openAnother(purpose: string, options: { max: number; lockTimeoutMs?: number }): Pool;
   /** Lets the next service on the same data folder wait for this one to stop. */
   announceStop(): Promise<void>;
   /** Closes the pools, then stops the embedded server if nobody else uses it. */
@@ -35,8 +35,8 @@ export async function openDatabase(
   }
   return {
     sql,
-    openAnother(max) {
-      const pool = connect(target, { max, applicationName: `${applicationName} delivery` });
+    openAnother(purpose, options) {
+      const pool = connect(target, { ...options, applicationName: `${applicationName} ${purpose}` });
       pools.push(pool);
       return pool;
     },

@@ -39,6 +39,12 @@ export function assignments(columns: Record<string, Value | Fragment>): Fragment
   return new Fragment([...names, ''], Object.values(columns));
 }
 
+/** The fragments with commas between them. */
+export function list(fragments: readonly Fragment[]): Fragment {
+  const commas = fragments.slice(1).map(() => ', ');
+  return new Fragment(['', ...commas, ''], fragments);
+}
+
 function quote(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
 }

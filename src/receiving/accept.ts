@@ -13,10 +13,11 @@ import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
-import { chunkBytes, findThread, type NewMessage, recordMessage } from '../store/messages.ts';
+import { chunkBytes, findFirst, findThread, type NewMessage } from '../store/messages.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
+import type { MessageRecorder } from './record.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from './route.ts';
 import { messageKey, readThread, repeatKey } from './thread.ts';
 import { type AcceptTrace, startAcceptTrace } from './trace.ts';
@@ -36,6 +37,7 @@ export interface IncomingMail {
 
 export interface AcceptParts extends RouteParts {
   examiner: Examiner;
+  recorder: MessageRecorder;
   /** A raw message up to this size is part of the event. */
   inlineRawBytes: number;
   tracer: Tracer | null;
@@ -135,30 +137,30 @@ async function recordMail(
   { recipients, examination, messages }: ExaminedMail,
 ): Promise<MessageOutcome[]> {
   const work = async (sql: Sql) => {
-    const outcomes = await recordMessages(sql, messages, parts);
+    const outcomes = await recordEach({ ...parts, sql }, messages);
     const notReceiving = outcomes.filter(({ id }) => id === null).map(({ message }) => message.identityId);
     if (notReceiving.length === 0) return outcomes;
     const lost = recipients.filter(({ identity }) => notReceiving.includes(identity.id));
     const others = await routeAgain({ ...parts, sql }, lost, mail.ownerId);
     const again = await prepareMessages({ ...parts, sql }, mail, others, examination);
-    const further = await transaction(sql, (sql) => recordMessages(sql, again, parts));
+    const further = await transaction(sql, (sql) => recordEach({ ...parts, sql }, again));
     return [...outcomes, ...further];
   };
-  // `recordMessage` is then one statement, which is a transaction by itself.
+  // One statement is a transaction by itself, and can have messages of other mail.
   const isOneStatement = messages.length === 1 && mail.raw.length <= chunkBytes;
   return isOneStatement ? work(parts.sql) : transaction(parts.sql, work);
 }
 
-async function recordMessages(
-  sql: Sql,
+async function recordEach(
+  { sql, recorder }: Pick<AcceptParts, 'sql' | 'recorder'>,
   messages: readonly PreparedMessage[],
-  options: { acceptUnverified: boolean },
 ): Promise<MessageOutcome[]> {
   const outcomes: MessageOutcome[] = [];
   for (const message of messages) {
-    const { id, deliveries } = await recordMessage(sql, message, options);
-    const stored = id === message.id ? 'recorded' : 'repeat';
-    outcomes.push({ message, outcome: id === null ? 'gone' : stored, id, deliveries });
+    const { outcome, deliveries } = await recorder.record(sql, message);
+    const ids = { recorded: message.id, gone: null };
+    const id = outcome === 'repeat' ? await findFirst(sql, message) : ids[outcome];
+    outcomes.push({ message, outcome, id, deliveries: deliveries.length });
   }
   return outcomes;
 }

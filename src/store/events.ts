@@ -2,6 +2,7 @@
 import { only, type Sql } from '../db/client.ts';
 import { type Fragment, identifier } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
+import { leaseSeconds } from './deliveries.ts';
 import {
   collectPage,
   kindsOf,
@@ -53,14 +54,22 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
   return { id, deliveries };
 }
 
-/** Inserts a delivery for each webhook that is subscribed to the event in `happened`, a CTE of the caller's statement. */
-export function queueDeliveries(sql: Sql) {
+/**
+ * Inserts a delivery for each webhook that is subscribed to the events in `happened`, a CTE of the caller's statement.
+ * `leaseToken`: the token of a delivery that this process has leased from the start; null for all others.
+ */
+export function queueDeliveries(sql: Sql, leaseToken: Fragment = sql`null::uuid`) {
   return sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event)
-    select delivery_id(happened.id, webhooks.id), happened.owner_id, happened.id, webhooks.id, happened.event
-    from happened join webhooks using (owner_id)
-    where ${isSubscribed(sql)}
-    returning 1`;
+    insert into deliveries (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
+    select delivery_id(happened.id, webhook_id), happened.owner_id, happened.id, webhook_id, happened.event, token,
+      case when token is not null then now() + ${leaseSeconds} * interval '1 second' end
+    -- With "offset 0" the planner looks up the webhooks of each owner, and never reads those of all owners.
+    from happened cross join lateral (
+      select webhooks.id as webhook_id, ${leaseToken} as token from webhooks
+      where webhooks.owner_id = happened.owner_id and ${isSubscribed(sql)}
+      offset 0
+    ) listening
+    returning id, event_id, webhook_id`;
 }
 
 /** Whether a webhook is subscribed to the event `happened`. The caller joins them by owner. */
@@ -132,8 +141,8 @@ export interface StoredData {
   /** JSON text. */
   data: string;
   messageId: string | null;
-  /** Base64: reading it costs less than two thirds of reading hex. */
-  raw: string | null;
+  /** Base64 when it was read: that costs less than two thirds of reading hex. */
+  raw: string | Buffer | null;
 }
 
 function dataColumns(sql: Sql) {

@@ -3,6 +3,7 @@
  * stored once for each owner, in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
+import { list } from '../db/sql.ts';
 import { identityExists, queueDeliveries } from './events.ts';
 import {
   collectPage,
@@ -13,8 +14,6 @@ import {
   pageWithin,
   position,
 } from './page.ts';
-
-export const chunkBytes = 1024 * 1024;
 
 export interface NewMessage {
   id: string;
@@ -35,68 +34,149 @@ export interface NewMessage {
   repeatKey: string | null;
 }
 
-interface RecordedMessage {
-  /** For a repeated message, the id of the first; null if the identity was deleted or may no longer receive mail. */
-  id: string | null;
-  deliveries: number;
+/** Webhooks whose deliveries this process leases from the start, and the token of the leases. */
+interface OfferedLease {
+  token: string;
+  webhookIds: readonly string[];
 }
 
+export interface UnrecordedMessage {
+  message: NewMessage;
+  lease: OfferedLease | null;
+}
+
+interface QueuedDelivery {
+  id: string;
+  webhookId: string;
+}
+
+/** `repeat`: the same message came within 24 hours. `gone`: its identity was deleted or is no longer verified. */
+export interface RecordedMessage {
+  outcome: 'recorded' | 'repeat' | 'gone';
+  deliveries: readonly QueuedDelivery[];
+}
+
+export const chunkBytes = 1024 * 1024;
+
 /**
- * Stores a message with its event and deliveries. Does nothing if the same message came within 24 hours, or if its identity was
- * deleted or may no longer receive mail since the recipient was routed.
+ * Stores messages of at most `chunkBytes` with their events and deliveries, in one statement: all of them or none. Does nothing
+ * for a repeat, also of another message in the list, or if the identity is gone.
  */
-export async function recordMessage(
+export async function recordMessages(
   sql: Sql,
-  given: NewMessage,
+  unrecorded: readonly UnrecordedMessage[],
   options: { acceptUnverified: boolean },
-): Promise<RecordedMessage> {
-  const { id, ownerId, identityId, rawId, raw } = given;
-  const bytes = Buffer.byteLength(given.data) + (given.inline ? raw.length : 0);
-  const row = only(
-    await sql<{ known: boolean; stored: boolean; deliveries: number }[]>`
-      with identity as materialized (
+): Promise<RecordedMessage[]> {
+  // Subqueries with a limit, because the planner would read whole tables for a join with many messages.
+  const rows = await sql<StoredMessage[]>`
+    with given as (
+      select * from (values ${list(pad(unrecorded).map((one) => writeRow(sql, one)))}) as given (id, owner_id, identity_id,
+        event_id, raw_id, thread_id, message_key, repeat_key, size, sha256, summary, data, bytes, is_inline, raw, lease_token,
+        leased_webhooks)
+      where id is not null
+    ), receiving as materialized (
+      select given.id from given cross join lateral (
         select from identities
-        where owner_id = ${ownerId} and id = ${identityId} and (
+        where owner_id = given.owner_id and id = given.identity_id and (
           status = 'verified' or ${options.acceptUnverified} and not exists (
             select from identities verified
             where verified.kind = identities.kind and verified.value_key = identities.value_key
               and verified.status = 'verified'
           )
         )
-      ), made as (
-        insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
-          repeat_key)
-        select ${id}::uuid, ${ownerId}::uuid, ${identityId}::uuid, ${given.eventId}::uuid, ${rawId}::uuid,
-          ${raw.length}::int, ${given.sha256}::bytea, ${given.threadId}::uuid, ${given.summary}::text::json,
-          ${given.messageKey}::uuid, ${given.repeatKey}::uuid
-        from identity
-        where not exists (
-          select from messages
-          where identity_id = ${identityId} and repeat_key = ${given.repeatKey}
-            and received_on >= (now() at time zone 'utc')::date - 1 and created_at > now() - interval '24 hours'
-        )
-        on conflict (identity_id, repeat_key, received_on) where repeat_key is not null do nothing
-        returning id
-      ), kept as (
-        insert into raw_chunks (raw_id, n, owner_id, bytes)
-        select ${rawId}::uuid, 0, ${ownerId}::uuid, ${raw.subarray(0, chunkBytes)}::bytea from made
-        on conflict (raw_id, n) do nothing
-      ), happened as (
-        insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id)
-        select ${given.eventId}::uuid, ${ownerId}::uuid, 'message.received', ${identityId}::uuid,
-          ${given.data}::text::json, ${bytes}::int, made.id, ${given.inline ? rawId : null}::uuid
-        from made
-        returning id, owner_id, event, identity_id
-      ), queued as (${queueDeliveries(sql)})
-      select exists (select from identity) as known, exists (select from made) as stored,
-        (select count(*)::int from queued) as deliveries`,
-  );
-  if (row.stored) await saveFurtherChunks(sql, given);
-  const storedId = row.stored ? id : row.known ? await findFirst(sql, given) : null;
-  return { id: storedId, deliveries: row.deliveries };
+        limit 1
+      ) identity
+    ), made as (
+      insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
+        repeat_key)
+      select id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key, repeat_key
+      from given join receiving using (id)
+      where (
+        select true from messages
+        where messages.identity_id = given.identity_id and messages.repeat_key = given.repeat_key
+          and received_on >= (now() at time zone 'utc')::date - 1 and created_at > now() - interval '24 hours'
+        limit 1
+      ) is null
+      -- Two statements that have messages in common wait for each other, but never in a circle.
+      order by identity_id, repeat_key, id
+      on conflict (identity_id, repeat_key, received_on) where repeat_key is not null do nothing
+      returning id
+    ), kept as (
+      insert into raw_chunks (raw_id, n, owner_id, bytes)
+      select raw_id, 0, owner_id, raw from given join made using (id)
+      on conflict (raw_id, n) do nothing
+    ), announced as (
+      insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id)
+      select event_id, owner_id, 'message.received', identity_id, data, bytes, id, case when is_inline then raw_id end
+      from given join made using (id)
+      returning id, owner_id, event, identity_id
+    ), happened as (
+      select announced.*, lease_token, leased_webhooks from announced join given on given.event_id = announced.id
+    ), queued as (${queueDeliveries(sql, sql`case when webhooks.id = any (leased_webhooks) then lease_token end`)}),
+    listed as (
+      select event_id, array_agg(id)::text[] as ids, array_agg(webhook_id)::text[] as webhooks from queued group by event_id
+    )
+    select given.id, receiving.id is not null as known, made.id is not null as stored, listed.ids as "deliveryIds",
+      listed.webhooks as "webhookIds"
+    from given left join receiving using (id) left join made using (id) left join listed using (event_id)`;
+  const byId = new Map(rows.map((row) => [row.id, row]));
+  return unrecorded.map(({ message }) => toRecorded(byId.get(message.id)));
 }
 
-async function findFirst(sql: Sql, { ownerId, identityId, repeatKey }: NewMessage): Promise<string> {
+interface StoredMessage {
+  id: string;
+  known: boolean;
+  stored: boolean;
+  deliveryIds: string[] | null;
+  webhookIds: string[] | null;
+}
+
+function toRecorded(row: StoredMessage | undefined): RecordedMessage {
+  if (!row?.known) return { outcome: 'gone', deliveries: [] };
+  const webhookIds = row.webhookIds ?? [];
+  const deliveries = (row.deliveryIds ?? []).map((id, n) => ({ id, webhookId: webhookIds[n] ?? '' }));
+  return { outcome: row.stored ? 'recorded' : 'repeat', deliveries };
+}
+
+/** To a power of two: each number of rows is a statement of its own, which a connection prepares and PostgreSQL plans. */
+function pad(unrecorded: readonly UnrecordedMessage[]): (UnrecordedMessage | null)[] {
+  const length = 2 ** Math.ceil(Math.log2(Math.max(1, unrecorded.length)));
+  return Array.from({ length }, (_, n) => unrecorded[n] ?? null);
+}
+
+/** A row of parameters, not an array for each column: PostgreSQL parses arrays of bytes and of JSON character by character. */
+function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null) {
+  const { message, lease } = unrecorded ?? {};
+  const raw = message?.raw.subarray(0, chunkBytes) ?? null;
+  return sql`(${message?.id ?? null}::uuid, ${message?.ownerId ?? null}::uuid, ${message?.identityId ?? null}::uuid,
+    ${message?.eventId ?? null}::uuid, ${message?.rawId ?? null}::uuid, ${message?.threadId ?? null}::uuid,
+    ${message?.messageKey ?? null}::uuid, ${message?.repeatKey ?? null}::uuid, ${message?.raw.length ?? null}::int,
+    ${message?.sha256 ?? null}::bytea, ${message?.summary ?? null}::text::json, ${message?.data ?? null}::text::json,
+    ${message ? eventBytes(message) : null}::int, ${message?.inline ?? null}::boolean, ${raw}::bytea,
+    ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[])`;
+}
+
+/** About how many bytes the body of its event takes. */
+function eventBytes({ data, inline, raw }: NewMessage): number {
+  return Buffer.byteLength(data) + (inline ? raw.length : 0);
+}
+
+/** One message of any size. Larger ones than `chunkBytes` need a transaction. */
+export async function recordMessage(
+  sql: Sql,
+  unrecorded: UnrecordedMessage,
+  options: { acceptUnverified: boolean },
+): Promise<RecordedMessage> {
+  const recorded = only(await recordMessages(sql, [unrecorded], options));
+  if (recorded.outcome === 'recorded') await saveFurtherChunks(sql, unrecorded.message);
+  return recorded;
+}
+
+/** The id of the first message that this one repeats. */
+export async function findFirst(
+  sql: Sql,
+  { ownerId, identityId, repeatKey }: Pick<NewMessage, 'ownerId' | 'identityId' | 'repeatKey'>,
+): Promise<string> {
   const { id } = only(
     await sql<{ id: string }[]>`
       select id from messages
