@@ -85,8 +85,8 @@ export async function startService(
   let isAnnounced = false;
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
-    const wakes = await startLoops(parts, database, started.loops);
-    const mail = { ...parts.mail, ...wakes, recorder: makeRecorder(config, database) };
+    const { offerDeliveries, ...wakes } = await startLoops(parts, database, started.loops);
+    const mail = { ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) };
     const listenerParts = { ...parts, ...wakes, mail, isReady: () => isAnnounced };
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
@@ -134,9 +134,15 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   };
 }
 
-function makeRecorder({ acceptUnverified }: Config, database: Database): MessageRecorder {
+type OfferDeliveries = ReturnType<typeof startDelivery>['offer'];
+
+function makeRecorder(
+  { acceptUnverified }: Config,
+  database: Database,
+  offerDeliveries: OfferDeliveries | null,
+): MessageRecorder {
   const groupSql = database.openAnother('mail', { max: 1, lockTimeoutMs: mailLockTimeoutMs });
-  return new MessageRecorder({ groupSql, acceptUnverified });
+  return new MessageRecorder({ groupSql, acceptUnverified, offerDeliveries });
 }
 
 /** OpenTelemetry is loaded only when tracing is on. */
@@ -150,15 +156,22 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
 /** Delivery is woken in every process, the purge and the settling in this one only. */
 type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'>;
 
-async function startLoops(parts: Parts, database: Database, stops: Stops): Promise<Wakes> {
+async function startLoops(
+  parts: Parts,
+  database: Database,
+  stops: Stops,
+): Promise<Wakes & { offerDeliveries: OfferDeliveries | null }> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   stopLater(stops, await startReporting(parts));
   if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
-  const wakeOwnLoop = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
-  const waker = stopLater(stops, await startWaker(sql, log, wakeOwnLoop));
+  const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
+  const waker = stopLater(stops, await startWaker(sql, log, delivering?.wake ?? null));
   const settling = stopLater(stops, startSettling(parts, waker.wake));
-  return { wakeDelivery: waker.wake, wakePurge: purging.wake, wakeSettling: settling.wake };
+  return {
+    ...{ wakeDelivery: waker.wake, wakePurge: purging.wake, wakeSettling: settling.wake },
+    offerDeliveries: delivering?.offer ?? null,
+  };
 }
 
 /** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
@@ -229,8 +242,8 @@ async function startReporting({ sql, log, sealer, config }: Parts): Promise<Pick
   };
 }
 
-/** Delivery, and replays, which create deliveries. Returns a function that wakes both. */
-function startDelivering(parts: Parts, database: Database, stops: Stops): () => void {
+/** Delivery, and replays, which create deliveries. */
+function startDelivering(parts: Parts, database: Database, stops: Stops) {
   const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
   const delivery = startDelivery({
     ...{ sealer, log, metrics, tracer, userAgent },
@@ -245,10 +258,11 @@ function startDelivering(parts: Parts, database: Database, stops: Stops): () => 
     stops,
     startReplaying(parts, () => delivery.wake()),
   );
-  return () => {
+  const wake = () => {
     delivery.wake();
     replaying.wake();
   };
+  return { wake, offer: delivery.offer };
 }
 
 function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {

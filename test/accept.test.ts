@@ -30,7 +30,7 @@ function makeParts() {
   const metrics = makeMetrics();
   const parts: AcceptParts = {
     ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true, mailLog },
-    recorder: new MessageRecorder({ groupSql: sql, acceptUnverified: true }),
+    recorder: new MessageRecorder({ groupSql: sql, acceptUnverified: true, offerDeliveries: null }),
     wakeDelivery: () => done.push('woken'),
   };
   const counted = async () => {

@@ -117,9 +117,10 @@ describe('messages', () => {
     const first = write(blocker);
     const repeat = write(blocker, { repeatKey: first.repeatKey });
     let recording: Promise<PromiseSettledResult<string>[]> | undefined;
-    const recordOne = async (message: NewMessage) => (await recorder.record(sql, message)).outcome;
+    const recordOne = async (message: NewMessage) =>
+      (await recorder.record(sql, message, new DisposableStack())).outcome;
     await sql.begin(async (own) => {
-      await recorder.record(own, first);
+      await recorder.record(own, first, new DisposableStack());
       // Waits for the transaction.
       const waiting = recordOne(repeat);
       recording = Promise.allSettled([waiting, ...messages.map(recordOne)]);
@@ -128,7 +129,8 @@ describe('messages', () => {
     assert.deepEqual(waited, { status: 'fulfilled', value: 'repeat' });
     return others.map((one) => (one.status === 'fulfilled' ? one.value : `failed: ${one.reason.code}`));
   }
-  const makeRecorder = (groupSql = openPool(0)) => new MessageRecorder({ groupSql, acceptUnverified: true });
+  const makeRecorder = (groupSql = openPool(0)) =>
+    new MessageRecorder({ groupSql, acceptUnverified: true, offerDeliveries: null });
 
   test('that wait at the same moment are one commit, each with its event, bytes and deliveries', async () => {
     const stranger = await service.makeUser();
@@ -192,13 +194,13 @@ describe('messages', () => {
     const first = write(identity);
     const ended: string[] = [];
     const record = async (name: string, message: NewMessage) => {
-      const { outcome } = await recorder.record(service.sql, message);
+      const { outcome } = await recorder.record(service.sql, message, new DisposableStack());
       ended.push(`${name} ${outcome}`);
     };
     const lock = connect(service.databaseUrl, { max: 1, applicationName: 'test lock' });
     let blocked: Promise<void> | undefined;
     await lock.begin(async (own) => {
-      await recorder.record(own, first);
+      await recorder.record(own, first, new DisposableStack());
       blocked = record('blocked', write(identity, { repeatKey: first.repeatKey }));
       await record('other', write(identity));
     });
@@ -215,7 +217,9 @@ describe('messages', () => {
     let recording: Promise<PromiseSettledResult<unknown>[]> | undefined;
     await lock.begin(async (own) => {
       await own`lock table raw_chunks in exclusive mode`;
-      recording = Promise.allSettled([first, waiting].map((message) => recorder.record(sql, message)));
+      recording = Promise.allSettled(
+        [first, waiting].map((message) => recorder.record(sql, message, new DisposableStack())),
+      );
       await waitFor('the kill', async () => {
         const killed = await sql`
           select pg_terminate_backend(pid) from pg_stat_activity
@@ -229,7 +233,7 @@ describe('messages', () => {
       ['rejected', 'rejected'],
     );
     const again = write(identity, { repeatKey: first.repeatKey });
-    assert.equal((await recorder.record(sql, again)).outcome, 'recorded');
+    assert.equal((await recorder.record(sql, again, new DisposableStack())).outcome, 'recorded');
     assert.equal((await stored([first, waiting, again])).size, 1);
     await lock.end();
   });

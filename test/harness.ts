@@ -172,7 +172,7 @@ export function startTestDelivery(
     return stopped;
   };
   after(stop);
-  return { wake: () => loop.wake(), stop, logged, metrics };
+  return { wake: () => loop.wake(), offer: loop.offer, stop, logged, metrics };
 }
 
 export async function callUrl(

@@ -85,7 +85,7 @@ describe('caps', () => {
 
   test('neither cap is ever passed, whatever happens', () => {
     const steps = fc.array(
-      fc.tuple(fc.constantFrom('add', 'take', 'ok', 'fail', 'wait'), fc.nat(5), fc.nat(400)),
+      fc.tuple(fc.constantFrom('add', 'take', 'reserve', 'ok', 'fail', 'wait'), fc.nat(5), fc.nat(400)),
       { maxLength: 200 },
     );
     fc.assert(
@@ -105,6 +105,8 @@ describe('caps', () => {
             const taken = lanes.take()?.lane;
             if (taken) running.set(taken, (running.get(taken) ?? 0) + 1);
           }
+          if (step === 'reserve' && lanes.reserve(name, nowMs))
+            running.set(name, (running.get(name) ?? 0) + 1);
           const under = running.get(name) ?? 0;
           if ((step === 'ok' || step === 'fail') && under > 0) {
             lanes.finish(name, step === 'ok', nowMs);
@@ -503,16 +505,82 @@ describe('the breaker', () => {
   });
 });
 
+describe('a reserved place', () => {
+  /** A lane that was asked for more than it had, and has nothing left to do. */
+  function makeIdle(changed: Partial<typeof limits> = {}): Lanes<Job> {
+    const lanes = makeLanes(changed);
+    add(lanes, 'a', 1, 0, 4);
+    takeAll(lanes);
+    lanes.finish('a', true, 0);
+    return lanes;
+  }
+
+  test('counts as a try, and is given back as one', () => {
+    const lanes = makeIdle();
+    for (let n = 0; n < limits.perLane; n += 1) assert.ok(lanes.reserve('a', 0));
+    assert.ok(!lanes.reserve('a', 0));
+    assert.equal(lanes.running, limits.perLane);
+    lanes.finishUntried('a');
+    assert.ok(lanes.reserve('a', 0));
+    lanes.finish('a', true, 0);
+    assert.ok(lanes.reserve('a', 0));
+  });
+
+  test('is not for a lane that nobody has claimed from', () => {
+    assert.ok(!makeLanes().reserve('a', 0));
+  });
+
+  test('is not for a lane with a job that waits here, or perhaps in the database', () => {
+    const here = makeIdle({ perLane: 1 });
+    add(here, 'a', 2, 0, 4);
+    takeAll(here);
+    here.finishUntried('a');
+    assert.ok(!here.reserve('a', 0));
+    const elsewhere = makeIdle();
+    add(elsewhere, 'a', 2, 0, 2);
+    takeAll(elsewhere);
+    assert.ok(!elsewhere.reserve('a', 0));
+  });
+
+  test('is not for a lane that is paused', () => {
+    const lanes = makeIdle();
+    add(lanes, 'a', 3, 0, 4);
+    takeAll(lanes);
+    finish(lanes, 'a', false, 3);
+    assert.ok(!lanes.reserve('a', 0));
+    assert.ok(!lanes.reserve('a', 100), 'not for a probe either');
+  });
+
+  test('is not beyond the share of its group', () => {
+    const lanes = makeLanes({ perLane: 100 });
+    add(lanes, 'a', 1, 0, 4);
+    let reserved = 0;
+    while (lanes.reserve('a', 0)) reserved += 1;
+    assert.equal(reserved, 0, 'a job waits');
+    takeAll(lanes);
+    while (lanes.reserve('a', 0)) reserved += 1;
+    assert.equal(lanes.running, 8);
+  });
+
+  test('keeps its lane from being forgotten', () => {
+    const lanes = makeIdle();
+    assert.ok(lanes.reserve('a', 50_000));
+    lanes.finishUntried('a');
+    assert.equal(lanes.allowances(110_000).size, 1);
+    assert.equal(lanes.allowances(110_001).size, 0);
+  });
+});
+
 describe('memory', () => {
-  test('a lane that is idle is forgotten after a moment', () => {
+  test('a lane that is idle is forgotten after a minute', () => {
     const lanes = makeLanes();
     for (let lane = 0; lane < 1000; lane++) {
       add(lanes, `w${lane}`, 1);
       lanes.take();
       lanes.finish(`w${lane}`, true, 0);
     }
-    assert.equal(lanes.allowances(500).size, 1000);
-    assert.equal(lanes.allowances(501).size, 0);
+    assert.equal(lanes.allowances(60_000).size, 1000);
+    assert.equal(lanes.allowances(60_001).size, 0);
   });
 
   test('one with work is kept', () => {
@@ -524,12 +592,12 @@ describe('memory', () => {
   });
 
   test('one that failed is remembered for as long as a pause can last, and no longer', () => {
-    const lanes = makeLanes();
+    const lanes = makeLanes({ maxBreakerPauseMs: 100_000 });
     add(lanes, 'a', 3);
     takeAll(lanes);
     finish(lanes, 'a', false, 3);
-    assert.equal(lanes.allowances(1100).size, 1);
-    assert.equal(lanes.allowances(1101).size, 0);
+    assert.equal(lanes.allowances(100_100).size, 1);
+    assert.equal(lanes.allowances(100_101).size, 0);
     assert.equal(lanes.pausedCount, 0);
   });
 

@@ -153,7 +153,8 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
   };
   after(stop);
   const logged = (what: RegExp) => lines.some(({ msg }) => what.test(msg));
-  return { wake: () => worker.wake(), stop, tried, recorded, gauges, logged };
+  const offer: typeof worker.offer = (laneKeys) => worker.offer(laneKeys);
+  return { wake: () => worker.wake(), offer, stop, tried, recorded, gauges, logged };
 }
 
 function succeed({ id, token }: Job): Outcome {
@@ -211,6 +212,72 @@ test('tries start a few at a time, so that other work of the process goes on bet
   isOver = true;
   assert.equal(worker.tried.length, 128);
   assert.ok(most <= 32, `${most} in one go`);
+});
+
+describe('an offer', () => {
+  /** A worker that knows lane a, and has nothing to do. */
+  async function startIdle(changed: Partial<TestQueue> = {}) {
+    const table = makeTable({ a: 1, b: 0 });
+    const worker = startWorker(table, changed);
+    await waitFor('the first job', () => table.count('done') === 1);
+    const create = (id: string, token: string) => {
+      table.rows.push({ id, lane: 'a', status: 'ready', lease: { token, until: 1e9 } });
+      return { id, lane: 'a', token };
+    };
+    return { table, worker, create };
+  }
+
+  test('lets a new job be tried without a claim, and its outcome be recorded', async () => {
+    const { table, worker, create } = await startIdle();
+    using offer = worker.offer(['a', 'b']);
+    assert.deepEqual(offer?.laneKeys, ['a']);
+    offer.adopt([create('new', offer.token)]);
+    assert.deepEqual(worker.tried, ['a0', 'new']);
+    await waitFor('the end', () => table.count('done') === 2);
+  });
+
+  test('that is not used gives its place back, once', async () => {
+    const { worker } = await startIdle();
+    for (let n = 0; n < 3 * limits.perLane; n += 1) {
+      const offer = worker.offer(['a']);
+      assert.ok(offer);
+      offer[Symbol.dispose]();
+      offer[Symbol.dispose]();
+    }
+    using one = worker.offer(['a']);
+    using other = worker.offer(['a']);
+    assert.ok(one && other);
+    assert.equal(worker.offer(['a']), undefined);
+  });
+
+  test('whose lane was paused in the meantime releases the job', async () => {
+    const { table, worker, create } = await startIdle({
+      tryOnce: async (job) => (job.id.startsWith('bad') ? fail(job) : succeed(job)),
+    });
+    using late = worker.offer(['a']);
+    assert.ok(late);
+    for (let n = 0; n < limits.breakerFailures; n += 1) {
+      using offer = worker.offer(['a']);
+      assert.ok(offer);
+      offer.adopt([create(`bad${n}`, offer.token)]);
+      await waitFor('the outcome', () => table.rows.find(({ id }) => id === `bad${n}`)?.status === 'done');
+    }
+    late.adopt([create('late', late.token)]);
+    await waitFor('the release', () => table.rows.find(({ id }) => id === 'late')?.lease === null);
+    assert.ok(!worker.tried.includes('late'));
+  });
+
+  test('is not made by a worker that stops, which waits for earlier offers and releases their jobs', async () => {
+    const { table, worker, create } = await startIdle();
+    const offer = worker.offer(['a']);
+    assert.ok(offer);
+    const stopping = worker.stop();
+    assert.equal(worker.offer(['a']), undefined);
+    offer.adopt([create('late', offer.token)]);
+    await stopping;
+    assert.equal(table.rows.find(({ id }) => id === 'late')?.lease, null);
+    assert.ok(!worker.tried.includes('late'));
+  });
 });
 
 describe('a lane', () => {

@@ -193,7 +193,7 @@ async function collectRoutes(): Promise<string[]> {
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
-  const recorder = new MessageRecorder({ ...config, groupSql: service.sql });
+  const recorder = new MessageRecorder({ ...config, groupSql: service.sql, offerDeliveries: null });
   const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },

@@ -6,6 +6,7 @@
  *   jobs, and some places stay free for a group that has no try yet (`triesPerFreePlace`).
  * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, and the lane claims
  *   again only when half of the window is free.
+ * - Reserved: a place that a lane keeps for a job which does not exist yet. It counts as a try.
  * - Breaker: a lane whose tries all fail is paused. Its waiting jobs are released to the database, and after each wait the lane
  *   tries a single job, until a try succeeds.
  * Pure: no input or output, and time is an argument.
@@ -56,6 +57,8 @@ export interface LaneKeys<Job> {
 /** A lane that empties its window within this time gets a larger window. */
 const quickMs = 500;
 const maxFirstAllowance = 4;
+/** An idle lane is kept for this time, because only a job of a known lane can be tried without a claim. */
+const keptMs = 60_000;
 
 /**
  * A group may run this many tries for each free place. So one group alone gets three quarters of the places, two groups get
@@ -120,7 +123,7 @@ export class Lanes<Job> {
 
   /** A lane without jobs is kept while its speed or its failures still matter. */
   #isForgettable(lane: Lane<Job>, nowMs: number): boolean {
-    return claimedCount(lane) === 0 && Math.max(lane.filledAt + quickMs, lane.breaker.rememberUntil) < nowMs;
+    return claimedCount(lane) === 0 && Math.max(lane.filledAt + keptMs, lane.breaker.rememberUntil) < nowMs;
   }
 
   #forget({ key, group }: Lane<Job>): void {
@@ -236,15 +239,12 @@ export class Lanes<Job> {
 
   /** The next job to try; undefined when no job may be tried now. */
   take(): Job | undefined {
-    const mostOfGroup = (this.#limits.perProcess - this.#running) * triesPerFreePlace;
     for (const group of this.#turns) {
-      if (group.running >= mostOfGroup) continue;
+      if (this.#isShareUsed(group)) continue;
       const [lane] = group.runnable as Set<Lane<Job>>;
       const job = lane?.waiting.shift();
       if (!lane || !job) return undefined;
-      lane.running += 1;
-      group.running += 1;
-      this.#running += 1;
+      this.#startTry(lane);
       // The lane goes to the end of the turns of its group, and the group to the end of the turns of all groups.
       group.runnable.delete(lane);
       this.#turns.delete(group);
@@ -253,6 +253,29 @@ export class Lanes<Job> {
       return job;
     }
     return undefined;
+  }
+
+  /**
+   * Takes a place for a job that does not exist yet, if the job could be tried at once and would overtake no job that waits here
+   * or in the database. `finish` and `finishUntried` give the place back, as for any job that was taken.
+   */
+  reserve(key: string, nowMs: number): boolean {
+    const lane = this.#lanes.get(key);
+    if (!lane || lane.mayHaveMore || lane.waiting.length > 0 || lane.breaker.isPaused) return false;
+    if (lane.running >= this.#limits.perLane || this.#isShareUsed(lane.group)) return false;
+    lane.filledAt = nowMs;
+    this.#startTry(lane);
+    return true;
+  }
+
+  #isShareUsed({ running }: Group): boolean {
+    return running >= (this.#limits.perProcess - this.#running) * triesPerFreePlace;
+  }
+
+  #startTry(lane: Lane<Job>): void {
+    lane.running += 1;
+    lane.group.running += 1;
+    this.#running += 1;
   }
 
   /** A try has ended. Returns the jobs to release: all waiting jobs of the lane, when this failure pauses it. */

@@ -1,6 +1,6 @@
 /**
  * The loop of a queue, for any kind of job: claim → prepare → try → record. Any number of processes can run the loop on one
- * database. Guarantees:
+ * database. A process that creates a job can also lease it from the start, and try it without a claim (`offer`). Guarantees:
  * - A job is tried at least once, and has one try at a time: the process renews the job's lease until the outcome is recorded.
  * - When a process dies, its leases expire and other processes claim its jobs (`Leases`).
  * - A slow or dead receiver slows only its own lane, and one group of lanes does not slow another (`Lanes`).
@@ -74,6 +74,18 @@ export interface JobOutcome {
   isHealthy: boolean;
 }
 
+/**
+ * Places for jobs that do not exist yet: the caller creates the jobs under a lease, with this token, and they are tried without a
+ * claim. Disposing of the offer gives back the places that no adopted job has taken.
+ */
+export interface Offer<Job> extends Disposable {
+  token: string;
+  /** One job of each of these lanes may be created under the lease. */
+  laneKeys: readonly string[];
+  /** Call this only after the jobs are committed: it starts their tries. */
+  adopt(jobs: readonly Job[]): void;
+}
+
 const claimPollMs = 1000;
 const promotePollMs = 500;
 const drainMs = 10_000;
@@ -137,6 +149,45 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     await this.#endLeases('release', this.#leases.list());
   }
 
+  /** Offers a place in each of these lanes that could try a new job at once; undefined if none could. */
+  offer(laneKeys: readonly string[]): Offer<Job> | undefined {
+    if (this.#isStopping || this.#recorder.waitingCount > maxUnrecorded) return undefined;
+    const offeredAt = performance.now();
+    const reserved = new Set(laneKeys.filter((key) => this.#lanes.reserve(key, offeredAt)));
+    if (reserved.size === 0) return undefined;
+    return {
+      token: randomUUID(),
+      laneKeys: [...reserved],
+      adopt: (jobs) => {
+        const adopted = jobs.filter((job) => reserved.has(this.#queue.laneOf(job)));
+        for (const job of this.#leases.add(adopted, offeredAt)) {
+          reserved.delete(this.#queue.laneOf(job));
+          this.#startAdopted(job);
+        }
+      },
+      [Symbol.dispose]: () => {
+        for (const key of reserved) this.#leaveUntried(key);
+        reserved.clear();
+      },
+    };
+  }
+
+  #startAdopted(job: Job): void {
+    const laneKey = this.#queue.laneOf(job);
+    // The lane may have been paused since the offer.
+    if (this.#isStopping || this.#lanes.mustWait(laneKey, performance.now())) {
+      this.#leaveUntried(laneKey);
+      this.#endLeases('release', [job]);
+    } else this.#start(job);
+  }
+
+  #leaveUntried(laneKey: string): void {
+    this.#lanes.finishUntried(laneKey);
+    if (this.#isStopping) return;
+    this.#startTries();
+    if (this.#lanes.wantsMore(laneKey, performance.now())) this.#claiming.wake();
+  }
+
   async #claim(): Promise<boolean> {
     const { claim, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
     gauges.pausedLanes.set(this.#lanes.pausedCount);
@@ -161,8 +212,11 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const laneKeys = [...new Set(claimed.map(laneOf))].sort();
     this.#rounds.advance(claimed, laneKeys.length >= lanesPerClaim);
     const jobs = this.#leases.add(claimed, askedAt);
-    // There was nothing to claim from `start` to the end. Groups and lanes before `start` may have jobs: claim again from the first.
-    if (jobs.length === 0) return !isAtFirst;
+    if (jobs.length === 0) {
+      this.#lanes.fill([], allowances, askedAt, performance.now());
+      // There was nothing to claim from `start` to the end. Groups and lanes before `start` may have jobs: claim again from the first.
+      return !isAtFirst;
+    }
 
     await prefetch(jobs, laneKeys).catch((error) => {
       this.#endLeases('release', jobs);
@@ -180,9 +234,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     for (; started < triesPerTick; started += 1) {
       const job = this.#lanes.take();
       if (!job) break;
-      const prepared = this.#queue.prepare(job);
-      if (prepared instanceof Promise) this.#tryWhenPrepared(job, prepared);
-      else this.#try(job, prepared);
+      this.#start(job);
     }
     this.#queue.gauges.running.set(this.#lanes.running);
     if (started < triesPerTick) return;
@@ -190,6 +242,12 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       this.#moreTries = undefined;
       this.#startTries();
     });
+  }
+
+  #start(job: Job): void {
+    const prepared = this.#queue.prepare(job);
+    if (prepared instanceof Promise) this.#tryWhenPrepared(job, prepared);
+    else this.#try(job, prepared);
   }
 
   async #tryWhenPrepared(

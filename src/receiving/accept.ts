@@ -75,6 +75,7 @@ export async function acceptMail(
   mail: IncomingMail,
   runSteps: RunSteps = async (examine, record) => record(parts.sql, await examine()),
 ): Promise<string[]> {
+  using offers = new DisposableStack();
   let trace: AcceptTrace | null | undefined;
   let outcomes: readonly MessageOutcome[] = [];
 
@@ -90,7 +91,7 @@ export async function acceptMail(
   }
 
   async function record(sql: Sql, examined: ExaminedMail): Promise<string[]> {
-    outcomes = await recordMail({ ...parts, sql }, mail, examined);
+    outcomes = await recordMail({ ...parts, sql, offers }, mail, examined);
     return listIds(outcomes);
   }
 
@@ -103,21 +104,25 @@ export async function acceptMail(
   // The message is committed: from here on the caller may acknowledge it. (`POST /inbound` has already done so.)
   trace?.recorded(outcomes);
   for (const outcome of outcomes) countAndLog(parts, mail, outcome);
-  if (outcomes.some(({ deliveries }) => deliveries > 0)) parts.wakeDelivery();
+  const unclaimed = outcomes.filter(({ message, recorded }) => parts.recorder.adopt(message, recorded));
+  if (unclaimed.length > 0) parts.wakeDelivery();
   return listIds(outcomes);
 }
 
-/** `repeat`: the same message came before, and `id` is its id. `gone`: the identity was deleted or may no longer receive mail; there is no id. */
 interface MessageOutcome {
   message: PreparedMessage;
+  recorded: Awaited<ReturnType<MessageRecorder['record']>>;
   outcome: 'recorded' | 'repeat' | 'gone';
+  /** Of a repeat, the id of the first message; null if the identity is gone. */
   id: string | null;
-  deliveries: number;
 }
+
+type RecordParts = AcceptParts & { offers: DisposableStack };
 
 function countAndLog({ metrics, mailLog }: AcceptParts, mail: IncomingMail, stored: MessageOutcome): void {
   const { source, requestId, envelope } = mail;
-  const { outcome, id: messageId, deliveries } = stored;
+  const { outcome, id: messageId } = stored;
+  const deliveries = stored.recorded.deliveries.length;
   const { ownerId, identityId, recipients } = stored.message;
   metrics.receivedMessages.inc({ source, outcome });
   mailLog.accepted({
@@ -132,7 +137,7 @@ function listIds(outcomes: readonly MessageOutcome[]): string[] {
 
 /** Commits before it resolves, unless `parts.sql` is a transaction of the caller, who then commits. */
 async function recordMail(
-  parts: AcceptParts,
+  parts: RecordParts,
   mail: IncomingMail,
   { recipients, examination, messages }: ExaminedMail,
 ): Promise<MessageOutcome[]> {
@@ -152,15 +157,16 @@ async function recordMail(
 }
 
 async function recordEach(
-  { sql, recorder }: Pick<AcceptParts, 'sql' | 'recorder'>,
+  { sql, recorder, offers }: RecordParts,
   messages: readonly PreparedMessage[],
 ): Promise<MessageOutcome[]> {
   const outcomes: MessageOutcome[] = [];
   for (const message of messages) {
-    const { outcome, deliveries } = await recorder.record(sql, message);
+    const recorded = await recorder.record(sql, message, offers);
+    const { outcome } = recorded;
     const ids = { recorded: message.id, gone: null };
     const id = outcome === 'repeat' ? await findFirst(sql, message) : ids[outcome];
-    outcomes.push({ message, outcome, id, deliveries: deliveries.length });
+    outcomes.push({ message, recorded, outcome, id });
   }
   return outcomes;
 }

@@ -1,53 +1,131 @@
 /**
  * Records one message: together with other messages that wait at the same moment, or alone, in the transaction of the caller.
+ * If this process also delivers, the message's deliveries are created under its lease where they can be tried at once.
  * Guarantee: outside of a transaction, the message is committed when `record` resolves.
  */
 import { isTransaction, type Pool, type Sql } from '../db/client.ts';
-import { type NewMessage, type RecordedMessage, recordMessage, recordMessages } from '../store/messages.ts';
+import type { ReadEvent } from '../store/events.ts';
+import {
+  eventBytes,
+  type NewMessage,
+  type OfferedLease,
+  type QueuedDelivery,
+  type RecordedMessage,
+  recordMessage,
+  recordMessages,
+} from '../store/messages.ts';
 import { GroupCommit } from './group-commit.ts';
+
+/** Places in the delivery loop of this process. Disposing of it gives back those that no adopted delivery has taken. */
+interface DeliveryOffer extends OfferedLease, Disposable {
+  adopt(event: ReadEvent & { ownerId: string }, deliveries: readonly QueuedDelivery[]): void;
+}
 
 interface RecorderParts {
   /** Only for messages that are recorded together. Its lock timeout is short: those who wait for a lock are recorded alone. */
   groupSql: Pool;
   acceptUnverified: boolean;
+  /** Null if this process does not deliver. */
+  offerDeliveries: ((webhookIds: readonly string[], bytes: number) => DeliveryOffer | undefined) | null;
 }
 
-const maxKnown = 10_000;
+interface RecordedOffer extends RecordedMessage {
+  offer: DeliveryOffer | null;
+}
+
+/** A message, and where the offers for its deliveries are kept until they are adopted or given back. */
+interface OfferedMessage {
+  message: NewMessage;
+  offers: DisposableStack;
+}
 
 export class MessageRecorder {
   readonly #parts: RecorderParts;
-  readonly #group: GroupCommit<NewMessage, RecordedMessage>;
-  /** How many deliveries the last message of an identity had. */
-  readonly #deliveries = new Map<string, number>();
+  readonly #group: GroupCommit<OfferedMessage, RecordedOffer>;
+  readonly #listeners = new KnownListeners();
 
   constructor(parts: RecorderParts) {
     this.#parts = parts;
     this.#group = new GroupCommit({
-      commitAll: (messages) =>
-        recordMessages(
-          parts.groupSql,
-          messages.map((message) => ({ message, lease: null })),
-          parts,
-        ),
-      measure: (message) => ({
+      commitAll: (messages) => this.#recordAll(messages),
+      measure: ({ message }) => ({
         bytes: message.raw.length + Buffer.byteLength(message.data),
-        rows: 1 + (this.#deliveries.get(message.identityId) ?? 0),
+        rows: 1 + this.#listeners.of(message).length,
       }),
     });
   }
 
-  async record(sql: Sql, message: NewMessage): Promise<RecordedMessage> {
-    const recorded = await this.#commit(sql, message);
-    if (this.#deliveries.size >= maxKnown) this.#deliveries.clear();
-    if (recorded.outcome === 'recorded') this.#deliveries.set(message.identityId, recorded.deliveries.length);
+  /** The caller disposes of `offers` at the end, whatever happens: after `adopt`, or after a failure. */
+  async record(sql: Sql, message: NewMessage, offers: DisposableStack): Promise<RecordedOffer> {
+    const recorded = await this.#record(sql, { message, offers });
+    if (recorded.outcome === 'recorded') this.#listeners.note(message, recorded.deliveries);
     return recorded;
   }
 
-  async #commit(sql: Sql, message: NewMessage): Promise<RecordedMessage> {
+  /** After the commit. Returns whether deliveries are left for the delivery loops to claim. */
+  adopt(message: NewMessage, { offer, deliveries }: RecordedOffer): boolean {
+    const leased = deliveries.filter(({ webhookId }) => offer?.webhookIds.includes(webhookId));
+    const { id: messageId, eventId, ownerId, data, inline, raw } = message;
+    const event = {
+      id: eventId,
+      event: 'message.received',
+      ownerId,
+      messageId,
+      data,
+      raw: inline ? raw : null,
+    };
+    if (leased.length > 0) offer?.adopt(event, leased);
+    return leased.length < deliveries.length;
+  }
+
+  async #record(sql: Sql, { message, offers }: OfferedMessage): Promise<RecordedOffer> {
     if (!isTransaction(sql)) {
-      const recorded = await this.#group.commit(message.ownerId, message);
+      const recorded = await this.#group.commit(message.ownerId, { message, offers });
       if (recorded !== 'alone') return recorded;
     }
-    return recordMessage(sql, { message, lease: null }, this.#parts);
+    const offer = this.#offer({ message, offers });
+    return { ...(await recordMessage(sql, { message, lease: offer }, this.#parts)), offer };
+  }
+
+  async #recordAll(messages: readonly OfferedMessage[]): Promise<RecordedOffer[]> {
+    const offers = messages.map((one) => this.#offer(one));
+    try {
+      const unrecorded = messages.map(({ message }, n) => ({ message, lease: offers[n] ?? null }));
+      const recorded = await recordMessages(this.#parts.groupSql, unrecorded, this.#parts);
+      return recorded.map((one, n) => ({ ...one, offer: offers[n] ?? null }));
+    } catch (error) {
+      // Not only at the end: each message gets a new offer when it is recorded alone.
+      for (const offer of offers) offer?.[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  #offer({ message, offers }: OfferedMessage): DeliveryOffer | null {
+    const offer = this.#parts.offerDeliveries?.(this.#listeners.of(message), eventBytes(message));
+    return offer ? offers.use(offer) : null;
+  }
+}
+
+const maxKnownIds = 100_000;
+
+/** The webhooks that the last message of each identity went to: the next one probably goes to the same. */
+class KnownListeners {
+  readonly #webhookIds = new Map<string, readonly string[]>();
+  #count = 0;
+
+  of({ identityId }: NewMessage): readonly string[] {
+    return this.#webhookIds.get(identityId) ?? [];
+  }
+
+  note(message: NewMessage, deliveries: readonly QueuedDelivery[]): void {
+    this.#count += 1 + deliveries.length - this.of(message).length;
+    if (this.#count > maxKnownIds) {
+      this.#webhookIds.clear();
+      this.#count = 0;
+    }
+    this.#webhookIds.set(
+      message.identityId,
+      deliveries.map(({ webhookId }) => webhookId),
+    );
   }
 }

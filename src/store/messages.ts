@@ -35,7 +35,7 @@ export interface NewMessage {
 }
 
 /** Webhooks whose deliveries this process leases from the start, and the token of the leases. */
-interface OfferedLease {
+export interface OfferedLease {
   token: string;
   webhookIds: readonly string[];
 }
@@ -45,7 +45,7 @@ export interface UnrecordedMessage {
   lease: OfferedLease | null;
 }
 
-interface QueuedDelivery {
+export interface QueuedDelivery {
   id: string;
   webhookId: string;
 }
@@ -157,7 +157,7 @@ function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null) {
 }
 
 /** About how many bytes the body of its event takes. */
-function eventBytes({ data, inline, raw }: NewMessage): number {
+export function eventBytes({ data, inline, raw }: NewMessage): number {
   return Buffer.byteLength(data) + (inline ? raw.length : 0);
 }
 

@@ -4,7 +4,13 @@
  */
 import type { Sql } from '../db/client.ts';
 import { Slots } from '../lib/slots.ts';
-import { forEachSmallEvent, readEventData, readEventSize, type StoredData } from '../store/events.ts';
+import {
+  forEachSmallEvent,
+  type ReadEvent,
+  readEventData,
+  readEventSize,
+  type StoredData,
+} from '../store/events.ts';
 
 /** `data` is JSON text, which becomes part of the body unchanged. */
 export function buildBody(event: string, data: string): Buffer {
@@ -24,7 +30,7 @@ function writeBody(event: string, data: string): string {
 
 const dayMs = 86_400_000;
 const generationBytes = 16 * 1024 * 1024;
-const maxSmallBytes = 64 * 1024;
+export const maxSmallBytes = 64 * 1024;
 const prefetchBatch = 256;
 /** One generation at most: a body that is read ahead must still be cached when it is sent. */
 const maxPrefetchBytes = generationBytes;
@@ -65,6 +71,17 @@ export class Bodies {
     return this.#young.get(eventId) ?? this.#old.get(eventId);
   }
 
+  /** Caches the body of a small event, as if it had been read. */
+  add(event: ReadEvent): Buffer {
+    const body = this.#build(event);
+    this.#keep(event.id, body);
+    return body;
+  }
+
+  #build(event: ReadEvent): Buffer {
+    return writeAlone(writeBody(event.event, this.#completeData(event)));
+  }
+
   /** Reads and caches the small bodies of these events. */
   async prefetch(eventIds: Iterable<string>): Promise<void> {
     const missing = [...new Set(eventIds)].filter((id) => !this.get(id));
@@ -72,9 +89,7 @@ export class Bodies {
     for (let at = 0; at < missing.length && bytes < maxPrefetchBytes; at += prefetchBatch) {
       const batch = missing.slice(at, at + prefetchBatch);
       await forEachSmallEvent(this.#sql, batch, maxSmallBytes, (stored) => {
-        const body = writeAlone(writeBody(stored.event, this.#completeData(stored)));
-        this.#keep(stored.id, body);
-        bytes += body.length;
+        bytes += this.add(stored).length;
       });
     }
   }
@@ -90,7 +105,7 @@ export class Bodies {
     try {
       const found = await readEventData(this.#sql, eventId);
       if (!found) return undefined;
-      const body = writeAlone(writeBody(found.event, this.#completeData(found)));
+      const body = this.#build(found);
       isLarge = event.bytes > maxSmallBytes;
       if (isLarge) return { body, done: share.release };
       this.#keep(eventId, body);

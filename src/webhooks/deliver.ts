@@ -23,8 +23,9 @@ import {
   type TriedDelivery,
   type TryResult,
 } from '../store/deliveries.ts';
+import type { ReadEvent } from '../store/events.ts';
 import { holdDeliveries } from '../store/held.ts';
-import { Bodies, type CompleteData } from './bodies.ts';
+import { Bodies, type CompleteData, maxSmallBytes } from './bodies.ts';
 import { decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';
 import { KnownTargets } from './known-targets.ts';
@@ -58,7 +59,24 @@ export const deliveryLimits: LaneLimits = {
 type PreparedPost = SignedPost & Preparation;
 type Outcome = TriedDelivery & TriedWebhook & JobOutcome & { eventId: string };
 
-export function startDelivery(parts: DeliveryParts): Loop {
+/** Places for deliveries that do not exist yet. Disposing of it gives back those that no adopted delivery has taken. */
+interface DeliveryOffer extends Disposable {
+  token: string;
+  /** The deliveries of the new event to these webhooks may be created under a lease with the token. */
+  webhookIds: readonly string[];
+  /** Call this only after the event and the deliveries are committed: it starts the tries. */
+  adopt(
+    event: ReadEvent & { ownerId: string },
+    deliveries: readonly { id: string; webhookId: string }[],
+  ): void;
+}
+
+interface DeliveryLoop extends Loop {
+  /** Which of these webhooks could get a new event with a body of about so many bytes at once; undefined: none. */
+  offer(webhookIds: readonly string[], bytes: number): DeliveryOffer | undefined;
+}
+
+export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   const { sql, poster, log, metrics, limits = deliveryLimits } = parts;
   const targets = new KnownTargets(parts);
   const bodies = new Bodies(parts);
@@ -66,7 +84,7 @@ export function startDelivery(parts: DeliveryParts): Loop {
     metrics.webhooksDisabled.inc({ reason }, webhookIds.length);
     for (const webhookId of webhookIds) log.warn({ webhookId, reason }, 'webhook disabled');
   });
-  return new QueueWorker<ClaimedDelivery, PreparedPost, Outcome>({
+  const worker = new QueueWorker<ClaimedDelivery, PreparedPost, Outcome>({
     name: 'deliveries',
     limits,
     leaseMs: leaseSeconds * 1000,
@@ -102,6 +120,27 @@ export function startDelivery(parts: DeliveryParts): Loop {
     isUnavailable,
     log,
   });
+
+  function offer(webhookIds: readonly string[], bytes: number): DeliveryOffer | undefined {
+    // A large body is read when memory is free for it.
+    if (bytes > maxSmallBytes) return undefined;
+    const nowMs = performance.now();
+    const places = worker.offer(webhookIds.filter((id) => targets.isCallable(id, nowMs)));
+    if (!places) return undefined;
+    const { token, laneKeys } = places;
+    return {
+      ...{ token, webhookIds: laneKeys },
+      adopt(event, deliveries) {
+        bodies.add(event);
+        const { id: eventId, ownerId } = event;
+        const untried = { token, eventId, ownerId, tries: 0, isNew: true, waitedSeconds: 0 };
+        places.adopt(deliveries.map((delivery) => ({ ...delivery, ...untried })));
+      },
+      [Symbol.dispose]: () => places[Symbol.dispose](),
+    };
+  }
+
+  return { wake: () => worker.wake(), stop: () => worker.stop(), offer };
 }
 
 /** What happens to the claimed deliveries of a webhook that must not be called. */

@@ -36,6 +36,14 @@ export class KnownTargets {
     return known && known.readAt > nowMs - recentMs ? known : undefined;
   }
 
+  /** Whether a delivery could be tried now, as far as is known. If that is older than a second, it is read again. */
+  isCallable(id: string, nowMs: number): boolean {
+    const isCallable = typeof this.#known.get(id)?.target === 'object';
+    // A failed read is the concern of the try, which reads again.
+    if (isCallable && !this.recent(id, nowMs)) this.find(id).catch(() => {});
+    return isCallable;
+  }
+
   /** Calls of the same moment share one read. */
   async find(id: string): Promise<FoundTarget> {
     const recent = this.recent(id, performance.now());
