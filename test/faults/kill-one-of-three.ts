@@ -1,5 +1,5 @@
 /**
- * `kill -9` of one of three processes that deliver from one database, under load. Other processes continue the claimed deliveries
+ * `kill -9` of one of three processes that take mail and deliver from one database, under load. Other processes continue the claimed deliveries
  * of the killed process when the leases expire; nothing is lost; by the receiver's clock no delivery has two tries at the same
  * time; and every delivery is recorded as delivered, with one try.
  */
@@ -16,7 +16,7 @@ import { conclude, keepSending, prepareTrial } from './trial.ts';
 const withinMs = leaseSeconds * 1000 + 8000;
 
 export const killOneOfThree: Fault = {
-  about: 'kill -9 of one of three processes that deliver',
+  about: 'kill -9 of one of three processes that take mail and deliver',
   rounds: { usual: 5, short: 1 },
   boundMs: (rounds) => 150_000 + rounds * 45_000,
   run,
@@ -31,10 +31,11 @@ async function run(lent: FaultRun): Promise<Outcome> {
   await server.start();
   const three: Server[] = [];
   for (let n = 0; n < 3; n += 1)
-    three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'deliver' } }));
+    three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'smtp,deliver' } }));
   await Promise.all(three.map((process) => process.start()));
   // Slow enough that every process has running tries at the moment of the kill.
-  const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 500 });
+  const otherPorts = three.map(({ smtpPort }) => smtpPort);
+  const trial = await prepareTrial(lent, server, { senders: 8, answerMs: 500, otherPorts });
   const { receiver, ledger } = trial;
   const late: string[] = [];
 
