@@ -13,7 +13,7 @@ import { type RoutedRecipient, routeRecipient } from '../src/receiving/route.ts'
 import { startTestService, type TestUser } from './harness.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
-const { call, sql, user } = service;
+const { call, makeUser, sql, user } = service;
 await service.makeWebhook('https://hooks.example/');
 const examiner = makeExaminer({
   dnsServers: ['127.0.0.1:9'],
@@ -121,6 +121,21 @@ describe('a message', () => {
     assert.deepEqual(done, ['woken']);
     assert.deepEqual(await counted(), { 'smtp recorded': 1, 'smtp repeat': 1 });
   });
+});
+
+test('an address whose domain another user verified after routing gets no mail', async () => {
+  const { parts, counted } = makeParts();
+  const domain = newDomain();
+  await makeIdentity(`ada@${domain}`);
+  const mail = makeMail(async () => {
+    const routed = await routeAll(parts, `ada@${domain}`);
+    const other = await makeUser();
+    const { body } = await call('POST', '/identities', { as: other, body: { value: domain } });
+    await sql`update identities set status = 'verified' where id = ${body.id}`;
+    return routed;
+  });
+  assert.deepEqual(await acceptMail(parts, mail), []);
+  assert.deepEqual(await counted(), { 'api gone': 1 });
 });
 
 describe('an identity that is deleted after routing', () => {

@@ -14,6 +14,7 @@ import {
   pageWithin,
   position,
 } from './page.ts';
+import { isDomainFree } from './receivers.ts';
 
 export interface NewMessage {
   id: string;
@@ -82,7 +83,7 @@ export async function recordMessages(
             select from identities verified
             where verified.kind = identities.kind and verified.value_key = identities.value_key
               and verified.status = 'verified'
-          )
+          ) and ${isDomainFree(sql)}
         )
         limit 1
       ) identity

@@ -31,15 +31,20 @@ export async function findReceivers(
     from (values (${address ?? null}::text), (${withoutTag}::text), (${keys.domain}::text)) as named (key) cross join lateral (
       select id, owner_id, public_id, kind, value, value_key, status from identities
       where value_key = named.key and (kind = 'email' or incoming_domain)
-        -- An identity that is not verified gets nothing if the holder of its domain is an identity of another owner.
-        and (status = 'verified' or not exists (
-          select from identities holder
-          where holder.kind = 'domain' and holder.value_key = identities.domain and holder.status = 'verified'
-            and holder.owner_id <> identities.owner_id
-        ))
+        and (status = 'verified' or ${isDomainFree(sql)})
         ${ownerId === undefined ? sql`` : sql`and owner_id = ${ownerId}`}
       order by status = 'verified' desc limit 2
     ) receiver
     join mailboxes inbox on inbox.identity_id = receiver.id and inbox.kind = 'inbox'
     join mailboxes spam on spam.identity_id = receiver.id and spam.kind = 'spam'`;
+}
+
+/** An identity that is not verified gets no mail if another user is verified for its domain. */
+export function isDomainFree(sql: Sql) {
+  return sql`
+    not exists (
+      select from identities holder
+      where holder.kind = 'domain' and holder.value_key = identities.domain and holder.status = 'verified'
+        and holder.owner_id <> identities.owner_id
+    )`;
 }
