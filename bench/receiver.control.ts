@@ -16,6 +16,8 @@ export interface ReceivedMail {
 
 /** For the scenario `tenants`: a second less than Posthorn waits. */
 const slowMs = 14_000;
+/** For the scenario `slow-endpoint`. */
+const waitMs = 200;
 
 let mails: ReceivedMail[] = [];
 let wanted = 0;
@@ -31,6 +33,7 @@ const server = createServer((request, response) => {
     // No response, for the scenario `isolation`.
     if (request.url?.startsWith('/hang')) return;
     if (request.url?.startsWith('/slow')) setTimeout(() => response.end('ok'), slowMs);
+    else if (request.url === '/after-200-ms') setTimeout(() => response.end('ok'), waitMs);
     else response.end('ok');
     seen += 1;
     if (seen === 1) firstMs = Date.now();

@@ -35,6 +35,7 @@ import * as isolation from './scenarios/isolation.ts';
 import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
 import * as message from './scenarios/message.ts';
+import * as slowEndpoint from './scenarios/slow-endpoint.ts';
 import * as tenants from './scenarios/tenants.ts';
 import * as unread from './scenarios/unread.ts';
 import * as model from './studies/model.ts';
@@ -48,6 +49,7 @@ const scenarios: readonly Scenario[] = [
   deliverMany,
   backlog,
   isolation,
+  slowEndpoint,
   inbound,
   inboundMx,
   latency,

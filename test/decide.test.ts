@@ -11,7 +11,7 @@ const day = 86_400;
 
 function responded(status: number, retryAfter: string | null = null, headers = {}): PostOutcome {
   const sent = retryAfter === null ? headers : { ...headers, 'retry-after': retryAfter };
-  return { kind: 'response', status, headers: sent, body: '', durationMs: 1 };
+  return { kind: 'response', status, headers: sent, body: '', durationMs: 1, answerMs: 1 };
 }
 
 function failed(error: PostErrorCode, received: object = {}): PostOutcome {

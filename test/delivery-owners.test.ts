@@ -27,8 +27,8 @@ afterEach(async () => {
   await sql`delete from deliveries`;
 });
 
-function startLoop() {
-  const loop = startTestDelivery(service.databaseUrl, { limits, timeoutMs });
+function startLoop(changed: Partial<typeof limits> = {}) {
+  const loop = startTestDelivery(service.databaseUrl, { limits: { ...limits, ...changed }, timeoutMs });
   stopLoop = loop.stop;
   return loop;
 }
@@ -101,4 +101,53 @@ test('what one owner has claimed ahead leaves room to claim for another', async 
   loop.wake();
   await receiver.received(300, at('/late'));
   assert.equal(receiver.requests.filter(at('/ahead')).length, 12);
+});
+
+test('a webhook that got more tries at once and then hangs delays no other, of its owner or of another', async () => {
+  let [isHanging, open, mostOpen] = [false, 0, 0];
+  receiver.behaveAt('/grows', (_request, response) => {
+    open += 1;
+    mostOpen = Math.max(open, mostOpen);
+    if (isHanging) return;
+    setTimeout(() => {
+      open -= 1;
+      response.writeHead(204).end();
+    }, 100);
+  });
+  const [owner, other] = await makeOwners();
+  await makeWebhooks(owner, 1, '/grows');
+  await makeEvents(owner, 500);
+  const loop = startLoop();
+  await waitFor('more tries at once', () => mostOpen > 2 * limits.perLane);
+  isHanging = true;
+  await waitFor('all of them to hang', () => open > 2 * limits.perLane);
+  await makeWebhooks(owner, 1, '/beside-grown');
+  await makeWebhooks(other, 1, '/other-than-grown');
+  await makeEvents(owner, 20);
+  await makeEvents(other, 20);
+  loop.wake();
+  await receiver.received(20, at('/beside-grown'));
+  await receiver.received(20, at('/other-than-grown'));
+  // A third of 16 places, and the one that is taken while there are fewer.
+  assert.ok(open <= 6, `${open} hang`);
+});
+
+test('a webhook that answers 429 gets fewer tries at once', async () => {
+  let [answered, open] = [0, 0];
+  receiver.behaveAt('/limited', (_request, response) => {
+    if (answered < 4) {
+      answered += 1;
+      response.writeHead(429).end();
+    } else open += 1;
+  });
+  const [owner] = await makeOwners();
+  await makeWebhooks(owner, 1, '/limited');
+  await makeWebhooks(owner, 1, '/beside-limited');
+  await makeEvents(owner, 20);
+  startLoop({ perLane: 4 });
+  await receiver.received(20, at('/beside-limited'));
+  await waitFor('tries after those', () => open === 2);
+  await makeEvents(owner, 20);
+  await receiver.received(40, at('/beside-limited'));
+  assert.equal(open, 2);
 });

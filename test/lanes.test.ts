@@ -6,6 +6,8 @@ import { Lanes } from '../src/queue/lanes.ts';
 
 const limits = {
   perLane: 4,
+  // No more than at the start, unless a test says otherwise.
+  maxPerLane: 4,
   perProcess: 10,
   maxWindow: 32,
   maxAhead: 64,
@@ -17,6 +19,9 @@ const limits = {
 interface Job {
   lane: string;
 }
+
+const good = { isHealthy: true };
+const bad = { isHealthy: false };
 
 /** The group of a lane stands before the slash; a lane without a slash is a group of its own. */
 const groupOf = ({ lane }: Job) => lane.split('/')[0] ?? '';
@@ -42,12 +47,14 @@ function takeAll(lanes: Lanes<Job>): string[] {
 function claimAndEmpty(lanes: Lanes<Job>, lane: string, moments: number[]): void {
   for (const nowMs of moments) {
     add(lanes, lane, lanes.allowances(nowMs).get(lane) ?? limits.perLane, nowMs);
-    while (lanes.take()) lanes.finish(lane, true, nowMs);
+    while (lanes.take()) lanes.finish(lane, good, nowMs);
   }
 }
 
 function finish(lanes: Lanes<Job>, lane: string, ok: boolean, count: number, nowMs = 0) {
-  return Array.from({ length: count }, () => lanes.finish(lane, ok, nowMs)).flat();
+  return Array.from({ length: count }, () =>
+    lanes.finish(lane, { isHealthy: ok, answerMs: 100 }, nowMs),
+  ).flat();
 }
 
 describe('caps', () => {
@@ -56,9 +63,9 @@ describe('caps', () => {
     add(lanes, 'a', 6);
     assert.equal(takeAll(lanes).length, 4);
     assert.equal(lanes.running, 4);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.equal(takeAll(lanes).length, 1);
-    lanes.finish('a', false, 0);
+    lanes.finish('a', bad, 0);
     assert.equal(takeAll(lanes).length, 1);
     assert.equal(lanes.running, 4);
   });
@@ -67,7 +74,7 @@ describe('caps', () => {
     const lanes = makeLanes();
     for (const name of ['a', 'b', 'c', 'd']) add(lanes, name, 4);
     assert.equal(takeAll(lanes).length, 10);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.equal(takeAll(lanes).length, 1);
   });
 
@@ -75,11 +82,11 @@ describe('caps', () => {
     const lanes = makeLanes({ breakerFailures: 2 });
     add(lanes, 'a', 6);
     takeAll(lanes);
-    assert.deepEqual(lanes.finish('a', false, 0), []);
+    assert.deepEqual(lanes.finish('a', bad, 0), []);
     lanes.finishUntried('a');
     assert.equal(lanes.running, 2);
     assert.equal(takeAll(lanes).length, 2);
-    lanes.finish('a', false, 0);
+    lanes.finish('a', bad, 0);
     assert.equal(lanes.pausedCount, 1);
   });
 
@@ -90,7 +97,7 @@ describe('caps', () => {
     );
     fc.assert(
       fc.property(steps, (given) => {
-        const lanes = makeLanes();
+        const lanes = makeLanes({ maxPerLane: 8 });
         const running = new Map<string, number>();
         let nowMs = 0;
         for (const [step, lane, number] of given) {
@@ -109,13 +116,13 @@ describe('caps', () => {
             running.set(name, (running.get(name) ?? 0) + 1);
           const under = running.get(name) ?? 0;
           if ((step === 'ok' || step === 'fail') && under > 0) {
-            lanes.finish(name, step === 'ok', nowMs);
+            lanes.finish(name, { isHealthy: step === 'ok', answerMs: 1 }, nowMs);
             running.set(name, under - 1);
           }
           const total = [...running.values()].reduce((sum, count) => sum + count, 0);
           assert.equal(lanes.running, total);
           assert.ok(total <= limits.perProcess);
-          for (const count of running.values()) assert.ok(count <= limits.perLane);
+          for (const count of running.values()) assert.ok(count <= 8);
         }
       }),
     );
@@ -180,7 +187,7 @@ describe('groups', () => {
     addLanes(lanes, 'b', 100, 4);
     takeAll(lanes);
     for (const lane of running) {
-      lanes.finish(lane, true, 0);
+      lanes.finish(lane, good, 0);
       takeAll(lanes);
     }
     let left = 0;
@@ -201,13 +208,80 @@ describe('groups', () => {
           if (step === 'add') add(lanes, `${group}/${lane}`, 40);
           if (step === 'take') running.push(...takeAll(lanes));
           const ended = step === 'end' ? running.splice(lane, 1)[0] : undefined;
-          if (ended) lanes.finish(ended, true, 0);
+          if (ended) lanes.finish(ended, good, 0);
         }
         takeAll(lanes);
         add(lanes, 'new/0', 1);
         assert.equal(lanes.take()?.lane, 'new/0');
       }),
     );
+  });
+});
+
+describe('a lane that has grown', () => {
+  /** Every try of the lane is answered after 100 ms, until it may have as many at once as any lane. */
+  function grow(lanes: Lanes<Job>, lane: string): void {
+    for (let nowMs = 0; nowMs < 2000; nowMs += 100) {
+      finish(lanes, lane, true, lanes.running, nowMs);
+      add(lanes, lane, lanes.allowances(nowMs).get(lane) ?? limits.perLane, nowMs);
+      takeAll(lanes);
+    }
+    finish(lanes, lane, true, lanes.running, 2000);
+    lanes.removeAllWaiting();
+  }
+  const sizes = { perProcess: 96, maxPerLane: 32, maxWindow: 64 };
+
+  test('has more tries at once, and claims as many jobs', () => {
+    const lanes = makeLanes(sizes);
+    grow(lanes, 'a/0');
+    assert.equal(lanes.allowances(2000).get('a/0'), 64);
+    add(lanes, 'a/0', 64, 2000);
+    assert.equal(takeAll(lanes).length, 32);
+  });
+
+  test('and is slow keeps at least a job for each try', () => {
+    const lanes = makeLanes(sizes);
+    grow(lanes, 'a/0');
+    for (const nowMs of [3000, 4000, 5000]) {
+      add(lanes, 'a/0', lanes.allowances(nowMs).get('a/0') ?? 0, nowMs);
+      finish(lanes, 'a/0', true, takeAll(lanes).length, nowMs);
+      lanes.removeAllWaiting();
+    }
+    assert.equal(lanes.allowances(6000).get('a/0'), 32);
+  });
+
+  test('and then hangs, leaves more than half of what the group may have to its other lanes', () => {
+    const lanes = makeLanes(sizes);
+    for (const lane of ['a/0', 'a/1', 'a/2']) grow(lanes, lane);
+    for (const lane of ['a/0', 'a/1', 'a/2']) add(lanes, lane, 64, 2000);
+    const hanging = takeAll(lanes).length;
+    assert.ok(hanging > 3 * limits.perLane && hanging <= 96 / 3, `${hanging} hang`);
+    for (let n = 3; n < 20; n += 1) add(lanes, `a/${n}`, limits.perLane, 2000);
+    // One group alone gets three quarters of the 96 places.
+    assert.equal(takeAll(lanes).length, 72 - hanging);
+    add(lanes, 'b/0', limits.perLane, 2000);
+    assert.equal(takeAll(lanes).length, limits.perLane, 'and another group starts at once');
+  });
+
+  test('gives way to the other lanes of its group', () => {
+    const lanes = makeLanes(sizes);
+    grow(lanes, 'a/0');
+    add(lanes, 'a/0', 64, 2000);
+    add(lanes, 'a/1', 3, 2000);
+    assert.deepEqual(takeAll(lanes).slice(0, 8), ['a/0', 'a/1', 'a/0', 'a/1', 'a/0', 'a/1', 'a/0', 'a/0']);
+  });
+
+  test('has fewer tries at once after a failure, as those that run now end', () => {
+    const lanes = makeLanes(sizes);
+    grow(lanes, 'a/0');
+    add(lanes, 'a/0', 64, 2000);
+    takeAll(lanes);
+    lanes.finish('a/0', bad, 2000);
+    assert.deepEqual(takeAll(lanes), []);
+    finish(lanes, 'a/0', true, 27, 2000);
+    assert.deepEqual(takeAll(lanes), []);
+    lanes.finish('a/0', good, 2000);
+    assert.equal(takeAll(lanes).length, 1, 'four at once, as at the start');
   });
 });
 
@@ -225,7 +299,7 @@ describe('claiming ahead', () => {
     finish(lanes, 'a', true, 4, 600);
     add(lanes, 'a', 1, 600, 12);
     takeAll(lanes);
-    lanes.finish('a', true, 600);
+    lanes.finish('a', good, 600);
     assert.equal(lanes.allowances(600).get('a'), 4, 'idle again');
   });
 
@@ -236,7 +310,7 @@ describe('claiming ahead', () => {
       const allowed = lanes.allowances(nowMs).get('a') ?? limits.perLane;
       windows.push(allowed);
       add(lanes, 'a', allowed, nowMs);
-      while (lanes.take()) lanes.finish('a', true, nowMs);
+      while (lanes.take()) lanes.finish('a', good, nowMs);
     }
     assert.deepEqual(windows, [4, 8, 16, 32, 32, 32, 32]);
   });
@@ -248,9 +322,9 @@ describe('claiming ahead', () => {
     add(lanes, 'a', 32, 300);
     takeAll(lanes);
     assert.equal(lanes.allowances(300).get('a'), 0);
-    for (let n = 0; n < 15; n++) lanes.finish('a', true, 300);
+    for (let n = 0; n < 15; n++) lanes.finish('a', good, 300);
     assert.equal(lanes.allowances(300).get('a'), 0);
-    lanes.finish('a', true, 300);
+    lanes.finish('a', good, 300);
     assert.equal(lanes.allowances(300).get('a'), 16);
   });
 
@@ -285,7 +359,7 @@ describe('claiming ahead', () => {
     const windows = [700, 1200, 1700, 2200].map((nowMs) => {
       const allowed = lanes.allowances(nowMs).get('a') ?? 0;
       add(lanes, 'a', allowed, nowMs);
-      while (lanes.take()) lanes.finish('a', true, nowMs);
+      while (lanes.take()) lanes.finish('a', good, nowMs);
       return allowed;
     });
     assert.deepEqual(windows, [8, 4, 4, 4]);
@@ -296,7 +370,7 @@ describe('claiming ahead', () => {
     claimAndEmpty(lanes, 'a', [0, 100, 200]);
     add(lanes, 'a', 1, 300, 2);
     takeAll(lanes);
-    lanes.finish('a', false, 300);
+    lanes.finish('a', bad, 300);
     assert.equal(lanes.allowances(300).get('a'), 4);
   });
 
@@ -304,9 +378,9 @@ describe('claiming ahead', () => {
     const lanes = makeLanes();
     add(lanes, 'a', 4, 0, 5);
     takeAll(lanes);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.equal(lanes.allowances(0).get('a'), 0);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.equal(lanes.allowances(0).get('a'), 2);
   });
 
@@ -319,7 +393,7 @@ describe('claiming ahead', () => {
         Array.from({ length: allowances.get(name) ?? limits.perLane }, () => ({ lane: name })),
       );
       lanes.fill(claimed, allowances, nowMs, nowMs);
-      for (let next = lanes.take(); next; next = lanes.take()) lanes.finish(next.lane, true, nowMs);
+      for (let next = lanes.take(); next; next = lanes.take()) lanes.finish(next.lane, good, nowMs);
     }
     assert.deepEqual(new Set(lanes.allowances(300).values()), new Set([limits.maxAhead / 8]));
   });
@@ -378,9 +452,9 @@ describe('claiming ahead', () => {
     assert.ok(!lanes.wantsMore('a', 0));
     add(lanes, 'a', 4);
     takeAll(lanes);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.ok(!lanes.wantsMore('a', 0));
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.ok(lanes.wantsMore('a', 0));
   });
 
@@ -417,7 +491,7 @@ describe('the breaker', () => {
     add(lanes, 'a', 1, nowMs);
     assert.deepEqual(takeAll(lanes), ['a']);
     assert.equal(lanes.allowances(nowMs).get('a'), 0, 'one at a time');
-    lanes.finish('a', ok, nowMs);
+    lanes.finish('a', { isHealthy: ok }, nowMs);
   }
 
   test('opens after so many failures in a row and releases what was claimed ahead', () => {
@@ -446,7 +520,7 @@ describe('the breaker', () => {
       add(lanes, 'a', 1, nowMs, 4);
       takeAll(lanes);
       assert.equal(lanes.pausedCount, 0);
-      lanes.finish('a', false, nowMs);
+      lanes.finish('a', bad, nowMs);
     }
     assert.equal(lanes.pausedCount, 1);
   });
@@ -491,7 +565,7 @@ describe('the breaker', () => {
     add(lanes, 'a', 4);
     takeAll(lanes);
     finish(lanes, 'a', false, 3, 0);
-    lanes.finish('a', false, 50);
+    lanes.finish('a', bad, 50);
     assert.equal(lanes.allowances(99).get('a'), 0);
     assert.equal(lanes.allowances(100).get('a'), 1);
   });
@@ -511,7 +585,7 @@ describe('a reserved place', () => {
     const lanes = makeLanes(changed);
     add(lanes, 'a', 1, 0, 4);
     takeAll(lanes);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     return lanes;
   }
 
@@ -522,7 +596,7 @@ describe('a reserved place', () => {
     assert.equal(lanes.running, limits.perLane);
     lanes.finishUntried('a');
     assert.ok(lanes.reserve('a', 0));
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.ok(lanes.reserve('a', 0));
   });
 
@@ -577,7 +651,7 @@ describe('memory', () => {
     for (let lane = 0; lane < 1000; lane++) {
       add(lanes, `w${lane}`, 1);
       lanes.take();
-      lanes.finish(`w${lane}`, true, 0);
+      lanes.finish(`w${lane}`, good, 0);
     }
     assert.equal(lanes.allowances(60_000).size, 1000);
     assert.equal(lanes.allowances(60_001).size, 0);
@@ -607,7 +681,7 @@ describe('memory', () => {
     add(lanes, 'b', 2);
     takeAll(lanes);
     assert.equal(lanes.removeAllWaiting().length, 2);
-    lanes.finish('a', true, 0);
+    lanes.finish('a', good, 0);
     assert.deepEqual(takeAll(lanes), []);
   });
 });

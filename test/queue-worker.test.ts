@@ -29,6 +29,7 @@ interface Row {
 const leaseMs = 20_000;
 const limits = {
   perLane: 2,
+  maxPerLane: 2,
   perProcess: 100,
   maxWindow: 8,
   maxAhead: 100,

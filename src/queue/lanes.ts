@@ -1,9 +1,9 @@
 /**
  * Lanes keep a slow or dead receiver apart from the others, and groups keep the users of the service apart. All jobs for one
  * receiver are in one lane; all lanes of one user are a group. (The lane of a delivery is its webhook, the group its owner.)
- * - Turns: the process has `perProcess` places, and every running try takes one. A lane has at most `perLane` of them. Groups take
- *   turns, and within a group its lanes. So every group gets the same number of places, whatever the number of its lanes and
- *   jobs, and some places stay free for a group that has no try yet (`triesPerFreePlace`).
+ * - Turns: the process has `perProcess` places, and every running try takes one. A lane has as many of them as its receiver bears
+ *   (`TryLimit`). Groups take turns, and within a group its lanes. So every group gets the same number of places, whatever the
+ *   number of its lanes and jobs, and some places stay free for a group that has no try yet (`triesPerFreePlace`).
  * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, and the lane claims
  *   again only when half of the window is free.
  * - Reserved: a place that a lane keeps for a job which does not exist yet. It counts as a try.
@@ -12,10 +12,10 @@
  * Pure: no input or output, and time is an argument.
  */
 import { Breaker, type BreakerLimits } from './breaker.ts';
+import { type TryEnd, TryLimit, type TryLimits } from './try-limit.ts';
 
-export interface LaneLimits extends BreakerLimits {
-  /** Tries at once: in one lane, and in this process. */
-  perLane: number;
+export interface LaneLimits extends BreakerLimits, TryLimits {
+  /** Tries at once in this process. */
   perProcess: number;
   /** The largest window of a lane. */
   maxWindow: number;
@@ -29,6 +29,8 @@ interface Group {
   running: number;
   /** Its lanes that have a waiting job and fewer than `perLane` tries, in the order of their turns. */
   runnable: Set<Lane<unknown>>;
+  /** Its lanes that have a waiting job, `perLane` tries or more, and a limit that allows more, in the order of their turns. */
+  growing: Set<Lane<unknown>>;
   /** How many lanes it has. A group without lanes is forgotten. */
   lanes: number;
 }
@@ -40,6 +42,7 @@ interface Lane<Job> {
   waiting: Job[];
   /** Tries that run now. */
   running: number;
+  limit: TryLimit;
   window: number;
   /** When the lane last got jobs. */
   filledAt: number;
@@ -65,6 +68,13 @@ const keptMs = 60_000;
  * three sevenths each, and n groups 3 / (3n + 1): however slow the tries of all others are, a new group finds a free place.
  */
 const triesPerFreePlace = 3;
+
+/**
+ * A lane gets a place above `perLane` only while its group has less than half a try for each free place. So tries above `perLane`
+ * take a group alone to a third of the places at most: when these receivers stop answering, more than half of the group's share
+ * is left for its other lanes.
+ */
+const growthPerFreePlace = 0.5;
 
 function claimedCount(lane: Lane<unknown>): number {
   return lane.waiting.length + lane.running;
@@ -121,9 +131,11 @@ export class Lanes<Job> {
     );
   }
 
-  /** A lane without jobs is kept while its speed or its failures still matter. */
+  /** A lane without jobs is kept while its speed, its failures or its limit still matter. */
   #isForgettable(lane: Lane<Job>, nowMs: number): boolean {
-    return claimedCount(lane) === 0 && Math.max(lane.filledAt + keptMs, lane.breaker.rememberUntil) < nowMs;
+    const { filledAt, breaker, limit } = lane;
+    const keptUntil = Math.max(filledAt + keptMs, breaker.rememberUntil, limit.rememberUntil);
+    return claimedCount(lane) === 0 && keptUntil < nowMs;
   }
 
   #forget({ key, group }: Lane<Job>): void {
@@ -157,12 +169,13 @@ export class Lanes<Job> {
     return claimedCount(lane) * 2 <= lane.window;
   }
 
-  /** Doubles the window of a lane that emptied it quickly; halves it for a slow lane. */
+  /** Doubles the window of a lane that emptied it quickly; halves it for a slow lane. At least a job for each try at once. */
   #nextWindow(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
     const { perLane, maxWindow } = this.#limits;
     const isQuick = nowMs - lane.filledAt < quickMs;
     const wanted = !lane.mayHaveMore ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
-    return Math.max(perLane, Math.min(wanted, maxWindows.get(lane.group) ?? maxWindow));
+    const most = maxWindows.get(lane.group) ?? maxWindow;
+    return Math.max(perLane, Math.min(Math.max(wanted, lane.limit.value), most));
   }
 
   /** Adds claimed jobs to their lanes. `asked` are the allowances of that claim at `askedAt`. Returns the jobs to release. */
@@ -209,6 +222,7 @@ export class Lanes<Job> {
       group: this.#groupFor(job),
       waiting: [],
       running: 0,
+      limit: new TryLimit(this.#limits),
       window: this.#limits.perLane,
       filledAt: Number.NEGATIVE_INFINITY,
       mayHaveMore: false,
@@ -221,35 +235,40 @@ export class Lanes<Job> {
 
   #groupFor(job: Job): Group {
     const key = this.#keys.groupOf(job);
-    const group = this.#groups.get(key) ?? { key, running: 0, runnable: new Set(), lanes: 0 };
+    const group = this.#groups.get(key) ?? {
+      ...{ key, running: 0, lanes: 0 },
+      ...{ runnable: new Set<Lane<unknown>>(), growing: new Set<Lane<unknown>>() },
+    };
     this.#groups.set(key, group);
     return group;
   }
 
+  /** To be called after every change of the lane's tries, waiting jobs or limit. A lane that waits for its turn keeps its place. */
   #queueForTurn(lane: Lane<Job>): void {
-    if (lane.waiting.length === 0 || lane.running >= this.#limits.perLane) return;
-    lane.group.runnable.add(lane);
-    this.#turns.add(lane.group);
-  }
-
-  #leaveTurns(lane: Lane<Job>): void {
-    lane.group.runnable.delete(lane);
-    if (lane.group.runnable.size === 0) this.#turns.delete(lane.group);
+    const { runnable, growing } = lane.group;
+    const hasRoom = lane.waiting.length > 0 && lane.running < lane.limit.value;
+    const line = !hasRoom ? null : lane.running < this.#limits.perLane ? runnable : growing;
+    if (line !== runnable) runnable.delete(lane);
+    if (line !== growing) growing.delete(lane);
+    line?.add(lane);
+    if (runnable.size + growing.size > 0) this.#turns.add(lane.group);
+    else this.#turns.delete(lane.group);
   }
 
   /** The next job to try; undefined when no job may be tried now. */
   take(): Job | undefined {
     for (const group of this.#turns) {
       if (this.#isShareUsed(group)) continue;
-      const [lane] = group.runnable as Set<Lane<Job>>;
+      const isGrowing = group.runnable.size === 0 && this.#mayGrow(group);
+      const [lane] = (isGrowing ? group.growing : group.runnable) as Set<Lane<Job>>;
       const job = lane?.waiting.shift();
-      if (!lane || !job) return undefined;
+      if (!lane || !job) continue;
       this.#startTry(lane);
       // The lane goes to the end of the turns of its group, and the group to the end of the turns of all groups.
       group.runnable.delete(lane);
+      group.growing.delete(lane);
       this.#turns.delete(group);
       this.#queueForTurn(lane);
-      if (group.runnable.size > 0) this.#turns.add(group);
       return job;
     }
     return undefined;
@@ -262,7 +281,8 @@ export class Lanes<Job> {
   reserve(key: string, nowMs: number): boolean {
     const lane = this.#lanes.get(key);
     if (!lane || lane.mayHaveMore || lane.waiting.length > 0 || lane.breaker.isPaused) return false;
-    if (lane.running >= this.#limits.perLane || this.#isShareUsed(lane.group)) return false;
+    if (lane.running >= lane.limit.value || this.#isShareUsed(lane.group)) return false;
+    if (lane.running >= this.#limits.perLane && !this.#mayGrow(lane.group)) return false;
     lane.filledAt = nowMs;
     this.#startTry(lane);
     return true;
@@ -272,6 +292,10 @@ export class Lanes<Job> {
     return running >= (this.#limits.perProcess - this.#running) * triesPerFreePlace;
   }
 
+  #mayGrow({ running }: Group): boolean {
+    return running < (this.#limits.perProcess - this.#running) * growthPerFreePlace;
+  }
+
   #startTry(lane: Lane<Job>): void {
     lane.running += 1;
     lane.group.running += 1;
@@ -279,12 +303,13 @@ export class Lanes<Job> {
   }
 
   /** A try has ended. Returns the jobs to release: all waiting jobs of the lane, when this failure pauses it. */
-  finish(key: string, isHealthy: boolean, nowMs: number): readonly Job[] {
+  finish(key: string, end: TryEnd, nowMs: number): readonly Job[] {
     const lane = this.#lanes.get(key);
     if (!lane) return [];
-    if (isHealthy) lane.breaker.succeed();
+    lane.limit.end(end, lane.running, nowMs);
+    if (end.isHealthy) lane.breaker.succeed();
     else lane.window = this.#limits.perLane;
-    const toRelease = !isHealthy && lane.breaker.fail(nowMs) ? this.removeWaiting(key) : [];
+    const toRelease = !end.isHealthy && lane.breaker.fail(nowMs) ? this.removeWaiting(key) : [];
     this.#endTry(lane);
     return toRelease;
   }
@@ -313,7 +338,7 @@ export class Lanes<Job> {
     if (!lane) return [];
     const { waiting } = lane;
     lane.waiting = [];
-    this.#leaveTurns(lane);
+    this.#queueForTurn(lane);
     return waiting;
   }
 

@@ -13,6 +13,7 @@ import { type LaneKeys, type LaneLimits, Lanes } from './lanes.ts';
 import { type Lease, Leases, renewMs } from './leases.ts';
 import { Recorder, type Recording } from './recorder.ts';
 import { type ClaimStart, Rounds } from './rounds.ts';
+import type { TryEnd } from './try-limit.ts';
 
 /** One kind of job: where its rows are, and how a job is tried. */
 export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome extends JobOutcome>
@@ -67,11 +68,9 @@ export interface Preparation {
   done?(): void;
 }
 
-export interface JobOutcome {
+export interface JobOutcome extends TryEnd {
   /** The job's id. */
   id: string;
-  /** False when this try counts as a failure for the lane's breaker. */
-  isHealthy: boolean;
 }
 
 /**
@@ -287,18 +286,18 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     } catch (err) {
       log.error({ err, jobId: job.id }, `${name}: a try threw an error; retrying when the lease expires`);
       this.#leases.drop([job]);
-      return this.#leaveLane(job, false);
+      return this.#leaveLane(job, { isHealthy: false });
     }
     // `stop` ended the try, and will release the job.
     if (outcome === null) return;
     this.#recorder.add(outcome);
-    this.#leaveLane(job, outcome.isHealthy);
+    this.#leaveLane(job, outcome);
   }
 
-  #leaveLane(job: Job, isHealthy: boolean): void {
+  #leaveLane(job: Job, end: TryEnd): void {
     const [laneKey, groupKey] = [this.#queue.laneOf(job), this.#queue.groupOf(job)];
     const nowMs = performance.now();
-    const toRelease = this.#lanes.finish(laneKey, isHealthy, nowMs);
+    const toRelease = this.#lanes.finish(laneKey, end, nowMs);
     if (toRelease.length > 0) this.#endLeases('release', toRelease);
     this.#startTries();
     const wantsClaim = this.#fullGroups.has(groupKey)

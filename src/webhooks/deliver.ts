@@ -48,6 +48,7 @@ export interface DeliveryParts {
 
 export const deliveryLimits: LaneLimits = {
   perLane: 16,
+  maxPerLane: 256,
   perProcess: 1024,
   maxWindow: 512,
   maxAhead: 2048,
@@ -194,8 +195,12 @@ async function signAndPost(
   metrics.trySeconds.observe(outcome.durationMs / 1000);
   const result = toResult(outcome, decision);
   if (decision.waitSeconds !== null) logRetry(parts.log, delivery, result);
-  const isHealthy = error === null;
-  return { id, token, tries, startedAt, ...result, target, gone, isHealthy, eventId: delivery.eventId };
+  const end = {
+    isHealthy: error === null,
+    asksForLess: error === 'rate_limited',
+    ...(outcome.kind === 'response' ? { answerMs: outcome.answerMs } : {}),
+  };
+  return { id, token, tries, startedAt, ...result, target, gone, ...end, eventId: delivery.eventId };
 }
 
 function logRetry(log: Log, delivery: ClaimedDelivery, { error, errorDetail, waitSeconds }: TryResult): void {

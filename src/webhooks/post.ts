@@ -41,7 +41,11 @@ interface KeptResponse {
 
 /** A failure has what came of the response before it failed. */
 export type PostOutcome = { durationMs: number } & (
-  | ({ kind: 'response' } & KeptResponse)
+  | ({
+      kind: 'response';
+      /** From the start of the request to the end of the response, without connecting. */
+      answerMs: number;
+    } & KeptResponse)
   | ({ kind: 'failure'; error: PostErrorCode; detail: string } & Partial<KeptResponse>)
 );
 
@@ -258,6 +262,7 @@ class Post implements Dispatcher.DispatchHandler {
   readonly url: ParsedUrl;
   readonly startedAt = performance.now();
   connection: Connection | null = null;
+  #sentAt = this.startedAt;
   #resolve: ((outcome: PostOutcome) => void) | null;
   #hasResponseStarted = false;
   #status = 0;
@@ -271,7 +276,10 @@ class Post implements Dispatcher.DispatchHandler {
     this.#resolve = resolve;
   }
 
-  onRequestStart(): void {}
+  /** undici calls it when it writes the request, to a socket that is connected. */
+  onRequestStart(): void {
+    this.#sentAt = performance.now();
+  }
 
   onResponseStarted(): void {
     this.#hasResponseStarted = true;
@@ -326,7 +334,8 @@ class Post implements Dispatcher.DispatchHandler {
   }
 
   #succeed(): void {
-    this.#finish({ kind: 'response', durationMs: this.#elapsedMs(), ...this.#keptResponse() });
+    const answerMs = performance.now() - this.#sentAt;
+    this.#finish({ kind: 'response', durationMs: this.#elapsedMs(), answerMs, ...this.#keptResponse() });
   }
 
   #keptResponse(): KeptResponse {
