@@ -215,7 +215,7 @@ describe('a delivery that is claimed when its webhook is disabled', () => {
       { ...second, ...tried, status: 'pending', waitSeconds: 0, error: 'http_error' },
     ]);
     assert.equal((await findDelivery(sql, webhook.ownerId, first.id))?.status, 'delivered');
-    assert.equal(await promoteDue(sql), 1);
+    assert.equal((await promoteDue(sql)).promoted, 1);
     assert.deepEqual(await count(webhook), { ready: 0, held: 1 }, 'the retry is held');
     await enable(webhook, true);
     await settleAll();
@@ -302,13 +302,13 @@ describe('a delivery that becomes ready while its webhook is disabled', () => {
   test('is not held if the webhook is enabled when a retry becomes due', async () => {
     const webhook = await prepareDisabled(1);
     await sql`update deliveries set next_attempt_at = now()`;
-    let promoting: Promise<number> | undefined;
+    let promoting: ReturnType<typeof promoteDue> | undefined;
     await sql.begin(async (enabling) => {
       await updateWebhook(enabling, webhook.ownerId, webhook.id, { enabled: true });
       promoting = promoteDue(sql);
       await lockWait();
     });
-    assert.equal(await promoting, 1);
+    assert.equal((await promoting)?.promoted, 1);
     assert.deepEqual(await count(webhook), { ready: 1, held: 0 });
   });
 

@@ -7,7 +7,7 @@ import { waitFor } from './harness.ts';
 /** Longer than any test may take: what happens in spite of it was not the poll. */
 const neverMs = 3_600_000;
 
-function start(t: TestContext, pollMs: number, work: () => Promise<boolean>, rest = 0) {
+function start(t: TestContext, pollMs: number, work: () => Promise<boolean | number>, rest = 0) {
   const lines: string[] = [];
   const stream = { write: (line: string) => lines.push(line) } as unknown as NodeJS.WritableStream;
   const loop = startLoop({
@@ -160,4 +160,12 @@ test('work that rested goes on by itself', async (t) => {
   let rounds = 0;
   start(t, neverMs, async () => ++rounds < 3, 1);
   await waitFor('three rounds', () => rounds === 3);
+});
+
+test('work that says when there is more is done again then, before the poll interval is over', async (t) => {
+  let rounds = 0;
+  start(t, neverMs, async () => (++rounds < 3 ? 2 : neverMs));
+  await waitFor('three rounds', () => rounds === 3);
+  for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(rounds, 3, 'and not earlier');
 });

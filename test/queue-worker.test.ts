@@ -127,7 +127,7 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     release: table.release,
     hold: table.hold,
     cancel: table.cancel,
-    promote: async () => 0,
+    promote: async () => ({ promoted: 0, nextInMs: null }),
     prefetch: async () => {},
     prepare: () => ({}),
     tryOnce(job, prepared, claimedAt) {
@@ -606,12 +606,53 @@ test('retries are claimed when they come due', async () => {
   let isDue = false;
   startWorker(table, {
     promote: async () => {
-      if (!isDue) return 0;
+      if (!isDue) return { promoted: 0, nextInMs: null };
       isDue = false;
       row.status = 'ready';
-      return 1;
+      return { promoted: 1, nextInMs: null };
     },
   });
   isDue = true;
   await waitFor('the retry', () => row.status === 'done' && !isDue);
+});
+
+describe('without a poll', () => {
+  /** Longer than any test may take. */
+  const pollMs = 3_600_000;
+
+  test('a retry is promoted at its time, also one that another process recorded', async () => {
+    const table = makeTable({ a: 1 });
+    const [row] = table.rows;
+    assert.ok(row);
+    row.status = 'done';
+    let rounds = 0;
+    startWorker(table, {
+      pollMs,
+      promote: async () => {
+        rounds += 1;
+        if (rounds === 1) return { promoted: 0, nextInMs: 5 };
+        if (rounds === 2) row.status = 'ready';
+        return { promoted: rounds === 2 ? 1 : 0, nextInMs: null };
+      },
+    });
+    await waitFor('the retry', () => rounds === 3 && row.status === 'done');
+  });
+
+  test('a retry that is due before the next poll is noticed when its outcome is recorded', async () => {
+    const table = makeTable({ a: 1 });
+    const [row] = table.rows;
+    assert.ok(row);
+    let isRetried = false;
+    startWorker(table, {
+      pollMs,
+      attempt: async (job) => ({ ...fail(job), waitSeconds: isRetried ? null : 0.001 }),
+      promote: async () => {
+        if (row.status !== 'done' || isRetried) return { promoted: 0, nextInMs: null };
+        isRetried = true;
+        row.status = 'ready';
+        return { promoted: 1, nextInMs: null };
+      },
+    });
+    await waitFor('the retry', () => isRetried && row.status === 'done');
+  });
 });

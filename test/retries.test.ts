@@ -277,12 +277,25 @@ describe('a retry', () => {
       await claim(mine);
       await record(mine, [failed(id, 300)]);
       await sql`update deliveries set next_attempt_at = now() where id = ${id}`;
-      assert.equal(await promoteDue(sql), 1);
+      assert.equal((await promoteDue(sql)).promoted, 1);
       const token = randomUUID();
       const [claimed] = await claim(token);
       assert.equal(claimed?.tries, tries);
       await release(token, [id]);
     }
+  });
+
+  test('that is due soon is announced by the promotion, and a later one is not', async (t) => {
+    const { id } = await prepare(t);
+    const mine = randomUUID();
+    await claim(mine);
+    await record(mine, [failed(id, 300)]);
+    assert.deepEqual(await promoteDue(sql), { promoted: 0, nextInMs: null });
+    // In one transaction, in which now() stands still.
+    await sql.begin(async (sql) => {
+      await sql`update deliveries set next_attempt_at = now() + interval '1.5 seconds' where id = ${id}`;
+      assert.deepEqual(await promoteDue(sql), { promoted: 0, nextInMs: 1500 });
+    });
   });
 
   test('promotion goes in batches, the longest due first', async (t) => {
@@ -296,10 +309,10 @@ describe('a retry', () => {
     for (const [index, id] of ids.entries()) {
       await sql`update deliveries set next_attempt_at = now() - ${index} * interval '1 minute' where id = ${id}`;
     }
-    assert.equal(await promoteDue(sql, 2), 2);
+    assert.equal((await promoteDue(sql, 2)).promoted, 2);
     assert.deepEqual((await claim(randomUUID())).map(({ id }) => id).sort(), ids.slice(1));
-    assert.equal(await promoteDue(sql, 2), 1);
-    assert.equal(await promoteDue(sql, 2), 0);
+    assert.equal((await promoteDue(sql, 2)).promoted, 1);
+    assert.equal((await promoteDue(sql, 2)).promoted, 0);
   });
 
   test('no longer comes when the delivery is over', async (t) => {
@@ -307,7 +320,7 @@ describe('a retry', () => {
     const mine = randomUUID();
     await claim(mine);
     await record(mine, [tried(id, { status: 'failed', error: 'http_error', responseStatus: 500 })]);
-    assert.equal(await promoteDue(sql), 0);
+    assert.equal((await promoteDue(sql)).promoted, 0);
     assert.deepEqual(await claim(randomUUID()), []);
     const over = await read(id, { as: owner });
     assert.equal(over.nextAttemptAt, null);

@@ -15,8 +15,8 @@ export function startLoop(options: {
   name: string;
   pollMs: number;
   log: Log;
-  /** One piece of work; true when there may be more of it. */
-  work: () => Promise<boolean>;
+  /** One piece of work; true when there may be more of it. A number: there is more in so many milliseconds. */
+  work: () => Promise<boolean | number>;
   /** Rest after a piece of work, as a multiple of its duration: less urgent work must not slow down the rest of the service. */
   restFactor?: number;
   /** Failures that pass by themselves, such as an unavailable database: logged without a stack. */
@@ -25,6 +25,7 @@ export function startLoop(options: {
   let stopped = false;
   let woken = false;
   let isResting = false;
+  let dueInMs = options.pollMs;
   let endSleep = () => {};
 
   async function run(): Promise<void> {
@@ -34,7 +35,8 @@ export function startLoop(options: {
       const outcome = await workOnce();
       const more = outcome === 'more';
       const workedMs = performance.now() - startedAt;
-      const restMs = more ? Math.min(workedMs * (options.restFactor ?? 0), options.pollMs) : options.pollMs;
+      const nextMs = more ? workedMs * (options.restFactor ?? 0) : dueInMs;
+      const restMs = Math.min(nextMs, options.pollMs);
       const rests = outcome === 'done' ? !woken : restMs > 0;
       isResting = more;
       if (!stopped && rests) await sleep(restMs);
@@ -43,8 +45,11 @@ export function startLoop(options: {
   }
 
   async function workOnce(): Promise<'more' | 'done' | 'failed'> {
+    dueInMs = options.pollMs;
     try {
-      return (await options.work()) ? 'more' : 'done';
+      const more = await options.work();
+      if (typeof more === 'number') dueInMs = more;
+      return more === true ? 'more' : 'done';
     } catch (err) {
       const what = `${options.name} failed; retrying in ${options.pollMs} ms`;
       if (options.isTransient?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);

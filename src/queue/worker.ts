@@ -34,8 +34,10 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   hold: (leases: readonly Lease[]) => Promise<unknown>;
   /** Ends jobs that can never be tried again. */
   cancel: (leases: readonly Lease[]) => Promise<unknown>;
-  /** Makes retries claimable when they are due, and returns how many. */
-  promote: () => Promise<number>;
+  /** Makes retries claimable when they are due. */
+  promote: () => Promise<Promotion>;
+  /** How long an idle process may take to find jobs and retries that it was not told about. */
+  pollMs?: number;
   /** Reads for all jobs of a claim at once what most of their tries need. */
   prefetch: (jobs: readonly Job[], laneKeys: readonly string[]) => Promise<unknown>;
   /**
@@ -71,6 +73,8 @@ export interface Preparation {
 export interface JobOutcome extends TryEnd {
   /** The job's id. */
   id: string;
+  /** Until the job is tried again; null: never. */
+  waitSeconds?: number | null;
 }
 
 /**
@@ -85,8 +89,14 @@ export interface Offer<Job> extends Disposable {
   adopt(jobs: readonly Job[]): void;
 }
 
-const claimPollMs = 1000;
-const promotePollMs = 500;
+export interface Promotion {
+  /** How many retries became claimable. */
+  promoted: number;
+  /** When the next retry is due; null: not soon. Also the retries of other processes, which may have died. */
+  nextInMs: number | null;
+}
+
+const defaultPollMs = 1000;
 const drainMs = 10_000;
 const lanesPerClaim = 64;
 const triesPerTick = 32;
@@ -108,19 +118,24 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   #isStopping = false;
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
-    const { name, log, isUnavailable: isTransient } = queue;
-    const start = (what: string, pollMs: number, work: () => Promise<boolean>) =>
+    const { name, log, isUnavailable: isTransient, pollMs = defaultPollMs } = queue;
+    const start = (what: string, pollMs: number, work: () => Promise<boolean | number>) =>
       startLoop({ name: `${what} ${name}`, pollMs, log, isTransient, work });
     this.#queue = queue;
     this.#lanes = new Lanes<Job>(queue.limits, queue);
     this.#rounds = new Rounds<Job>(queue);
     this.#leases = new Leases(queue);
-    this.#recorder = new Recorder<Outcome>(queue, (outcomes) => this.#leases.drop(outcomes));
-    this.#claiming = start('claiming', claimPollMs, () => this.#claim());
-    this.#promoting = start('promoting', promotePollMs, async () => {
-      const promoted = await queue.promote();
+    this.#recorder = new Recorder<Outcome>(queue, (outcomes) => {
+      this.#leases.drop(outcomes);
+      // The poll finds later retries before they are due.
+      if (outcomes.some(({ waitSeconds }) => (waitSeconds ?? Number.POSITIVE_INFINITY) * 1000 < pollMs))
+        this.#promoting.wake();
+    });
+    this.#claiming = start('claiming', pollMs, () => this.#claim());
+    this.#promoting = start('promoting', pollMs, async () => {
+      const { promoted, nextInMs } = await queue.promote();
       if (promoted > 0) this.#claiming.wake();
-      return promoted > 0;
+      return promoted > 0 || (nextInMs ?? false);
     });
     this.#renewing = start('renewing leases of', renewMs, async () => {
       await this.#leases.renew(queue.renew);

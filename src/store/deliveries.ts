@@ -8,7 +8,7 @@
 import { errorCode, only, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Lease } from '../queue/leases.ts';
-import type { ClaimRequest } from '../queue/worker.ts';
+import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { lockDisabled } from './held.ts';
 import {
   collectPage,
@@ -216,19 +216,32 @@ export async function cancelDeliveries(sql: Sql, leases: readonly Lease[]): Prom
     ${whereLeased(sql, leases)}`;
 }
 
-/** Makes retries that are due ready, or holds them if their webhook is disabled; returns how many. */
-export async function promoteDue(sql: Sql, batch = 1000): Promise<number> {
-  const promoted = await sql`
+/**
+ * Makes retries that are due ready, or holds them if their webhook is disabled. Returns how many, and when the next one is due if
+ * that is within two seconds: longer than until the next poll.
+ */
+export async function promoteDue(sql: Sql, batch = 1000): Promise<Promotion> {
+  return only(
+    await sql<Promotion[]>`
     with due as materialized (
       select id, webhook_id from deliveries
       where status = 'pending' and not ready and next_attempt_at <= now()
       order by next_attempt_at limit ${batch} for update skip locked
-    ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from due`)})
-    update deliveries
-    set ready = disabled.id is null, next_attempt_at = case when disabled.id is null then next_attempt_at else 'infinity' end
-    from due left join disabled on disabled.id = due.webhook_id
-    where deliveries.id = due.id`;
-  return promoted.count;
+    ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from due`)}),
+    promoted as (
+      update deliveries
+      set ready = disabled.id is null, next_attempt_at = case when disabled.id is null then next_attempt_at else 'infinity' end
+      from due left join disabled on disabled.id = due.webhook_id
+      where deliveries.id = due.id
+      returning 1
+    )
+    select (select count(*)::int from promoted) as promoted, (
+      -- Rounded up: a timer that fires early would find nothing.
+      select ceil(extract(epoch from next_attempt_at - now()) * 1000)::int from deliveries
+      where status = 'pending' and not ready and next_attempt_at > now() and next_attempt_at < now() + interval '2 seconds'
+      order by next_attempt_at limit 1
+    ) as "nextInMs"`,
+  );
 }
 
 export const deliveryStatuses = ['pending', 'delivered', 'failed', 'cancelled'] as const;
