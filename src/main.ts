@@ -28,6 +28,7 @@ import { MessageRecorder } from './receiving/record.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
+import { type DueWork, findDueWork, isPurgeDue } from './store/due-work.ts';
 import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
@@ -63,6 +64,9 @@ const purgeBatch = 500;
 const replayPollMs = 1000;
 const reportPollMs = 10_000;
 const settlePollMs = 2000;
+const watchPollMs = 1000;
+/** For loops that `startWatching` polls for. */
+const watched = { idleMs: 3_600_000 };
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
@@ -164,14 +168,26 @@ async function startLoops(
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   stopLater(stops, await startReporting(parts));
-  if (config.roles.includes('verify')) stopLater(stops, startVerification(verification));
-  const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : null;
+  const checks = config.roles.includes('verify') ? startVerification(verification, watched) : undefined;
+  if (checks) stopLater(stops, checks);
+  const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : undefined;
   const waker = stopLater(stops, await startWaker(sql, log, delivering?.wake ?? null));
   const settling = stopLater(stops, startSettling(parts, waker.wake));
+  stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
   return {
     ...{ wakeDelivery: waker.wake, wakePurge: purging.wake, wakeSettling: settling.wake },
     offerDeliveries: delivering?.offer ?? null,
   };
+}
+
+/** Polls for several loops with one statement, and wakes those that have work. */
+function startWatching({ sql, log }: Parts, loops: Record<keyof DueWork, Loop | undefined>): Loop {
+  const work = async () => {
+    const due = await findDueWork(sql);
+    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) loops[name]?.wake();
+    return false;
+  };
+  return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });
 }
 
 /** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
@@ -184,6 +200,7 @@ function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   return startLoop({
     name: 'settling webhooks',
     pollMs: settlePollMs,
+    ...watched,
     restFactor: 1,
     log,
     isTransient: isUnavailable,
@@ -197,6 +214,7 @@ function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): 
     for (const delivery of deliveries) log.info(delivery, 'delivery cancelled: the retention has ended');
   };
   const work = async () => {
+    if (!(await isPurgeDue(sql, retentionDays))) return false;
     const more = [
       await purgeResponses(sql),
       await purgeDeletedWebhooks(sql),
@@ -242,7 +260,7 @@ async function startReporting({ sql, log, sealer, config }: Parts): Promise<Pick
   };
 }
 
-/** Delivery, and replays, which create deliveries. */
+/** Delivery, and replays, which create deliveries. `wake` wakes both. */
 function startDelivering(parts: Parts, database: Database, stops: Stops) {
   const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
   const delivery = startDelivery({
@@ -254,15 +272,15 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     scheduleSeconds: config.retrySchedule,
   });
   stopLater(stops, delivery);
-  const replaying = stopLater(
+  const replays = stopLater(
     stops,
     startReplaying(parts, () => delivery.wake()),
   );
   const wake = () => {
     delivery.wake();
-    replaying.wake();
+    replays.wake();
   };
-  return { wake, offer: delivery.offer };
+  return { wake, replays, offer: delivery.offer };
 }
 
 function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
@@ -271,7 +289,9 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
     if (step?.queued) wakeDelivery();
     return step !== undefined;
   };
-  return startLoop({ name: 'replaying', pollMs: replayPollMs, log, isTransient: isUnavailable, work });
+  return startLoop({
+    ...{ name: 'replaying', pollMs: replayPollMs, ...watched, log, isTransient: isUnavailable, work },
+  });
 }
 
 type ListenerParts = Parts & Wakes & { mail: AcceptParts; isReady: () => boolean };

@@ -645,7 +645,7 @@ describe('without a poll', () => {
     let isRetried = false;
     startWorker(table, {
       pollMs,
-      attempt: async (job) => ({ ...fail(job), waitSeconds: isRetried ? null : 0.001 }),
+      tryOnce: async (job) => ({ ...fail(job), waitSeconds: isRetried ? null : 0.001 }),
       promote: async () => {
         if (row.status !== 'done' || isRetried) return { promoted: 0, nextInMs: null };
         isRetried = true;

@@ -201,7 +201,7 @@ const checksPerSecond = 20;
 const maxRunning = 80;
 
 /** Runs the checks that are due, taking turns between users. Several processes may run this loop. */
-export function startVerification(parts: VerifyParts): Loop {
+export function startVerification(parts: VerifyParts, { idleMs = pollMs } = {}): Loop {
   const { sql, log } = parts;
   const stopping = new AbortController();
   const running = new Set<Promise<void>>();
@@ -236,7 +236,14 @@ export function startVerification(parts: VerifyParts): Loop {
     return due.length > 0;
   }
 
-  const loop = startLoop({ name: 'checking identities', pollMs, log, isTransient: isUnavailable, work });
+  const loop = startLoop({
+    name: 'checking identities',
+    pollMs,
+    idleMs,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
   return {
     wake: loop.wake,
     async stop() {

@@ -14,6 +14,8 @@ export interface Loop {
 export function startLoop(options: {
   name: string;
   pollMs: number;
+  /** Instead of `pollMs` while there is no work: for a loop that something else polls for and wakes. */
+  idleMs?: number;
   log: Log;
   /** One piece of work; true when there may be more of it. A number: there is more in so many milliseconds. */
   work: () => Promise<boolean | number>;
@@ -25,7 +27,7 @@ export function startLoop(options: {
   let stopped = false;
   let woken = false;
   let isResting = false;
-  let dueInMs = options.pollMs;
+  let idleMs = 0;
   let endSleep = () => {};
 
   async function run(): Promise<void> {
@@ -35,8 +37,7 @@ export function startLoop(options: {
       const outcome = await workOnce();
       const more = outcome === 'more';
       const workedMs = performance.now() - startedAt;
-      const nextMs = more ? workedMs * (options.restFactor ?? 0) : dueInMs;
-      const restMs = Math.min(nextMs, options.pollMs);
+      const restMs = more ? Math.min(workedMs * (options.restFactor ?? 0), options.pollMs) : idleMs;
       const rests = outcome === 'done' ? !woken : restMs > 0;
       isResting = more;
       if (!stopped && rests) await sleep(restMs);
@@ -45,10 +46,13 @@ export function startLoop(options: {
   }
 
   async function workOnce(): Promise<'more' | 'done' | 'failed'> {
-    dueInMs = options.pollMs;
+    idleMs = options.pollMs;
     try {
       const more = await options.work();
-      if (typeof more === 'number') dueInMs = more;
+      idleMs = Math.min(
+        typeof more === 'number' ? more : Number.POSITIVE_INFINITY,
+        options.idleMs ?? options.pollMs,
+      );
       return more === true ? 'more' : 'done';
     } catch (err) {
       const what = `${options.name} failed; retrying in ${options.pollMs} ms`;

@@ -1,0 +1,49 @@
+/**
+ * Whether background loops have work to do. An idle process asks once for all of them: a round trip to PostgreSQL costs far more
+ * than what these queries read, one row of an index each. Guarantee: a loop that has work is never told that it has none.
+ */
+import { only, type Sql } from '../db/client.ts';
+import { mayRunReplay } from './replays.ts';
+
+export interface DueWork {
+  /** DNS checks of identities. */
+  checks: boolean;
+  /** Webhooks whose `enabled` has changed. */
+  settling: boolean;
+  replays: boolean;
+}
+
+export async function findDueWork(sql: Sql): Promise<DueWork> {
+  return only(
+    await sql<DueWork[]>`
+      select ${first(sql, sql`select true from identities where next_check_at <= now() order by next_check_at`)} as checks,
+        ${first(sql, sql`select true from webhooks where unsettled_at <= now() and deleted_at is null order by unsettled_at`)}
+          as settling,
+        ${first(sql, sql`select true from replays where ${mayRunReplay(sql)} order by coalesce(worked_at, created_at)`)}
+          as replays`,
+  );
+}
+
+/** Whether there may be something to purge. Also true while only pending deliveries are past the retention, which may stay. */
+export async function isPurgeDue(sql: Sql, retentionDays: number): Promise<boolean> {
+  const dayAgo = sql`now() - interval '24 hours'`;
+  const oldest = sql`now() - ${retentionDays} * interval '1 day'`;
+  const bound = sql`first_id_at(${oldest})`;
+  const { isDue } = only(
+    await sql<{ isDue: boolean }[]>`
+      select ${first(sql, sql`select created_at < ${dayAgo} from idempotency_records order by created_at`)}
+        or ${first(sql, sql`select true from webhooks where deleted_at is not null order by deleted_at`)}
+        or exists (select from identity_purges)
+        or ${first(sql, sql`select id < ${bound} from deliveries order by id`)}
+        or ${first(sql, sql`select id < ${bound} from events order by id`)}
+        or ${first(sql, sql`select retired_at < ${dayAgo} from retired_webhook_secrets order by retired_at`)}
+        or ${first(sql, sql`select completed_at < ${oldest} from replays where completed_at is not null order by completed_at`)}
+        as "isDue"`,
+  );
+  return isDue;
+}
+
+/** By the order, not by `exists`: for that the planner may read the whole table, because it expects to find a row early. */
+function first(sql: Sql, query: ReturnType<Sql>) {
+  return sql`coalesce((${query} limit 1), false)`;
+}

@@ -1,0 +1,127 @@
+/** What tells the background loops that they have work: one statement for all of them. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import type { Sql } from '../src/db/client.ts';
+import { findDueWork, isPurgeDue } from '../src/store/due-work.ts';
+import { recordEvent } from '../src/store/events.ts';
+import { createReplay } from '../src/store/replays.ts';
+import { startTestService, waitFor } from './harness.ts';
+
+const days = 30;
+
+async function makeService() {
+  const service = await startTestService({ POSTHORN_DNS_SERVERS: '127.0.0.1:9' });
+  const { user, sql, call } = service;
+  const webhook = await service.makeWebhook('http://127.0.0.1:9/', { events: ['message.sent'] });
+  const headers = { 'idempotency-key': 'due-work' };
+  const domain = await call('POST', '/identities', { body: { value: 'due-work.example' }, headers });
+  assert.equal(domain.status, 201);
+  assert.equal((await call('POST', `/webhooks/${webhook.id}/secret/rotate`)).status, 200);
+  const replay = {
+    webhookId: webhook.id,
+    since: '2026-01-01T00:00:00Z',
+    until: null,
+    status: 'all',
+  } as const;
+  await createReplay(sql, user.userId, replay);
+  const isIdle = async () => {
+    const { checks, settling, replays } = await findDueWork(sql);
+    return !checks && !settling && !replays;
+  };
+  await waitFor('all loops to be idle', isIdle);
+  return { ...service, webhook, replay };
+}
+
+const { sql, user, webhook, replay } = await makeService();
+
+/** The answer after a change of the rows, which is rolled back. No loop sees it. */
+async function askAfter<T>(
+  change: (sql: Sql) => PromiseLike<unknown>,
+  ask: (sql: Sql) => Promise<T>,
+): Promise<T> {
+  const rollback = new Error('roll back');
+  let answer: T | undefined;
+  await sql
+    .begin(async (sql) => {
+      await change(sql);
+      answer = await ask(sql);
+      throw rollback;
+    })
+    .catch((error) => assert.equal(error, rollback));
+  return answer as T;
+}
+
+describe('a loop has work', () => {
+  const idle = { checks: false, settling: false, replays: false };
+  const changes = {
+    checks: (sql: Sql) => sql`update identities set next_check_at = now()`,
+    settling: (sql: Sql) => sql`update webhooks set enabled = false`,
+    replays: (sql: Sql) => createReplay(sql, user.userId, replay),
+  };
+  for (const [name, change] of Object.entries(changes))
+    test(name, async () => {
+      assert.deepEqual(await askAfter(change, findDueWork), { ...idle, [name]: true });
+    });
+});
+
+describe('there is something to purge', () => {
+  const old = (sql: Sql) => sql`now() - ${days + 1} * interval '1 day'`;
+  const event = { ownerId: user.userId, identityId: null, data: '{}' };
+  const makeOld = async (sql: Sql, name: string) => {
+    const [row] = await sql<{ id: string }[]>`select first_id_at(${old(sql)}) as id`;
+    assert.ok(row);
+    await recordEvent(sql, { ...event, event: name, id: row.id });
+    return row.id;
+  };
+  const changes: Record<string, (sql: Sql) => PromiseLike<unknown>> = {
+    'a stored response': (sql) =>
+      sql`update idempotency_records set created_at = now() - interval '25 hours'`,
+    'a deleted webhook': (sql) => sql`update webhooks set deleted_at = now()`,
+    'a deleted identity': (sql) =>
+      sql`insert into identity_purges (owner_id, identity_id) select owner_id, id from identities`,
+    'an event': (sql) => makeOld(sql, 'message.received'),
+    'a delivery': async (sql) => {
+      const id = await makeOld(sql, 'message.sent');
+      const { count } = await sql`delete from events where id = ${id}`;
+      assert.equal(count, 1);
+    },
+    'a replaced secret': (sql) =>
+      sql`update retired_webhook_secrets set retired_at = now() - interval '25 hours'`,
+    'a replay': (sql) => sql`update replays set completed_at = ${old(sql)}`,
+  };
+  for (const [name, change] of Object.entries(changes))
+    test(name, async () => {
+      const isChanged = askAfter(change, (sql) => isPurgeDue(sql, days));
+      assert.equal(await isChanged, true);
+    });
+
+  test('but not before its time', async () => {
+    assert.equal(await isPurgeDue(sql, days), false);
+  });
+});
+
+describe('a loop finds what another process has written, without a word from it', () => {
+  test('a replay', async () => {
+    await createReplay(sql, user.userId, replay);
+    await waitFor('its end', async () => {
+      const open = await sql`select from replays where completed_at is null`;
+      return open.count === 0;
+    });
+  });
+
+  test('a webhook that was disabled', async () => {
+    await sql`update webhooks set enabled = false where id = ${webhook.id}`;
+    await waitFor('the settling', async () => {
+      const unsettled = await sql`select from webhooks where unsettled_at is not null`;
+      return unsettled.count === 0;
+    });
+  });
+
+  test('a check that is due', async () => {
+    await sql`update identities set next_check_at = now()`;
+    await waitFor('the check', async () => {
+      const due = await sql`select from identities where next_check_at <= now()`;
+      return due.count === 0;
+    });
+  });
+});
