@@ -3,6 +3,7 @@
  * `<eve@one.example> <ada@other.example>` some parsers take the first address and others the second.
  * Guarantee: a message that may show a domain to its reader names that domain here, or has `tooMany`.
  */
+import { isIP } from 'node:net';
 import { readAddresses } from '../mime/address-list.ts';
 import { decodeLine } from '../mime/encoded-words.ts';
 import { cutHeader, readFields } from '../mime/headers.ts';
@@ -64,17 +65,27 @@ function readField(value: string): FromField {
   return { domains: isReadable ? domains : [...domains, ...findDomains(value)], isReadable, isCut };
 }
 
-function readAddressDomain(address: string | null): string | null {
-  const text = address?.slice(address.lastIndexOf('@') + 1);
-  // An address literal has no policy.
-  return text && /^\[[^[\]\\]*\]$/.test(text) ? text.toLowerCase() : readDomain(text);
+function readAddressDomain(address: string): string | null {
+  const text = address.slice(address.lastIndexOf('@') + 1);
+  // An address literal has no policy. A name in brackets is not one.
+  const literal = /^\[(?:ipv6:)?([^[\]]*)\]$/i.exec(text)?.[1];
+  if (literal !== undefined) return isIP(literal) ? text.toLowerCase() : null;
+  return text.includes('..') ? null : readDomain(text);
 }
 
 /** Every name with a dot: the text is shown to people, who read the domain out of it. */
 function findDomains(value: string): string[] {
-  return decodeLine(value)
+  return readAsShown(decodeLine(value))
     .split(/[^\p{L}\p{M}\p{N}._-]+/u)
-    .map((text) => readDomain(text.replace(/^\.{1,253}/, '')))
+    .map((text) => readDomain(text.replace(/^\.+/, '').replace(/\.{2,}/g, '.')))
     .filter((domain) => domain?.includes('.'))
     .filter((domain) => domain != null);
+}
+
+/** `ba\u00adnk.example` looks like `bank.example`, and so do `bank\u3002example` and `\u24d1ank.example` (UTS 46 §2.3). */
+function readAsShown(text: string): string {
+  return text
+    .replace(/\p{Default_Ignorable_Code_Point}+/gu, '')
+    .normalize('NFKC')
+    .replaceAll('\u3002', '.');
 }
