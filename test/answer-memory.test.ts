@@ -10,6 +10,7 @@ import { waitFor } from './harness.ts';
 
 /** More than the buffers of the system take for a connection. */
 const largeBytes = 32 * 1024 * 1024;
+const middlingBytes = 60 * 1024;
 const hour = 3_600_000;
 
 /** An app whose answers are large. The path has the owner. */
@@ -17,10 +18,15 @@ async function start(given: Partial<AnswerLimits> = {}) {
   const app = makeApp(makeLog({ level: 'silent', json: true }));
   after(() => app.close());
   after(() => app.server.closeAllConnections());
-  const limits = { inAll: 4 * largeBytes, perOwner: 2 * largeBytes, waitMs: hour, stalledMs: hour, ...given };
+  const limits = {
+    ...{ inAll: 4 * largeBytes, perOwner: 2 * largeBytes, waitMs: hour, stalledMs: hour, slowMs: hour },
+    ...given,
+  };
   app.decorateRequest('ownerId', '');
+  app.decorateRequest('keyId', '');
   app.addHook('onRequest', (request, _reply, done) => {
     request.ownerId = (request.params as { owner: string }).owner;
+    request.keyId = request.url.includes('link') ? '' : 'k';
     done();
   });
   const answers = boundAnswers(app, limits);
@@ -34,13 +40,18 @@ async function start(given: Partial<AnswerLimits> = {}) {
     await answers.reserve(request, reply, largeBytes);
     return 'small';
   });
+  app.get('/middling/:owner', async (request, reply) => {
+    await answers.reserve(request, reply, middlingBytes);
+    served.push(request.ownerId);
+    return 'x'.repeat(middlingBytes);
+  });
   await app.listen({ host: '127.0.0.1', port: 0 });
   const { port } = app.server.address() as AddressInfo;
-  const ask = (path: string): Socket => {
+  const ask = (path: string, times = 1): Socket => {
     const socket = connect(port, '127.0.0.1').pause();
     // The service cuts it.
     socket.on('error', () => {});
-    socket.write(`GET ${path} HTTP/1.1\r\nHost: x\r\n\r\n`);
+    socket.write(`GET ${path} HTTP/1.1\r\nHost: x\r\n\r\n`.repeat(times));
     return socket;
   };
   const countServed = (owner: string) => served.filter((name) => name === owner).length;
@@ -104,4 +115,34 @@ test('a client that reads nothing is cut, and one that waits for its turn then g
   ask('/large/a');
   await closed;
   await waitFor('the next answer', () => countServed('a') === 2);
+});
+
+test('small answers count too: a client can ask for hundreds over one connection before it reads any', async () => {
+  const { ask, read, countServed } = await start({ waitMs: 50, perOwner: largeBytes });
+  ask('/middling/b', 1500);
+  await waitFor('the refusals', async () => (await read('/middling/b')).status === 503);
+  assert.ok(countServed('b') * middlingBytes < 1.5 * largeBytes, `${countServed('b')} answers`);
+});
+
+test('clients that read slowly are cut when another owner needs the room', async () => {
+  const { ask, read, countServed } = await start({ inAll: 2 * largeBytes, waitMs: 5000, slowMs: 200 });
+  const slow = [ask('/large/a'), ask('/large/a')];
+  await waitFor('both answers', () => countServed('a') === 2);
+  // Never without progress.
+  const reading = setInterval(() => slow.map((socket) => socket.read(1000)), 20);
+  after(() => clearInterval(reading));
+  assert.equal((await read('/small/b')).status, 200);
+  assert.equal((await read('/small/a')).status, 200);
+});
+
+test('the owner does not wait for clients that have a link and read slowly', async () => {
+  const { ask, read, countServed } = await start({ waitMs: 1000, slowMs: 100 });
+  ask('/large/a?link');
+  ask('/large/a?link');
+  await waitFor('both answers', () => countServed('a') === 2);
+  assert.equal((await read('/small/a')).status, 200);
+  ask('/large/a');
+  ask('/large/a');
+  await waitFor('the answers of the owner', () => countServed('a') === 4);
+  assert.equal((await read('/small/a?link')).status, 503);
 });
