@@ -327,6 +327,15 @@ test('parts related to one that is not there, in a small message', async () => {
   assert.ok(user < 2_000_000, `${user / 1000} ms`);
 });
 
+test('many multiparts without their delimiters, in a small message', async () => {
+  const part = `--b\r\nX: y\r\nContent-Type: multipart/mixed; boundary=none\r\n\r\n${'--a\r\n'.repeat(90)}`;
+  const started = process.cpuUsage();
+  for (let n = 0; n < 5; n += 1)
+    await parse('Content-Type: multipart/mixed; boundary=b\r\n\r\n', part.repeat(490));
+  const { user } = process.cpuUsage(started);
+  assert.ok(user < 1_500_000, `${user / 1000} ms`);
+});
+
 describe('a header field of half a megabyte of one pattern', () => {
   const fields = [
     'To: ',

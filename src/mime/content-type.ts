@@ -29,6 +29,13 @@ export function readContentType(field: string, hasFilename: boolean): Parameteri
 
 /** A delimiter further down the body is not searched for. */
 const maxPreambleBytes = 16 * 1024;
+
+/** What is left to search, for all multiparts of a message together: 499 of them took 0.6 s in a message of 250 KB. */
+interface PreambleBudget {
+  bytes: number;
+}
+export const maxAllPreambleBytes = 8 * maxPreambleBytes;
+
 /** RFC 2046 §5.1.1 allows 70 characters. */
 const maxBoundary = 200;
 const lineFeed = 0x0a;
@@ -44,12 +51,14 @@ export function findBoundary(
   bodyStart: number,
   { parameters }: Parameterized,
   outer: readonly Buffer[],
+  left: PreambleBudget,
 ): Buffer | null {
   const written = parameters.get('boundary')?.trimEnd();
   const named = written ? Buffer.from(written) : null;
-  const head = raw.subarray(bodyStart, bodyStart + maxPreambleBytes);
+  const head = raw.subarray(bodyStart, bodyStart + Math.min(maxPreambleBytes, left.bytes));
   for (let line = 0, next = 0; line < head.length; line = next) {
     next = head.indexOf(lineFeed, line) + 1 || head.length;
+    left.bytes -= next - line;
     if (head[line] !== hyphen || head[line + 1] !== hyphen) continue;
     const lineEnd = head[next - 2] === carriageReturn ? next - 2 : next - 1;
     const boundary = head.subarray(line + 2, findBlankTail(head, line + 2, lineEnd));

@@ -3,7 +3,13 @@
  * Guarantee: linear time for any bytes. Parts above the limits are left out and a multipart that is nested too deep gets no
  * children; then `isComplete` is false.
  */
-import { findBoundary, plainText, readContentType, unknownType } from './content-type.ts';
+import {
+  findBoundary,
+  maxAllPreambleBytes,
+  plainText,
+  readContentType,
+  unknownType,
+} from './content-type.ts';
 import { cutAtLine, type Field, type HeaderEnd, type HeaderScan, readFields, scanHeader } from './headers.ts';
 import { findBlankTail } from './lexical.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
@@ -61,6 +67,7 @@ export function readStructure(raw: Buffer): Structure {
   const open: OpenMultipart[] = [];
   const multiparts: Part[] = [];
   const left: Budget = { bytes: maxAllHeaderBytes, fields: maxFields };
+  const preambles = { bytes: maxAllPreambleBytes };
   let current: Part | null = root;
   /** Null: the line is not in a header. */
   let scan: HeaderScan | null = scanHeader(raw, false);
@@ -70,7 +77,7 @@ export function readStructure(raw: Buffer): Structure {
 
   const openMultipart = (part: Part): void => {
     const outer = open.map((multipart) => multipart.boundary);
-    const boundary = findBoundary(raw, part.bodyStart, part.contentType, outer);
+    const boundary = findBoundary(raw, part.bodyStart, part.contentType, outer, preambles);
     if (!boundary) part.contentType = plainText;
     else if (open.length === maxDepth) isComplete = false;
     else {
