@@ -194,6 +194,17 @@ test('a job that does not get its turn in time is refused for now, not accepted 
   );
 });
 
+test('a client that leaves while its attachment waits for the worker is not waited for', async () => {
+  await withExaminer(async (examiner) => {
+    const running = examiner.extract(Buffer.from(largeMail('notes')), 0, 'a');
+    const leaving = new AbortController();
+    const waiting = examiner.extract(Buffer.from(largeMail('notes')), 0, 'b', leaving.signal);
+    leaving.abort(new Error('gone'));
+    await assert.rejects(waiting, /gone/);
+    assert.ok(await running);
+  });
+});
+
 test('stop rejects running and waiting jobs, and leaves nothing running', async () => {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
   const raw = Buffer.from(largeMail('notes'));

@@ -124,6 +124,18 @@ describe('leaving', () => {
     assert.deepEqual(entered, ['a', 'b']);
   });
 
+  test('without room the wait ends after its time, and the next waiter is admitted', async () => {
+    const slots = new Slots({ inAll: 10, perOwner: 10 });
+    const { entered, take } = watch(slots);
+    void take('a', 5);
+    const timeout = { ms: 1, error: () => new Error('late') };
+    const left = assert.rejects(async () => slots.take('large', 10, { timeout }), /late/);
+    void take('b', 5);
+    assert.deepEqual(entered, []);
+    await left;
+    assert.deepEqual(entered, ['a', 'b']);
+  });
+
   test('a signal that was aborted before takes nothing, also when there is room', async () => {
     const slots = new Slots({ inAll: 1, perOwner: 1 });
     await assert.rejects(

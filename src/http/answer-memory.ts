@@ -83,17 +83,14 @@ export function boundAnswers(app: App, limits: AnswerLimits = defaultLimits): An
   }
 
   async function wait(request: FastifyRequest, reply: FastifyReply, bytes: number): Promise<Share> {
-    const late = new AbortController();
-    const timer = setTimeout(() => late.abort(tooLate()), limits.waitMs);
     const makeRoom = () => cutSlow(request, bytes);
     const cutting = setInterval(makeRoom, cutEveryMs);
     try {
-      const signal = AbortSignal.any([late.signal, abortOnClose(reply)]);
-      const taken = memory.take(request.ownerId, bytes, { signal });
+      const timeout = { ms: limits.waitMs, error: tooLate };
+      const taken = memory.take(request.ownerId, bytes, { signal: abortOnClose(reply), timeout });
       makeRoom();
       return await taken;
     } finally {
-      clearTimeout(timer);
       clearInterval(cutting);
     }
   }

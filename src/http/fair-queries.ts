@@ -41,16 +41,9 @@ export function makeFairQueries(pool: Pool): FairQueries {
     return share;
   }
 
-  async function wait(context: RequestContext | undefined): Promise<Share> {
-    const late = new AbortController();
-    const timer = setTimeout(() => late.abort(tooLate()), maxWaitMs);
-    try {
-      const closed = context?.reply ? [abortOnClose(context.reply)] : [];
-      const signal = AbortSignal.any([late.signal, ...closed]);
-      return await slots.take(context?.owner ?? '', 1, { signal });
-    } finally {
-      clearTimeout(timer);
-    }
+  function wait(context: RequestContext | undefined): Promise<Share> {
+    const signal = context?.reply ? abortOnClose(context.reply) : undefined;
+    return slots.take(context?.owner ?? '', 1, { signal, timeout: { ms: maxWaitMs, error: tooLate } });
   }
 
   return { sql: pool.behind(enter), run: (context, work) => contexts.run(context, work) };

@@ -27,6 +27,8 @@ interface TakeOptions {
   key?: string;
   /** Ends the wait: the promise rejects with the reason of the signal, and nothing is taken. */
   signal?: AbortSignal | undefined;
+  /** Ends the wait after a time: the promise rejects with the error, and nothing is taken. */
+  timeout?: { ms: number; error: () => Error } | undefined;
 }
 
 interface Waiter {
@@ -155,28 +157,35 @@ export class Slots {
   }
 
   /** Best with `using share = await slots.take(…)`. */
-  async take(owner: string, weight = 1, { key = '', signal }: TakeOptions = {}): Promise<Share> {
-    signal?.throwIfAborted();
-    return this.tryTake(owner, weight, key) ?? this.#wait(this.#leafOf(owner, key), weight, signal);
+  async take(owner: string, weight = 1, { key = '', ...ends }: TakeOptions = {}): Promise<Share> {
+    ends.signal?.throwIfAborted();
+    return this.tryTake(owner, weight, key) ?? this.#wait(this.#leafOf(owner, key), weight, ends);
   }
 
   #leafOf(owner: string, key: string): Branch {
     return this.#all.child(owner, this.#limits.perOwner).child(key, this.#limits.perKey);
   }
 
-  #wait(leaf: Branch, weight: number, signal: AbortSignal | undefined): Promise<Share> {
+  #wait(leaf: Branch, weight: number, { signal, timeout }: Omit<TakeOptions, 'key'>): Promise<Share> {
     return new Promise((resolve, reject) => {
-      const leave = () => {
+      const stopListening = () => {
+        signal?.removeEventListener('abort', onAbort);
+        clearTimeout(timer);
+      };
+      const leave = (reason: unknown) => {
+        stopListening();
         leaf.dequeue(waiter);
-        reject(signal?.reason);
+        reject(reason);
         this.#admit();
       };
+      const onAbort = () => leave(signal?.reason);
       const admit = () => {
-        signal?.removeEventListener('abort', leave);
+        stopListening();
         resolve(this.#give(leaf, weight));
       };
       const waiter: Waiter = { weight, leaf, admit };
-      signal?.addEventListener('abort', leave, { once: true });
+      const timer = timeout && setTimeout(() => leave(timeout.error()), timeout.ms);
+      signal?.addEventListener('abort', onAbort);
       leaf.enqueue(waiter, this.#nextTurn());
       this.#admit();
     });

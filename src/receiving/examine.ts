@@ -9,7 +9,7 @@ import path from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
-import { type Share, Slots } from '../lib/slots.ts';
+import { Slots } from '../lib/slots.ts';
 import {
   type Authentication,
   type MailOrigin,
@@ -41,9 +41,9 @@ export interface Examiner {
   examine(raw: Buffer, origin: MailOrigin, ownerId?: string): Promise<Examination>;
   /**
    * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`: `raw` needs an ArrayBuffer of its own and
-   * is unusable afterwards.
+   * is unusable afterwards. `signal` ends the wait for the worker.
    */
-  extract(raw: Buffer, n: number, ownerId?: string): Promise<ExtractedAttachment>;
+  extract(raw: Buffer, n: number, ownerId?: string, signal?: AbortSignal): Promise<ExtractedAttachment>;
   /** Rejects what is not finished. */
   stop(): Promise<void>;
 }
@@ -95,9 +95,9 @@ export function makeExaminer(options: {
       );
       return { parsed, authentication };
     },
-    async extract(raw, n, ownerId = '') {
+    async extract(raw, n, ownerId = '', signal) {
       if (!isLarge(raw)) return extractAttachment(raw, n);
-      const turn = { ownerId, sender: '' };
+      const turn = { ownerId, sender: '', signal };
       return (await worker.run(turn, { kind: 'extract', raw, n })) as ExtractedAttachment;
     },
     stop: () => worker.stop(),
@@ -125,6 +125,8 @@ interface Turn {
   ownerId: string;
   /** The address that the message came from; empty for the owner itself. */
   sender: string;
+  /** Ends the wait for the turn. */
+  signal?: AbortSignal | undefined;
 }
 
 class Stopped extends Error {
@@ -167,19 +169,12 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
     if (current?.worker === broken) current.reject(error);
   }
 
-  async function takeTurn({ ownerId, sender }: Turn): Promise<Share> {
-    const late = new AbortController();
-    const timer = setTimeout(() => late.abort(overloaded()), waitMs).unref();
-    try {
-      const signal = AbortSignal.any([stopping.signal, late.signal]);
-      return await turns.take(ownerId, 1, { key: sender, signal });
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  async function run(turn: Turn, job: ExamineJob): Promise<ExamineResult> {
-    using _turn = await takeTurn(turn);
+  async function run({ ownerId, sender, signal }: Turn, job: ExamineJob): Promise<ExamineResult> {
+    using _turn = await turns.take(ownerId, 1, {
+      key: sender,
+      signal: signal ? AbortSignal.any([stopping.signal, signal]) : stopping.signal,
+      timeout: { ms: waitMs, error: overloaded },
+    });
     stopping.signal.throwIfAborted();
     clearTimeout(idleTimer);
     let timer: NodeJS.Timeout | undefined;

@@ -54,7 +54,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
   /** Reads the whole message: an attachment has no place of its own in the store. */
   async function extract({ ownerId, rawId, size }: StoredRaw, n: number, signal: AbortSignal) {
     using _share = await memory.take(ownerId, size, { signal });
-    return await examiner.extract(await readWhole(sql, rawId, size), n, ownerId);
+    return await examiner.extract(await readWhole(sql, rawId, size), n, ownerId, signal);
   }
 
   app.get(
