@@ -6,7 +6,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { OperatorError } from '../src/lib/operator-error.ts';
+import type { RefusedMail } from '../src/receiving/mail-log.ts';
 import { clientKey } from '../src/smtp/server.ts';
+import { waitFor } from './harness.ts';
 import { connectSmtp, faultsOf, openSmtp, type SmtpClient, startTestMx, toWire } from './smtp-client.ts';
 
 const message = toWire('Subject: x\r\n\r\nHello\r\n');
@@ -128,13 +130,21 @@ describe('clients that go silent inside a message', () => {
 
   test('are closed, the slowest first, when the files are full', async () => {
     const files = { maxSpoolBytes: 200_000, slowAfterMs: 0, dataPortionBytes: 1_000_000 };
-    const mx = await startTestMx({ limits: { ...limits, ...files } });
+    const refused = new Map<string, string[]>();
+    const openMailLog = (remoteIp: string) => ({
+      refused: ({ reason }: RefusedMail) => refused.set(remoteIp, [...(refused.get(remoteIp) ?? []), reason]),
+      end: () => {},
+    });
+    const mx = await startTestMx({ openMailLog, limits: { ...limits, ...files } });
     const first = await startMessage(mx.port, 90_000, addresses[0]);
     const second = await startMessage(mx.port, 90_000, addresses[1]);
-    assert.equal(await send(mx.port, large), 250);
+    // Not at once: a message that is just being written to its file is not closed.
+    await waitFor('room for a large message', async () => (await send(mx.port, large)) === 250);
     // 452 if the server had not read all of it before the second came.
     await first.send('\r\n.\r\n');
-    assert.match((await first.reply()).full, /^(421 4\.3\.2 mx\.example Too slow|452 4\.3\.1 )/);
+    const { full, status } = await first.reply();
+    assert.match(full, /^(421 4\.3\.2 mx\.example Too slow|452 4\.3\.1 )/);
+    assert.deepEqual(refused.get(addresses[0] ?? ''), status === 421 ? ['too_slow'] : ['too_many_messages']);
     await second.send('\r\n.\r\n');
     assert.equal((await second.reply()).status, 250);
   });
@@ -145,6 +155,29 @@ describe('clients that go silent inside a message', () => {
     assert.equal(await send(mx.port, large), 452);
     assert.equal(await send(mx.port, message), 250);
   });
+});
+
+test('a client that leaves while its large message waits for memory is not waited for', async () => {
+  const mx = await startTestMx({ limits: { maxBytesUnderWay: 100_000, inMemoryBytes: 10_000 } });
+  const [accepting, release] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  let accepted = 0;
+  mx.accept = async () => {
+    accepted += 1;
+    accepting.resolve();
+    await release.promise;
+    return { accepted: true, id: 'msg_1' };
+  };
+  const first = await startMessage(mx.port, 90_000);
+  await first.send('\r\n.\r\n');
+  await accepting.promise;
+  const second = await startMessage(mx.port, 90_000);
+  await second.send('\r\n.\r\n');
+  const { open } = mx.counts;
+  second.socket.resetAndDestroy();
+  await waitFor('the end of the connection', () => mx.counts.open < open);
+  release.resolve();
+  assert.equal((await first.reply()).status, 250);
+  assert.equal(accepted, 1);
 });
 
 test('a message that cannot be written to a file gets 452, and the next small one is accepted', async () => {

@@ -1,38 +1,22 @@
 /**
- * One client's connection: reads bytes, writes replies, limits time and memory. The session decides the replies.
- * Guarantees: a message gets its 250 only after `accept` resolved with `accepted`, which is after the commit; bytes that
- * came before a TLS handshake are never read after it (CVE-2011-0411); if the client left, the decision is logged.
+ * One client's connection: reads bytes, writes replies, limits time and memory. The session decides the replies to commands,
+ * `acceptMessage` the reply to a message. Guarantees: bytes that came before a TLS handshake are never read after it
+ * (CVE-2011-0411); if the client left, the decision about its message is logged.
  */
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { MovableTimer } from '../lib/movable-timer.ts';
-import type { Slots } from '../lib/slots.ts';
 import type { Certificate } from '../net/certificate.ts';
+import { type AcceptMessageParts, acceptMessage, type ReceivedMail } from './accept-message.ts';
 import { DataReader, type MessageRoom } from './data.ts';
 import { Pace } from './pace.ts';
-import { formatReply, type Refusal, type Reply, refusal, reply } from './reply.ts';
-import { type MailTransaction, Session, type SessionParts, tooBig, tryLater } from './session.ts';
+import { formatReply, type Reply, refusal, reply } from './reply.ts';
+import { type MailTransaction, Session, type SessionParts, tooBig } from './session.ts';
 
-export interface ReceivedMail<Route = unknown> extends MailTransaction<Route> {
-  /** The bytes that the client sent, with only the dot-stuffing undone. */
-  raw: Buffer;
-  remoteIp: string;
-  helo: string | null;
-  tls: { version: string; cipher: string } | null;
-}
-
-/** `accepted`: the message is committed. */
-export type MessageDecision = { accepted: true; id: string } | { accepted: false; refusal: Refusal };
-
-export interface ConnectionParts<Route> extends SessionParts<Route> {
+export interface ConnectionParts<Route> extends SessionParts<Route>, AcceptMessageParts<Route> {
   certificate: Certificate;
   /** Room for one message of this connection. */
   room: MessageRoom;
-  /** Memory for large messages that are being accepted, divided among the owners of the recipients. */
-  loading: Slots;
-  ownerOf(route: Route): string;
-  /** Must resolve with `accepted` only after the commit: the client gets its 250 at once. */
-  accept(mail: ReceivedMail<Route>): Promise<MessageDecision>;
 }
 
 /** `waiting`: for `route`, `accept` or a certificate. `closing`: for the client to read the last reply. */
@@ -78,8 +62,8 @@ export class Connection<Route> {
   readonly #timer = new MovableTimer(() => this.#expire());
   #hasInputEnded = false;
   #isStopping = false;
-  /** The socket is closed, by either side. */
-  #isClosed = false;
+  /** Aborted when the socket is closed, by either side. */
+  readonly #closed = new AbortController();
   /** `route`, `accept` or the certificate has not answered yet; the answer may come after the socket closed. */
   #isWaiting = false;
 
@@ -114,12 +98,17 @@ export class Connection<Route> {
 
   /** For a client that sends too slowly while others need the room. */
   cut(): void {
-    this.#disconnect('4.3.2', 'Too slow while many messages are being received; closing the connection');
+    const text = 'Too slow while many messages are being received; closing the connection';
+    this.#disconnect('4.3.2', text, 'too_slow');
   }
 
   destroy(): void {
     this.#socket.destroy();
     this.#plain.destroy();
+  }
+
+  get #isClosed(): boolean {
+    return this.#closed.signal.aborted;
   }
 
   #addListeners(socket: Socket): void {
@@ -148,7 +137,7 @@ export class Connection<Route> {
 
   #onClose = (): void => {
     if (this.#isClosed) return;
-    this.#isClosed = true;
+    this.#closed.abort('closed');
     this.#phase = 'closing';
     this.destroy();
     this.#dropMessage();
@@ -254,8 +243,9 @@ export class Connection<Route> {
 
   async #answerMessage(mail: Omit<ReceivedMail<Route>, 'raw'>, reader: DataReader): Promise<Reply> {
     const { log, metrics } = this.#parts;
-    const answer = await this.#loadAndAccept(mail, reader);
+    const answer = await acceptMessage(this.#parts, mail, reader, this.#closed.signal);
     reader.release();
+    if (answer.status === 250) this.#session.messageAccepted();
     metrics?.messageAnswered(answer.status);
     if (this.#isClosed || this.#hasInputEnded) {
       const { status, text } = answer;
@@ -263,37 +253,6 @@ export class Connection<Route> {
       log.info(fields, 'The client closed its side before the reply to its message was ready');
     }
     return this.#session.countError(answer, mail);
-  }
-
-  async #loadAndAccept(mail: Omit<ReceivedMail<Route>, 'raw'>, reader: DataReader): Promise<Reply> {
-    const { loading, ownerOf, log } = this.#parts;
-    const [recipient] = mail.recipients;
-    const owner = recipient ? ownerOf(recipient.route) : '';
-    using _share = reader.isSpilled
-      ? await loading.take(owner, reader.size, { key: mail.remoteIp })
-      : undefined;
-    let raw: Buffer;
-    try {
-      raw = await reader.load();
-    } catch (err) {
-      log.error({ err }, 'A temporary file cannot be read; the client got 451');
-      return tryLater;
-    }
-    return this.#accept({ ...mail, raw });
-  }
-
-  async #accept(mail: ReceivedMail<Route>): Promise<Reply> {
-    const { accept, log } = this.#parts;
-    try {
-      const decision = await accept(mail);
-      if (!decision.accepted) return decision.refusal;
-      this.#session.messageAccepted();
-      // The only line that answers a message with 250. The 250 is safe, because `accept` resolves after the commit.
-      return reply(250, '2.0.0', `Accepted as ${decision.id}`);
-    } catch (err) {
-      log.error({ err, remoteIp: mail.remoteIp }, 'Accepting a message failed; the client got 451');
-      return tryLater;
-    }
   }
 
   #replyLater(answer: Promise<Reply>): void {

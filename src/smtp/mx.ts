@@ -13,7 +13,7 @@ import type { Metrics } from '../lib/metrics.ts';
 import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { type RouteDecision, type RoutedRecipient, routeRecipient } from '../receiving/route.ts';
-import type { MessageDecision, ReceivedMail } from './connection.ts';
+import type { MessageDecision, ReceivedMail } from './accept-message.ts';
 import { type Refusal, refusal } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
 import type { RecipientDecision } from './session.ts';

@@ -113,7 +113,6 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
       const slowest = findSlowest((other) => !isOwnPartUsedUp || other === client);
       // A connection that is the slowest itself gets no room.
       if (!slowest || slowest === asking) return false;
-      log.warn('An SMTP connection was closed: it sent too slowly while room was short');
       slowest.cut();
     }
     return true;
