@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import net, { type AddressInfo } from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { connect, isUnavailable, openDedicated, waitForDatabase } from '../src/db/client.ts';
+import { connect, isUnavailable, openDedicated } from '../src/db/client.ts';
+import { waitForDatabase } from '../src/db/wait.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { makeTestLog } from './harness.ts';
 

@@ -1,15 +1,13 @@
 /**
  * The connections to PostgreSQL. Every store function takes a `Sql`: a pool or a transaction, the caller decides.
- * Guarantees: all statements of a transaction run on one connection, and none runs elsewhere when that connection is lost;
- * while the database is unavailable every query fails, after 35 s at the latest; the pool reconnects by itself.
+ * Guarantees: while the database is unavailable every query fails, after 35 s at the latest; the pool reconnects by itself.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import type { Log } from '../lib/log.ts';
-import { OperatorError } from '../lib/operator-error.ts';
 import { type DatabaseAddress, type Endpoint, readDatabaseUrl } from './address.ts';
 import { addErrorCode, Connection, type ConnectionOptions, closeTimeoutMs } from './connection.ts';
 import { makeSql, type Sql, type UseConnection } from './query.ts';
+import { runTransaction } from './transaction.ts';
 
 export type { Sql };
 
@@ -279,37 +277,6 @@ function poolClosed(): Error {
   return Object.assign(new Error('The connections to the database are closed'), { code: 'CONNECTION_LOST' });
 }
 
-async function runTransaction<T>(connection: Connection, work: (sql: Sql) => Promise<T>): Promise<T> {
-  let isOpen = true;
-  let last: Promise<unknown> = Promise.resolve();
-  /** Runs statements one after another, also when the work starts several at once. */
-  const inTurn: UseConnection = (run) => {
-    const runNow = () => run(connection);
-    const result = last.then(runNow, runNow);
-    last = result;
-    return result;
-  };
-  // No statement gets behind the commit or rollback: it would run outside of the transaction.
-  const useInTurn: UseConnection = (run) =>
-    isOpen ? inTurn(run) : Promise.reject(new Error('This transaction has ended'));
-
-  await connection.run('begin');
-  try {
-    const result = await work(makeSql(useInTurn));
-    isOpen = false;
-    const { command } = await inTurn(() => connection.run('commit'));
-    // When the work ignored the error of a statement, PostgreSQL answers COMMIT with ROLLBACK.
-    if (command !== 'COMMIT')
-      throw new Error('The transaction was rolled back: one of its statements failed');
-    return result;
-  } catch (error) {
-    isOpen = false;
-    // When the connection is lost, PostgreSQL has rolled back already.
-    await inTurn(() => connection.run('rollback')).catch(() => {});
-    throw error;
-  }
-}
-
 const relistenMs = 250;
 
 async function listen(
@@ -407,29 +374,4 @@ export function isRefusal(error: unknown): boolean {
 export function errorCode(error: unknown): string | undefined {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   return typeof code === 'string' ? code : undefined;
-}
-
-/** Retries with growing pauses until the database answers. Throws when a retry cannot help, as with a wrong password. */
-export async function waitForDatabase(sql: Pool, log: Log, signal?: AbortSignal): Promise<void> {
-  for (let pauseMs = 250; ; pauseMs = Math.min(pauseMs * 2, 10_000)) {
-    try {
-      const { version } = only(await sql`select current_setting('server_version_num')::int as version`);
-      if (version >= 150_000) return;
-      throw new OperatorError(
-        `Posthorn needs PostgreSQL 15 or newer. The database is PostgreSQL ${Math.floor(version / 10_000)}.`,
-      );
-    } catch (error) {
-      if (error instanceof OperatorError) throw error;
-      const reason = error instanceof Error ? error.message || errorCode(error) : String(error);
-      if (!isUnavailable(error)) {
-        throw new OperatorError(`The database refused the connection: ${reason}\nCheck DATABASE_URL.`, {
-          cause: error,
-        });
-      }
-      log.warn(`the database does not answer (${reason}); retrying in ${pauseMs / 1000} s`);
-      await delay(pauseMs, undefined, signal ? { signal } : {}).catch(() => {
-        throw new OperatorError('Stopped while waiting for the database.');
-      });
-    }
-  }
 }

@@ -1,8 +1,9 @@
 /** Opens the database: the operator's (DATABASE_URL) or the embedded one. */
 import type { Config } from '../config.ts';
 import type { Log } from '../lib/log.ts';
-import { connect, type Pool, waitForDatabase } from './client.ts';
+import { connect, type Pool } from './client.ts';
 import { openEmbedded } from './embedded/open.ts';
+import { waitForDatabase } from './wait.ts';
 
 export interface Database {
   sql: Pool;
