@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { chownSync, mkdtempSync, renameSync, rmSync, symlinkSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -195,6 +195,23 @@ test('a message that cannot be written to a file gets 452, and the next small on
 test('the server does not start without a folder for files, and says what to do', async () => {
   const starting = startTestMx({ spoolFolder: '/dev/null/spool' });
   await assert.rejects(starting, (error) => error instanceof OperatorError && /TMPDIR/.test(error.message));
+});
+
+test('root writes through no link in a folder of another user', {
+  skip: process.getuid?.() !== 0,
+}, async () => {
+  const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-spool-'));
+  chownSync(folder, 65_534, 65_534);
+  const [link, real] = [path.join(folder, 'link'), path.join(folder, 'real')];
+  symlinkSync(tmpdir(), link);
+  await assert.rejects(startTestMx({ spoolFolder: link }), OperatorError);
+  const mx = await startTestMx({ spoolFolder: real, limits: { inMemoryBytes: 10_000 } });
+  renameSync(real, path.join(folder, 'moved'));
+  symlinkSync('/dev/null', real);
+  const client = await connectSmtp(mx.port);
+  await client.envelope('a@there.example', 'b@here.example');
+  assert.equal((await client.data(toWire('x'.repeat(100_000)))).status, 250);
+  rmSync(folder, { recursive: true });
 });
 
 test('too many RCPT commands: 421, also if each recipient is deferred', async () => {

@@ -5,14 +5,13 @@
  * dot-stuffing after a bare LF, enhanced codes, separate timeouts, error counting, unchanged addresses, and no fixed wait
  * of 100 ms before the greeting.
  */
-import { mkdir } from 'node:fs/promises';
 import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { Slots } from '../lib/slots.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
 import { Connection, type ConnectionParts } from './connection.ts';
-import { Budget, openSpoolFile } from './spool.ts';
+import { Budget, openSpoolFolder, type SpoolFolder } from './spool.ts';
 
 export interface SmtpParts<Route = unknown>
   extends Omit<ConnectionParts<Route>, 'certificate' | 'room' | 'loading'> {
@@ -44,7 +43,7 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     onExpiry: metrics && ((expiry) => metrics.certificateExpires(expiry)),
     ...(parts.certificateRecheckMs === undefined ? {} : { recheckMs: parts.certificateRecheckMs }),
   });
-  await checkFolder(parts.spoolFolder);
+  const spool = await openSpool(parts.spoolFolder);
   const memory = new Budget(limits.maxBytesUnderWay / 2);
   const loading = new Slots({ inAll: limits.maxBytesUnderWay / 2, perOwner: limits.maxBytesUnderWay / 4 });
   // One message of any allowed size must fit, and two of each client.
@@ -78,7 +77,7 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
       disk: {
         take: (bytes: number) => takeDisk(bytes, client, connection),
         giveBack: (bytes: number) => client.disk.giveBack(bytes),
-        open: () => openSpoolFile(parts.spoolFolder),
+        open: () => spool.openFile(),
       },
     };
     const connection: Connection<Route> = new Connection(
@@ -136,7 +135,10 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   }
 
   const server = net.createServer({ allowHalfOpen: true, noDelay: true }, onConnection);
-  await listen(server, parts);
+  await listen(server, parts).catch(async (error) => {
+    await spool.close();
+    throw error;
+  });
   server.on('error', (err) => log.error({ err }, 'The SMTP listener failed'));
 
   async function stop(): Promise<void> {
@@ -145,13 +147,15 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
       onLastEnded = resolve;
     });
     for (const connection of connections.keys()) connection.stop();
-    if (connections.size === 0) return;
-    const timer = setTimeout(() => {
-      for (const connection of connections.keys()) connection.destroy();
-      onLastEnded();
-    }, stopWithinMs);
-    await ended;
-    clearTimeout(timer);
+    if (connections.size > 0) {
+      const timer = setTimeout(() => {
+        for (const connection of connections.keys()) connection.destroy();
+        onLastEnded();
+      }, stopWithinMs);
+      await ended;
+      clearTimeout(timer);
+    }
+    await spool.close();
   }
 
   return { port: (server.address() as AddressInfo).port, stop: once(stop) };
@@ -164,11 +168,9 @@ interface Client {
   disk: Budget;
 }
 
-async function checkFolder(folder: string): Promise<void> {
+async function openSpool(folder: string): Promise<SpoolFolder> {
   try {
-    await mkdir(folder, { recursive: true, mode: 0o700 });
-    const file = await openSpoolFile(folder);
-    await file.close();
+    return await openSpoolFolder(folder);
   } catch (cause) {
     const message =
       `The SMTP server cannot write temporary files in ${folder}: ${(cause as Error).message}.\n` +

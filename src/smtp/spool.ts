@@ -1,10 +1,14 @@
 /**
  * Room for messages that are being received: a part of each in memory, the rest in a temporary file.
- * Guarantees: a file has no name, so a crash leaves nothing behind; a client uses at most its part of the room.
+ * Guarantees: a file has no name, so a crash leaves nothing behind; a client uses at most its part of the room; root writes through
+ * no link in a folder of another user.
  */
 import { randomUUID } from 'node:crypto';
-import { type FileHandle, open, unlink } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { type FileHandle, mkdir, open, unlink } from 'node:fs/promises';
 import path from 'node:path';
+import { findOwners } from '../lib/owned-file.ts';
+import { pinnedPath } from '../lib/pinned-path.ts';
 
 /** Bytes that connections share: the budget of a client is a part of the budget of all (`whole`). */
 export class Budget {
@@ -48,7 +52,28 @@ export class Budget {
   }
 }
 
-/** Rejects with the code of the operating system, such as ENOSPC. */
+export interface SpoolFolder {
+  /** Rejects with the code of the operating system, such as ENOSPC. */
+  openFile(): Promise<SpoolFile>;
+  close(): Promise<void>;
+}
+
+/** Creates the folder when it is missing, and keeps it open. Rejects when it cannot be written. */
+export async function openSpoolFolder(folder: string): Promise<SpoolFolder> {
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const isForeign = findOwners(path.dirname(folder)) !== undefined;
+  const { O_DIRECTORY, O_NOFOLLOW } = constants;
+  const handle = await open(folder, isForeign ? O_DIRECTORY | O_NOFOLLOW : O_DIRECTORY);
+  const openFile = () => openSpoolFile(isForeign ? pinnedPath(handle, folder) : folder);
+  try {
+    await (await openFile()).close();
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
+  return { openFile, close: () => handle.close() };
+}
+
 export async function openSpoolFile(folder: string): Promise<SpoolFile> {
   const name = path.join(folder, `posthorn-${randomUUID()}`);
   const handle = await open(name, 'wx+', 0o600);
