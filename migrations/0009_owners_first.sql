@@ -1,8 +1,8 @@
 -- Deliveries by owner, and deliveries of disabled webhooks out of the way.
 
--- A claim goes from owner to owner, and within an owner from webhook to webhook.
-drop index deliveries_ready;
-create index deliveries_ready on deliveries (owner_id, webhook_id, id) where ready;
+-- A claim goes from owner to owner, and within an owner from webhook to webhook. This index replaces deliveries_ready at the end,
+-- because dropping an index stops reads too.
+create index deliveries_ready_by_owner on deliveries (owner_id, webhook_id, id) where ready;
 
 -- A pending delivery of a disabled webhook is held: not ready, and scheduled for 'infinity'.
 create index deliveries_held on deliveries (webhook_id, id) where next_attempt_at = 'infinity';
@@ -24,3 +24,6 @@ create trigger webhooks_note_unsettled before update of enabled on webhooks
 
 -- The loop holds the deliveries of webhooks that are disabled already.
 update webhooks set unsettled_at = now() where not enabled and deleted_at is null;
+
+drop index deliveries_ready;
+alter index deliveries_ready_by_owner rename to deliveries_ready;
