@@ -5,7 +5,6 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-// @ts-expect-error bin/launch.js is JavaScript without types, because it runs on any Node.
 import { mallocSettings, nodeFlags } from '../bin/launch.js';
 import { joinEmbedded, makeDatabase } from './database.ts';
 import { type Child, startChild } from './processes.ts';

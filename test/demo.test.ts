@@ -1,9 +1,11 @@
 /** `npm run demo` as a person runs it: by itself, beside a running service, and when things go wrong. */
 import assert from 'node:assert/strict';
-import { readdirSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, readdirSync, readFileSync } from 'node:fs';
 import http from 'node:http';
+import path from 'node:path';
 import { after, test } from 'node:test';
-import { verify } from '../scripts/demo/verify.ts';
+import { verify } from '../scripts/demo/verify.js';
 import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
 import { callUrl, startTestService, waitFor } from './harness.ts';
 import {
@@ -150,6 +152,18 @@ async function runByHand(program: Program, settings: Record<string, string>, api
   after(() => process.kill(-byHand.pid, 'SIGKILL'));
   await byHand.line(/"event":"message\.received"/);
 }
+
+test('the code to copy runs on a Node without TypeScript, such as Node 20', () => {
+  const folder = makeFolder();
+  after(() => folder.remove());
+  const [, copied = ''] = /copy \[a few lines\]\((.*?)\)/.exec(readFileSync('README.md', 'utf8')) ?? [];
+  const copy = path.join(folder.path, `verify${path.extname(copied).replace('.js', '.mjs')}`);
+  copyFileSync(copied, copy);
+  const script = 'import(process.argv[1]).then(({ verify }) => process.stdout.write(typeof verify))';
+  const options = ['--no-experimental-strip-types', '-e', script, copy];
+  const { stdout, stderr } = spawnSync(process.execPath, options, { encoding: 'utf8' });
+  assert.equal(stdout, 'function', stderr);
+});
 
 test('the code to copy takes what was signed with the secret, and nothing else', () => {
   const secret = `whsec_${Buffer.alloc(24, 1).toString('base64')}`;

@@ -11,7 +11,7 @@ import { styleText } from 'node:util';
 import { readConfig } from '../../src/config.ts';
 import { canUse, isPosthorn, type Posthorn, preferPort, startOwn, urlOf, useRunning } from './posthorn.ts';
 import { sendMail } from './send-mail.ts';
-import { verify } from './verify.ts';
+import { verify } from './verify.js';
 
 const from = 'ada@lovelace.example';
 const to = `hello-${randomBytes(2).toString('hex')}@demo.example`;
@@ -68,7 +68,7 @@ async function demonstrate(): Promise<void> {
   const sent = (reply: string) => `Sent a mail by SMTP to port ${posthorn.smtpPort}; reply: ${reply}`;
   await step(sent, () => sendMail(posthorn.smtpPort, { from, to, message }));
   const { headers, body } = await step('Received the webhook call', () => post);
-  await step('Verified its signature (copy the code from scripts/demo/verify.ts)', async () => {
+  await step('Verified its signature (copy the code from scripts/demo/verify.js)', async () => {
     if (!verify(webhook.secret, headers, body))
       throw new Error('The signature of the webhook call is invalid.');
   });

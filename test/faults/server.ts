@@ -5,7 +5,6 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-// @ts-expect-error Plain JavaScript for any Node: it has no types.
 import { nodeFlags } from '../../bin/launch.js';
 import { connect, type Pool } from '../../src/db/client.ts';
 import { freePort } from '../own-postgres.ts';
