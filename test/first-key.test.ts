@@ -35,7 +35,10 @@ test('in production no key is printed and no user made: the start names the comm
   const settings = { ...(await makeSettings()), ...production };
   const output = await serve(settings);
   assert.doesNotMatch(output, /ph_|curl/);
-  assert.match(output, /There is no user yet\. Create one: posthorn users create --email you@example\.com/);
+  assert.match(
+    output,
+    /There is no user yet\. Create one: npm run -s posthorn -- users create --email you@example\.com/,
+  );
   const command = ['src/cli/posthorn.ts', 'users', 'create', '--email', 'ada@example.com', '--json'];
   const create = run(process.execPath, command, settings);
   assert.equal(await create.ended, 0, create.output());

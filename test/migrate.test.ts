@@ -158,7 +158,7 @@ test('POSTHORN_AUTO_MIGRATE=false refuses a schema that lacks something, and nam
   const { url, open } = await makeEmpty(t);
   const config = readSettings(url, { POSTHORN_AUTO_MIGRATE: 'false' });
   const { message } = await refusal(startService(config, log));
-  assert.match(message, /Run: posthorn migrate/);
+  assert.match(message, /Run: npm run -s posthorn -- migrate/);
   for (const name of known) assert.ok(message.includes(name), name);
   const sql = open();
   assert.deepEqual(await listTables(sql), []);
@@ -184,7 +184,10 @@ test('a tool makes the schema of an empty database, and upgrades none', async (t
   const lacking = await migrateUntil(sql);
   const tool = { autoMigrate: true, onlyEmpty: true };
   const { message } = await refusal(prepareSchema(sql, log, tool));
-  assert.equal(message, `The database schema is out of date: ${lacking} not applied. Run: posthorn migrate`);
+  assert.equal(
+    message,
+    `The database schema is out of date: ${lacking} not applied. Run: npm run -s posthorn -- migrate`,
+  );
   assert.deepEqual((await readSchemaState(sql)).pending, [lacking]);
 
   const empty = (await makeEmpty(t)).open();

@@ -4,6 +4,7 @@ import { type Config, readConfig } from '../config.ts';
 import type { Pool } from '../db/client.ts';
 import { prepareSchema } from '../db/migrate.ts';
 import { openDatabase } from '../db/open.ts';
+import { posthorn } from '../lib/command-line.ts';
 import { isUuid } from '../lib/ids.ts';
 import { type Log, makeLog } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -40,7 +41,9 @@ export function makeToolLog(): Log {
 export async function requireUser(sql: Pool, given: string): Promise<User> {
   const user = isUuid(given) ? await findUser(sql, given) : await findUserByEmail(sql, given);
   if (user) return user;
-  throw new OperatorError(`No user with the address or id "${given}". List the users: posthorn users list`);
+  throw new OperatorError(
+    `No user with the address or id "${given}". List the users: ${posthorn} users list`,
+  );
 }
 
 export function readValue(given: string): AddressOrDomain {

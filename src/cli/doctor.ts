@@ -7,6 +7,7 @@ import { only, type Pool } from '../db/client.ts';
 import { hasCluster } from '../db/embedded/cluster.ts';
 import { readSchemaState } from '../db/migrate.ts';
 import { openDatabase } from '../db/open.ts';
+import { posthorn } from '../lib/command-line.ts';
 import { makeLog } from '../lib/log.ts';
 import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
@@ -100,7 +101,7 @@ async function checkSchema(sql: Pool): Promise<CheckResult> {
   if (newer)
     return fail(`version ${version} is newer than this Posthorn supports`, 'Run the newer Posthorn.');
   if (pending.length > 0)
-    return warn(`${pending.join(', ')} not applied`, 'Start the service, or run: posthorn migrate');
+    return warn(`${pending.join(', ')} not applied`, `Start the service, or run: ${posthorn} migrate`);
   return ok(`version ${version}, up to date`);
 }
 
@@ -115,7 +116,7 @@ async function checkSecretKey(sql: Pool, config: Config): Promise<CheckResult> {
     .filter(({ keyId }) => keyId !== sealer.keyIds[0])
     .reduce((sum, { count }) => sum + count, 0);
   if (older === 0) return ok('decrypts all stored secrets');
-  return ok(`decrypts all stored secrets; ${older} use an older key (to renew them: posthorn reseal)`);
+  return ok(`decrypts all stored secrets; ${older} use an older key (to renew them: ${posthorn} reseal)`);
 }
 
 async function checkClock(sql: Pool): Promise<CheckResult> {

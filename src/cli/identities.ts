@@ -5,6 +5,7 @@ import type { DnsRecord } from '../contract/identity.ts';
 import type { Pool } from '../db/client.ts';
 import { makeLookup } from '../identities/lookup.ts';
 import { checkDomain, makeVerifyParts, prepareProof, type VerifyParts } from '../identities/verify.ts';
+import { posthorn } from '../lib/command-line.ts';
 import { isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
@@ -107,7 +108,7 @@ async function addIdentity(
   });
   if (made) return made;
   throw new OperatorError(
-    `${email} already has the identity ${value}. Show its status: posthorn identities dns ${value} --user ${email}`,
+    `${email} already has the identity ${value}. Show its status: ${posthorn} identities dns ${value} --user ${email}`,
   );
 }
 
@@ -121,7 +122,7 @@ async function findOwnIdentity(sql: Pool, { userId, email }: User, given: string
   const found = id && (await findIdentity(sql, userId, id));
   if (found) return found;
   throw new OperatorError(
-    `${email} has no identity "${given}". List the identities: posthorn identities list --user ${email}`,
+    `${email} has no identity "${given}". List the identities: ${posthorn} identities list --user ${email}`,
   );
 }
 
@@ -163,7 +164,7 @@ async function findProvingIdentity(sql: Pool, identity: Identity): Promise<Ident
 
 function describeDomainNeeded(address: string): string {
   const domain = address.slice(address.lastIndexOf('@') + 1);
-  return `An address is verified through its domain. Add the domain: posthorn identities add --value ${domain} --user …`;
+  return `An address is verified through its domain. Add the domain: ${posthorn} identities add --value ${domain} --user …`;
 }
 
 function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
@@ -184,7 +185,7 @@ function describeIdentity(identity: Identity, domain: Identity): string {
   const lines = table(heads).split('\n');
   const blocks = records.map((record, index) => [lines[index], ...describeRecord(record)].join('\n'));
   const through = identity.id === domain.id ? '' : `, as ${domain.value} is`;
-  const none = 'The DNS records are not known yet. Check now: posthorn identities verify';
+  const none = `The DNS records are not known yet. Check now: ${posthorn} identities verify ${identity.value} --user …`;
   return [
     `${identity.value} is ${identity.status}${through}`,
     ...(records.length > 0 ? blocks : [none]),

@@ -1,5 +1,6 @@
 /** `posthorn keys`: creates, lists and revokes API keys. */
 import { type Command, InvalidArgumentError } from 'commander';
+import { posthorn } from '../lib/command-line.ts';
 import { isUuid } from '../lib/ids.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
@@ -39,13 +40,13 @@ export function addKeys(program: Command): void {
     );
 
   addCommand(keys, 'revoke', 'revoke an API key; every process refuses the key within 5 seconds')
-    .argument('<id>', 'id of the key (see posthorn keys list)')
+    .argument('<id>', 'id of the key, from `keys list`')
     .action((id, options) =>
       withSchema(async (sql) => {
         const ownerId = isUuid(id) ? await findKeyOwner(sql, id) : undefined;
         if (!ownerId || !(await revokeApiKey(sql, ownerId, id))) {
           throw new OperatorError(
-            `No active API key with the id "${id}". List the keys: posthorn keys list --user <address>`,
+            `No active API key with the id "${id}". List the keys: ${posthorn} keys list --user <address>`,
           );
         }
         print(options, { id, revoked: true }, `Revoked the API key ${id}.`);

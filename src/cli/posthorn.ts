@@ -4,6 +4,7 @@
  */
 import { Command, CommanderError } from 'commander';
 import { isUnavailable } from '../db/client.ts';
+import { posthorn } from '../lib/command-line.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { readVersion } from '../lib/version.ts';
 import { addBackup } from './backup.ts';
@@ -15,10 +16,10 @@ import { addReseal } from './reseal.ts';
 import { addServe } from './serve.ts';
 import { addUsers } from './users.ts';
 
-const program = new Command('posthorn')
+const program = new Command(posthorn)
   .description('Email identities and signed webhooks, on your own machine.')
   .version(readVersion())
-  .showHelpAfterError('(posthorn --help lists the commands)')
+  .showHelpAfterError(`(${posthorn} --help lists the commands)`)
   .exitOverride();
 
 const commands = [addServe, addMigrate, addBackup, addReseal, addUsers, addKeys, addIdentities, addDoctor];

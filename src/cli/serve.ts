@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
+import { posthorn } from '../lib/command-line.ts';
 import { gatherLines, type Log, makeLog } from '../lib/log.ts';
 import { readVersion } from '../lib/version.ts';
 import { type Service, startService } from '../main.ts';
@@ -46,7 +47,7 @@ function openLog({ logLevel, logFormat, logAddresses, roles }: Config): Log {
 function announce(service: Service, config: Config, log: Log): void {
   const url = `${service.url}${config.basePath}`;
   if (service.needsUser)
-    log.warn('There is no user yet. Create one: posthorn users create --email you@example.com');
+    log.warn(`There is no user yet. Create one: ${posthorn} users create --email you@example.com`);
   if (service.firstUser) process.stdout.write(firstStartBlock(service.firstUser, url));
   if (!config.production) {
     log.info(

@@ -1,5 +1,6 @@
 /** `posthorn users`: creates and lists users. */
 import { type Command, InvalidArgumentError } from 'commander';
+import { posthorn } from '../lib/command-line.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
 import { createApiKey } from '../store/api-keys.ts';
@@ -17,7 +18,7 @@ export function addUsers(program: Command): void {
           const { user, created } = await ensureUser(sql, options.email);
           if (!created) {
             throw new OperatorError(
-              `The user ${user.email} already exists. Create a key: posthorn keys create --user ${user.email}`,
+              `The user ${user.email} already exists. Create a key: ${posthorn} keys create --user ${user.email}`,
             );
           }
           const { apiKey } = await createApiKey(sql, user.userId);

@@ -4,6 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import { posthorn } from '../lib/command-line.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { only, type Pool, type Sql } from './client.ts';
@@ -78,7 +79,7 @@ export async function prepareSchema(
   if (pending.length === 0) return;
   if (!options.autoMigrate || (options.onlyEmpty && version > 0)) {
     throw new OperatorError(
-      `The database schema is out of date: ${pending.join(', ')} not applied. Run: posthorn migrate`,
+      `The database schema is out of date: ${pending.join(', ')} not applied. Run: ${posthorn} migrate`,
     );
   }
   await migrate(sql, log);
