@@ -11,6 +11,7 @@ import {
   bool,
   dnsServer,
   hostName,
+  keyAdvice,
   list,
   nodeEnv,
   oneOf,
@@ -236,12 +237,11 @@ export function readConfig(environment: Environment) {
   for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'] as const) {
     // A value that was set and is wrong is in the list already.
     if (!production || values[name] !== null || environment[name]) continue;
-    mistakes.push(`${name} is required with NODE_ENV=production.`);
+    const advice = name === 'POSTHORN_SECRET_KEY' ? ` ${keyAdvice}` : '';
+    mistakes.push(`${name} is required with NODE_ENV=production.${advice}`);
   }
   if (!production && values.DATABASE_URL !== null && values.POSTHORN_SECRET_KEY === null) {
-    mistakes.push(
-      'POSTHORN_SECRET_KEY is required with DATABASE_URL. Create a key with: openssl rand -base64 32',
-    );
+    mistakes.push(`POSTHORN_SECRET_KEY is required with DATABASE_URL. ${keyAdvice}`);
   }
   for (const name of ['HOST', 'POSTHORN_SMTP_HOST'] as const) {
     if (production || values.POSTHORN_INSECURE_DEV || isLoopback(values[name])) continue;

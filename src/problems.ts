@@ -78,7 +78,7 @@ export const problems = {
   route_not_found: {
     status: 404,
     title: 'The route does not exist',
-    remedy: 'Check the path and the base path. `GET /openapi.json` lists every route.',
+    remedy: 'Check the path. `/docs` describes every route.',
   },
   method_not_allowed: {
     status: 405,

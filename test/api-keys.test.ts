@@ -253,6 +253,22 @@ test('nothing tells an unknown key from a revoked, an expired or a mistyped one'
   assert.equal(told[0]?.status, 401);
 });
 
+test('the refusal of a key says how to get another', async () => {
+  const { detail } = assertProblem(await whoIs(makeApiKey()), 401, 'invalid_api_key');
+  assert.match(detail, /npm run -s posthorn -- keys create --user <address>$/);
+});
+
+test('without a key after Bearer the refusal asks about the shell variable', async () => {
+  for (const [path, code] of [
+    ['/me', 'invalid_api_key'],
+    ['/admin/users', 'invalid_token'],
+  ] as const) {
+    const method = path === '/me' ? 'GET' : 'POST';
+    const answer = await call(method, path, { as: null, headers: { authorization: 'Bearer ' } });
+    assert.match(assertProblem(answer, 401, code).detail, /nothing after `Bearer`.*shell variable empty\?$/);
+  }
+});
+
 test('a refusal names the scheme: WWW-Authenticate: Bearer', async () => {
   const missing = await call('GET', '/me', { as: null });
   assertProblem(missing, 401, 'missing_api_key');

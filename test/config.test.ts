@@ -39,6 +39,10 @@ test('production is strict: https only, and three settings are required, all nam
   assert.match(told, /3 mistakes/);
   for (const name of ['POSTHORN_SECRET_KEY', 'POSTHORN_MAIL_HOST', 'POSTHORN_PUBLIC_URL'])
     assert.match(told, new RegExp(name));
+  assert.match(
+    told,
+    /POSTHORN_SECRET_KEY is required with NODE_ENV=production\. Create a key with: openssl rand -base64 32/,
+  );
   assert.equal(readConfig(production).allowHttp, false);
 });
 
@@ -66,7 +70,7 @@ const mistakes: [Record<string, string>, RegExp][] = [
   [{ DATABASE_URL: 'mysql://localhost/x', POSTHORN_SECRET_KEY: key.toString('hex') }, /postgres:\/\//],
   [{ DATABASE_URL: 'postgres://localhost/x' }, /POSTHORN_SECRET_KEY is required with DATABASE_URL/],
   [{ POSTHORN_ADMIN_TOKEN: 'short' }, /at least 32/],
-  [{ POSTHORN_SECRET_KEY: 'short' }, /32 bytes/],
+  [{ POSTHORN_SECRET_KEY: 'short' }, /32 bytes.* Create a key with: openssl rand -base64 32$/m],
   [{ POSTHORN_CORS_ORIGINS: 'https://app.example.com/path' }, /origins such as/],
   [{ POSTHORN_RETRY_SCHEDULE: '5,x' }, /whole number/],
   [{ HOST: '0.0.0.0' }, /NODE_ENV=production, or POSTHORN_INSECURE_DEV=true/],

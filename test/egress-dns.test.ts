@@ -61,8 +61,8 @@ test('the refusal is a sentence that says what to do', async () => {
   dns.answer('hooks.example', { A: ['10.0.0.5'] });
   assert.equal(
     await egress.findRefusal('hooks.example'),
-    'hooks.example resolves to an address that is not public; the service calls only public addresses and the ' +
-      'ranges in POSTHORN_ALLOW_TARGETS.',
+    'hooks.example resolves to an address that is not public. ' +
+      'Use a public address; the operator can allow others with POSTHORN_ALLOW_TARGETS.',
   );
 });
 

@@ -49,7 +49,10 @@ test('a process without the role `api` makes no key, so that the process with it
   const settings = await makeSettings();
   const output = await serve({ ...settings, POSTHORN_ROLES: 'smtp,deliver,verify' });
   assert.doesNotMatch(output, /ph_|null|curl/);
-  assert.match(await serve(settings), /curl http:\/\/localhost:\d+\/me -H "Authorization: Bearer ph_/);
+  const [, block = '', command = ''] =
+    /^(─+\nFirst start:[\s\S]*?^( +curl http:[\s\S]*?)\n─+)$/m.exec(await serve(settings)) ?? [];
+  assert.match(command, /^ +curl http:\/\/localhost:\d+\/me \\\n +-H "Authorization: Bearer ph_\w{38}"$/);
+  for (const line of block.split('\n')) assert.ok(line.length <= 80, line);
 });
 
 test('it is ready only after the first key was shown', async () => {

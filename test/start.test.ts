@@ -31,8 +31,9 @@ async function assertStopsCleanly(program: Program, stop: () => void): Promise<v
 }
 
 test('the first start prints a key that works, and SIGTERM to npm stops everything cleanly', async () => {
-  const program = startNpm(settings);
+  const program = startNpm({ ...settings, POSTHORN_LOG_FORMAT: 'pretty' });
   const url = await readyUrl(program);
+  assert.match(program.output(), /starting Posthorn[\s\S]*schema created \(\d+ migrations\)[\s\S]*is ready/);
   [apiKey = ''] = /ph_[0-9A-Za-z]{38}/.exec(program.output()) ?? [];
   assert.match(JSON.stringify(await me(url)), /^\{"userId":"[0-9a-f-]{36}"\}$/);
   await assertStopsCleanly(program, () => program.child.kill('SIGTERM'));

@@ -93,9 +93,13 @@ for (const [what, url, code] of [
   });
 }
 
-for (const [name, strict] of [
-  ['POSTHORN_ALLOW_HTTP=false', httpsOnly],
-  ['NODE_ENV=production', production],
+for (const [name, strict, message] of [
+  ['POSTHORN_ALLOW_HTTP=false', httpsOnly, '"url" must begin with https://.'],
+  [
+    'NODE_ENV=production',
+    production,
+    '"url" must begin with https://. In production, webhooks must use https://.',
+  ],
 ] as const) {
   test(`with ${name} a url is https only, at creation and in PATCH`, async () => {
     const post = (url: string) =>
@@ -105,10 +109,18 @@ for (const [name, strict] of [
     for (const answer of [await post('http://example.com/'), patched]) {
       const { errors } = assertProblem(answer, 400, 'invalid_body');
       assert.deepEqual(places(errors ?? []), ['/url invalid_value']);
-      assert.match(errors?.[0]?.message ?? '', /https:\/\//);
+      assert.equal(errors?.[0]?.message, message);
     }
   });
 }
+
+test('in production a url on this machine is refused with what to do', async () => {
+  const body = newWebhook({ url: 'https://localhost/hooks' }, production.user.userId);
+  const { errors } = assertProblem(await production.call('POST', '/webhooks', { body }), 400, 'invalid_body');
+  const message =
+    '"url": localhost is this machine. Use a public address; the operator can allow others with POSTHORN_ALLOW_TARGETS.';
+  assert.deepEqual(errors, [{ pointer: '/url', code: 'target_refused', message }]);
+});
 
 test('events takes all four names at once, in their order', async () => {
   const events = ['message.bounced', 'message.delivered', 'message.sent', 'message.received'];

@@ -14,6 +14,7 @@ export function addServe(program: Command): void {
 async function serve(): Promise<void> {
   const config = readConfig(process.env);
   const log = openLog(config);
+  log.info(`starting Posthorn ${readVersion()} …`);
   for (const name of config.unknown) log.warn(`${name} is not a Posthorn setting and has no effect`);
   // The reader of our log may close the pipe (`npm start | head`); the service keeps running.
   process.stdout.on('error', () => {});
@@ -71,9 +72,11 @@ function firstStartBlock({ email, apiKey }: { email: string; apiKey: string }, u
     `    ${apiKey}`,
     '',
     'The key is shown only once. Try the key:',
-    `    curl ${url}/me -H "Authorization: Bearer ${apiKey}"`,
+    '',
+    `    curl ${url}/me \\`,
+    `      -H "Authorization: Bearer ${apiKey}"`,
   ];
-  const width = Math.max(...lines.map((line) => line.length));
-  const rule = '─'.repeat(width + 2);
-  return [`┌${rule}┐`, ...lines.map((line) => `│ ${line.padEnd(width)} │`), `└${rule}┘`, ''].join('\n');
+  // Nothing at the sides, and at most 80 columns: a command can be copied.
+  const rule = '─'.repeat(80);
+  return [rule, ...lines, rule, ''].join('\n');
 }

@@ -19,7 +19,8 @@ function listMigrations(): { version: number; name: string }[] {
 /** Returns the names of the migrations that this process applied. */
 export async function migrate(sql: Pool, log: Log): Promise<string[]> {
   const applied: string[] = [];
-  for (const migration of listMigrations()) {
+  const known = listMigrations();
+  for (const migration of known) {
     await sql.begin(async (sql) => {
       // An index on a large table takes long, and so does waiting for another process that creates one.
       await sql`set local statement_timeout = 0`;
@@ -39,7 +40,8 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
       applied.push(migration.name);
     });
   }
-  if (applied.length > 0) log.info({ applied }, 'schema updated');
+  if (applied.length === known.length) log.info(`schema created (${known.length} migrations)`);
+  else if (applied.length > 0) log.info({ applied }, 'schema updated');
   return applied;
 }
 

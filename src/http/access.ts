@@ -13,8 +13,9 @@ import type { Config } from '../config.ts';
 import type { Links } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
 import { hashApiKey, isApiKey } from '../lib/api-key.ts';
+import { posthorn } from '../lib/command-line.ts';
 import type { Log } from '../lib/log.ts';
-import { Problem, type ProblemCode } from '../problems.ts';
+import { Problem, type ProblemCode, problems } from '../problems.ts';
 import { findActiveKey, touchApiKey } from '../store/api-keys.ts';
 import { findMessageOwner } from '../store/messages.ts';
 import { orNotFound } from './errors.ts';
@@ -49,6 +50,10 @@ export interface Authenticator {
 
 const cacheMs = 3000;
 const cacheSize = 10_000;
+
+const refusedKey =
+  `${problems.invalid_api_key.remedy} ` +
+  `On the machine of the service, run: ${posthorn} keys create --user <address>`;
 
 const anonymous: Caller = { ownerId: '', keyId: '' };
 
@@ -103,7 +108,7 @@ export function makeAuthenticator(parts: {
     if (cached && cached.expiresAtMs > performance.now()) return cached;
     cache.delete(key);
     // The checksum refuses a mistyped key without a database query.
-    if (!isApiKey(key)) throw unauthorized('invalid_api_key');
+    if (!isApiKey(key)) throw unauthorized('invalid_api_key', refusedKey);
     const found = finding.get(key) ?? findKey(key).finally(() => finding.delete(key));
     finding.set(key, found);
     return found;
@@ -111,7 +116,7 @@ export function makeAuthenticator(parts: {
 
   async function findKey(key: string): Promise<Caller> {
     const found = await findActiveKey(sql, hashApiKey(key));
-    if (!found) throw unauthorized('invalid_api_key');
+    if (!found) throw unauthorized('invalid_api_key', refusedKey);
     if (found.stale) {
       touchApiKey(sql, found.ownerId, found.id).catch((err) =>
         log.warn({ err, keyId: found.id }, 'last_used_at of an API key was not updated'),
@@ -144,6 +149,8 @@ function checkToken(request: FastifyRequest, token: string | null): Caller {
 function readBearer(request: FastifyRequest, missing: ProblemCode, malformed: ProblemCode): string {
   const header = request.headers.authorization;
   if (header === undefined || header === '') throw unauthorized(missing);
+  if (/^bearer *$/i.test(header))
+    throw unauthorized(malformed, 'The header has nothing after `Bearer`. Is the shell variable empty?');
   const match = /^bearer +([^\s]+) *$/i.exec(header);
   if (!match?.[1])
     throw unauthorized(malformed, 'Send the header as `Authorization: Bearer <key or token>`.');

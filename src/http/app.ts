@@ -137,7 +137,7 @@ function addHooks(
   queries: FairQueries,
 ): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
-  const validation = makeValidation({ allowHttp: config.allowHttp });
+  const validation = makeValidation(config);
   app.setValidatorCompiler(validation.compiler);
   app.decorateRequest('ownerId', '');
   app.decorateRequest('keyId', '');

@@ -11,13 +11,13 @@ import { suggest } from '../lib/suggest.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { type FieldError, type Pointer, Problem } from '../problems.ts';
 import { isOwned, type ReferencedTable } from '../store/references.ts';
-import { findUrlFault } from '../webhooks/url.ts';
+import { findUrlFault, type UrlRules } from '../webhooks/url.ts';
 import { readCursor } from './pagination.ts';
 
 /** Null for a valid value; otherwise the rest of the sentence that begins with the name of the field. */
 type FormatCheck = (text: string) => string | null;
 
-function makeFormats(options: { allowHttp: boolean }): Record<string, FormatCheck> {
+function makeFormats(options: UrlRules): Record<string, FormatCheck> {
   return {
     uuid: (text) => (isUuid(text) ? null : 'must be a UUID.'),
     text: (text) => (text.includes('\0') ? 'must not contain NUL characters (U+0000).' : null),
@@ -48,7 +48,7 @@ export interface Validation {
   findFieldErrors(request: FastifyRequest): FieldError[];
 }
 
-export function makeValidation(options: { allowHttp: boolean }): Validation {
+export function makeValidation(options: UrlRules): Validation {
   const formats = makeFormats(options);
   const settings = {
     allErrors: true,

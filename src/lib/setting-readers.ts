@@ -78,10 +78,12 @@ export const token = accept(
   'write at least 32 printable characters without spaces (openssl rand -hex 32).',
 );
 
+export const keyAdvice = 'Create a key with: openssl rand -base64 32';
+
 export function secretKey(given: string): Buffer {
   const bytes = /^[0-9a-f]{64}$/i.test(given) ? Buffer.from(given, 'hex') : Buffer.from(given, 'base64');
   if (bytes.length === 32) return bytes;
-  throw new SettingError('write 32 bytes in base64 or hex for each key (openssl rand -base64 32).');
+  throw new SettingError(`write 32 bytes in base64 or hex for each key. ${keyAdvice}`);
 }
 
 export function basePath(given: string): string {

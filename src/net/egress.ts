@@ -25,7 +25,7 @@ export interface Egress {
   findRefusal(host: string, deadlineMs?: number): Promise<string | null>;
 }
 
-const advice = 'the service calls only public addresses and the ranges in POSTHORN_ALLOW_TARGETS';
+const advice = 'Use a public address; the operator can allow others with POSTHORN_ALLOW_TARGETS.';
 /** Names with a local meaning only: RFC 6761, 6762, 7686, 8375; ICANN for `internal`. */
 const localSuffixes = ['localhost', 'local', 'internal', 'home.arpa', 'onion'];
 const loopback: TargetAddress[] = [
@@ -47,10 +47,10 @@ export function makeEgress(options: {
   function findNameRefusal(host: string): string | null {
     if (isIP(host) !== 0) {
       const kind = findAddressRefusal(host);
-      return kind && `is ${kind}; ${advice}.`;
+      return kind && `is ${kind}. ${advice}`;
     }
     if (isUnder(host, 'localhost')) {
-      return allowedLoopback().length > 0 ? null : `is the name of this machine; ${advice}.`;
+      return allowedLoopback().length > 0 ? null : `is this machine. ${advice}`;
     }
     const suffix = localSuffixes.find((name) => isUnder(host, name));
     if (suffix) return `is a name under .${suffix}, which has no meaning on the public internet.`;
@@ -92,7 +92,7 @@ export function makeEgress(options: {
         `target refused: ${host} resolves to ${address}, which is ${kind}`,
       );
       // Without the address: a user could read the operator's internal DNS, name by name.
-      const reason = `${host} resolves to an address that is not public; ${advice}.`;
+      const reason = `${host} resolves to an address that is not public. ${advice}`;
       return { ok: false, code: 'target_refused', reason };
     }
     return { ok: true, addresses };

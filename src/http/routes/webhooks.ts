@@ -80,7 +80,7 @@ export function webhookRoutes(
   async function findForbiddenHost({ url }: Record<string, unknown>): Promise<FieldError[]> {
     const target = typeof url === 'string' && /^https?:/i.test(url) ? URL.parse(url) : null;
     const reason = target && (await egress.findRefusal(target.hostname));
-    return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url" ${reason}` }] : [];
+    return reason ? [{ pointer: '/url', code: 'target_refused', message: `"url": ${reason}` }] : [];
   }
 
   app.post(
