@@ -184,3 +184,38 @@ test("with another key of the operator's nothing is added or verified, and docto
     );
   }
 });
+
+test('add ends with the command to run next', async () => {
+  const domain = await told('add', '--value', 'next.example');
+  assert.match(
+    domain,
+    /\n\nPublish these records, then run: npm run -s posthorn -- identities verify next\.example --user ada@users\.example\n$/,
+  );
+  const address = await told('add', '--value', 'ada@next.example');
+  assert.match(
+    address,
+    /^ada@next\.example is unverified\n\n.*identities verify ada@next\.example --user ada@/,
+  );
+  const alone = await told('add', '--value', 'ada@alone.example');
+  assert.match(alone, /Add the domain: .*identities add --value alone\.example --user ada@users\.example\n$/);
+});
+
+test('without a mail host no record that names localhost is shown: the output says what to set', async () => {
+  const { POSTHORN_MAIL_HOST: _, ...unnamed } = settings;
+  const owner = ['--user', 'ada@users.example'];
+  for (const args of [
+    ['add', '--value', 'unnamed.example', '--incoming'],
+    ['verify', 'unnamed.example'],
+    ['dns', 'unnamed.example'],
+  ]) {
+    const { code, output } = await posthorn(['identities', ...args, ...owner], unnamed);
+    assert.equal(code, 0, output);
+    assert.doesNotMatch(output, /localhost/);
+    assert.match(output, /^. mx .* unnamed\.example\n {4}value {4}not known yet$/m);
+    assert.match(output, /^. spf .* unnamed\.example\n {4}value {4}not known yet$/m);
+    assert.match(
+      output,
+      /^The name of this mail server is not set\. Set POSTHORN_MAIL_HOST \(for example mx\.example\.com\), start again, then publish the MX and SPF records\.$/m,
+    );
+  }
+});

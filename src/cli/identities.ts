@@ -42,9 +42,11 @@ export function addIdentities(program: Command): void {
     .option('--incoming', 'receive the mail of all addresses of the domain', false)
     .action((options) =>
       withSchema(async (sql, log, config) => {
-        const made = await addIdentity(sql, log, config, await requireUser(sql, options.user), options);
+        const user = await requireUser(sql, options.user);
+        const made = await addIdentity(sql, log, config, user, options);
         const isDomain = made.kind === 'domain';
-        print(options, made, isDomain ? describeIdentity(made, made) : `${made.value} is ${made.status}`);
+        const text = isDomain ? describeIdentity(made, made) : `${made.value} is ${made.status}`;
+        print(options, made, [text, ...describeNextStep(made, user)].join('\n\n'));
       }),
     );
 
@@ -142,7 +144,7 @@ async function verifyIdentity(
 ): Promise<{ identity: Identity; domain: Identity }> {
   const { owner_id: ownerId, id, value } = identity;
   const toCheck = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
-  if (!toCheck) throw new OperatorError(describeDomainNeeded(value));
+  if (!toCheck) throw new OperatorError(describeDomainNeeded(value, ownerId));
   const parts = await openVerifyParts(sql, log, config);
   await checkDomain(parts, toCheck, { requested: true, signal: new AbortController().signal });
   const [checked, domain] = await Promise.all([
@@ -158,18 +160,32 @@ async function findProvingIdentity(sql: Pool, identity: Identity): Promise<Ident
   if (identity.kind === 'domain') return identity;
   const { owner_id: ownerId, domain_identity_id: domainId, value } = identity;
   const domain = domainId === null ? undefined : await findIdentity(sql, ownerId, domainId);
-  if (!domain) throw new OperatorError(describeDomainNeeded(value));
+  if (!domain) throw new OperatorError(describeDomainNeeded(value, ownerId));
   return domain;
 }
 
-function describeDomainNeeded(address: string): string {
+function describeDomainNeeded(address: string, user: string): string {
   const domain = address.slice(address.lastIndexOf('@') + 1);
-  return `An address is verified through its domain. Add the domain: ${posthorn} identities add --value ${domain} --user …`;
+  return `An address is verified through its domain. Add the domain: ${posthorn} identities add --value ${domain} --user ${user}`;
+}
+
+/** Nothing for an address whose domain is verified already. */
+function describeNextStep({ kind, status, value, domain_identity_id }: Identity, { email }: User): string[] {
+  if (status === 'verified') return [];
+  if (kind === 'email' && domain_identity_id === null) return [describeDomainNeeded(value, email)];
+  const records = kind === 'domain' ? 'these records' : 'the DNS records of the domain';
+  return [`Publish ${records}, then run: ${posthorn} identities verify ${value} --user ${email}`];
 }
 
 function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
   return JSON.parse(text) ?? [];
 }
+
+/** Development has no name for its mail server, and the records of a domain then name `localhost`. */
+const unsetMailHost = /(^| a:)localhost( |$)/;
+const mailHostNeeded =
+  'The name of this mail server is not set. Set POSTHORN_MAIL_HOST (for example mx.example.com), start again, ' +
+  'then publish the MX and SPF records.';
 
 const marks = { valid: '✓', missing: '✗', mismatch: '✗', unknown: '?' } as const;
 
@@ -185,10 +201,11 @@ function describeIdentity(identity: Identity, domain: Identity): string {
   const lines = table(heads).split('\n');
   const blocks = records.map((record, index) => [lines[index], ...describeRecord(record)].join('\n'));
   const through = identity.id === domain.id ? '' : `, as ${domain.value} is`;
-  const none = `The DNS records are not known yet. Check now: ${posthorn} identities verify ${identity.value} --user …`;
+  const none = `The DNS records are not known yet. Check now: ${posthorn} identities verify ${identity.value} --user ${identity.owner_id}`;
   return [
     `${identity.value} is ${identity.status}${through}`,
     ...(records.length > 0 ? blocks : [none]),
+    ...(records.some(({ value }) => unsetMailHost.test(value)) ? [mailHostNeeded] : []),
   ].join('\n\n');
 }
 
@@ -196,12 +213,14 @@ function describeRecord(record: DnsRecord): string[] {
   const { priority, value, checkedAt, status, found, note, graceUntil } = record;
   const nothing = status === 'unknown' ? 'unknown' : 'nothing';
   const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
+  const isKnown = !unsetMailHost.test(value);
+  const published = priority === undefined ? value : `${priority} ${value}`;
   return [
-    row('value', priority === undefined ? value : `${priority} ${value}`),
+    row('value', isKnown ? published : 'not known yet'),
     ...(found.length > 0 ? found : [checkedAt ? nothing : 'not checked yet']).map((text, index) =>
       row(index === 0 ? 'found' : '', text),
     ),
-    ...(note === undefined ? [] : [row('change', note)]),
+    ...(note === undefined || !isKnown ? [] : [row('change', note)]),
     ...(graceUntil === undefined ? [] : [row('until', graceUntil)]),
   ];
 }
