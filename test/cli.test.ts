@@ -119,6 +119,28 @@ test('doctor and backup make no database where there is none', async () => {
   elsewhere.remove();
 });
 
+test('doctor knows the ports of its own service from those of a Posthorn on another data folder', async () => {
+  const [, smtpPort = ''] = await server.line(/accepts mail on port (\d+)/);
+  const ports = { PORT: new URL(url).port, POSTHORN_SMTP_PORT: smtpPort };
+  const own = await posthorn(['doctor'], { ...settings, ...ports });
+  assert.equal(own.code, 0, own.output);
+  assert.match(
+    own.output,
+    /✓ port +this Posthorn uses 127\.0\.0\.1:\d+\n✓ mail port +this Posthorn uses 127/,
+  );
+
+  const elsewhere = makeFolder();
+  const other = await posthorn(['doctor'], { ...ports, POSTHORN_DATA_DIR: elsewhere.path });
+  assert.equal(other.code, 0, other.output);
+  assert.match(other.output, /! port +another Posthorn uses 127\.0\.0\.1:\d+\n +→ Stop it, or set PORT\.\n/);
+  assert.match(
+    other.output,
+    /! mail port +another program uses .*\n +→ Stop it, or set POSTHORN_SMTP_PORT\.\n/,
+  );
+  assert.deepEqual(readdirSync(elsewhere.path), []);
+  elsewhere.remove();
+});
+
 test('doctor does not take another web server for a Posthorn', async () => {
   const other = http
     .createServer((_request, response) => response.end('{"status":"ok"}'))

@@ -1,15 +1,19 @@
 /** `posthorn doctor`: checks everything that a start needs, and says how to fix each problem. */
+import { randomBytes } from 'node:crypto';
 import { Resolver } from 'node:dns/promises';
 import { createServer } from 'node:net';
 import type { Command } from 'commander';
 import { type Config, readConfig } from '../config.ts';
+import { makeLinks } from '../contract/links.ts';
 import { only, type Pool } from '../db/client.ts';
 import { hasCluster } from '../db/embedded/cluster.ts';
 import { readSchemaState } from '../db/migrate.ts';
 import { openDatabase } from '../db/open.ts';
 import { posthorn } from '../lib/command-line.ts';
+import { newId } from '../lib/ids.ts';
 import { makeLog } from '../lib/log.ts';
 import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
+import { listLocalRoles } from '../store/processes.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
 import { addCommand, print } from './database-tool.ts';
 
@@ -45,19 +49,23 @@ async function diagnose(environment: Record<string, string | undefined>): Promis
   }
   const mode = config.production ? 'production' : 'development';
   const findings: Finding[] = [{ check: 'configuration', ...ok(`${mode} mode`) }];
-  findings.push(...(await diagnoseDatabase(config)));
+  const database = await diagnoseDatabase(config);
+  findings.push(...database.findings);
   findings.push(await run('port', checkPort(config)));
-  if (config.roles.includes('smtp')) findings.push(await run('mail port', checkMailPort(config)));
+  if (config.roles.includes('smtp'))
+    findings.push(await run('mail port', checkMailPort(config, database.runningRoles.includes('smtp'))));
   findings.push(await run('dns', checkDns(config)));
   return findings;
 }
 
-async function diagnoseDatabase(config: Config): Promise<Finding[]> {
+/** `runningRoles`: what the processes of this database do on this machine. */
+async function diagnoseDatabase(config: Config): Promise<{ findings: Finding[]; runningRoles: string[] }> {
   const { databaseUrl, dataDir } = config;
   if (databaseUrl === null && !hasCluster(dataDir)) {
     const remedy =
       'The first start creates the database. If the database should exist, check POSTHORN_DATA_DIR.';
-    return [{ check: 'database', ...warn(`no database in ${dataDir} yet`, remedy) }];
+    const finding = { check: 'database', ...warn(`no database in ${dataDir} yet`, remedy) };
+    return { findings: [finding], runningRoles: [] };
   }
   const log = makeLog({ level: 'silent', json: false });
   // A start waits for the server without a limit.
@@ -65,12 +73,14 @@ async function diagnoseDatabase(config: Config): Promise<Finding[]> {
   try {
     const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: timeout });
     try {
-      return [
+      const findings = [
         await run('database', checkVersion(database.sql, config)),
         await run('schema', checkSchema(database.sql)),
         await run('secret key', checkSecretKey(database.sql, config)),
         await run('clock', checkClock(database.sql)),
       ];
+      // A database without the schema has no processes.
+      return { findings, runningRoles: await listLocalRoles(database.sql).catch(() => []) };
     } finally {
       await database.close();
     }
@@ -78,7 +88,8 @@ async function diagnoseDatabase(config: Config): Promise<Finding[]> {
     const remedy = databaseUrl
       ? 'Check DATABASE_URL, and that the server runs.'
       : 'Fix the cause that the message names.';
-    return [{ check: 'database', ...fail(messageOf(error), remedy) }];
+    const finding = { check: 'database', ...fail(messageOf(error), remedy) };
+    return { findings: [finding], runningRoles: [] };
   }
 }
 
@@ -131,23 +142,39 @@ async function checkClock(sql: Pool): Promise<CheckResult> {
   );
 }
 
-async function checkPort({ host, port, basePath }: Config): Promise<CheckResult> {
-  if (port === 0 || (await canListen(host, port))) return ok(`${host}:${port} is free`);
-  const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
-  const document = await fetch(`${origin}${basePath}/openapi.json`, { signal: AbortSignal.timeout(2000) })
-    .then((response) => response.json() as Promise<{ info?: { title?: string } }>)
-    .catch(() => null);
-  if (document?.info?.title === 'Posthorn') return ok(`a running Posthorn uses ${host}:${port}`);
-  return fail(`another program uses ${host}:${port}`, 'Stop that program, or set PORT.');
+async function checkPort(config: Config): Promise<CheckResult> {
+  const { host, port } = config;
+  const address = `${host}:${port}`;
+  if (port === 0 || (await canListen(host, port))) return ok(`${address} is free`);
+  const code = await readProblemCode(linkToNothing(config));
+  if (code === 'not_found') return ok(`this Posthorn uses ${address}`);
+  const remedy = 'Stop it, or set PORT.';
+  if (code !== null) return warn(`another Posthorn uses ${address}`, remedy);
+  return fail(`another program uses ${address}`, remedy);
 }
 
-async function checkMailPort({ smtpHost, smtpPort }: Config): Promise<CheckResult> {
+/** A link to no message, signed with our key: 404 from our service, and 403 from a Posthorn with another key. */
+function linkToNothing(config: Config): string {
+  const { host, port, basePath, secretKeys, databaseUrl, dataDir } = config;
+  const hasKeys = secretKeys !== null || databaseUrl !== null || hasCluster(dataDir);
+  const keys = hasKeys ? loadSecretKeys(config) : [randomBytes(32)];
+  const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
+  return makeLinks(keys, () => `${origin}${basePath}`).to(newId(), Date.now()).raw;
+}
+
+/** Null: not an error of a Posthorn. */
+async function readProblemCode(url: string): Promise<string | null> {
+  const document = await fetch(url, { signal: AbortSignal.timeout(2000) })
+    .then((response) => response.json() as Promise<{ type?: unknown }>)
+    .catch(() => null);
+  return /^urn:posthorn:problem:(\w+)$/.exec(String(document?.type))?.[1] ?? null;
+}
+
+async function checkMailPort({ smtpHost, smtpPort }: Config, isRunning: boolean): Promise<CheckResult> {
   const address = `${smtpHost}:${smtpPort}`;
   if (smtpPort === 0 || (await canListen(smtpHost, smtpPort))) return ok(`${address} is free`);
-  return warn(
-    `a program uses ${address}; that is fine if the program is a running Posthorn`,
-    'Otherwise stop the program, or set POSTHORN_SMTP_PORT.',
-  );
+  if (isRunning) return ok(`this Posthorn uses ${address}`);
+  return warn(`another program uses ${address}`, 'Stop it, or set POSTHORN_SMTP_PORT.');
 }
 
 function canListen(host: string, port: number): Promise<boolean> {

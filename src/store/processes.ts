@@ -1,5 +1,5 @@
 /**
- * The running processes, as `posthorn reseal` needs them. A process is alive while its row is recent by the clock of the database;
+ * The running processes, as `posthorn reseal` and `posthorn doctor` need them. A process is alive while its row is recent by the clock of the database;
  * the rows of killed processes expire.
  */
 import { hostname } from 'node:os';
@@ -35,6 +35,13 @@ export async function reportProcess(
 
 export async function removeProcess(sql: Sql, id: string): Promise<void> {
   await sql`delete from processes where id = ${id}`;
+}
+
+/** What the running processes on this machine do. */
+export async function listLocalRoles(sql: Sql): Promise<string[]> {
+  const rows = await sql<{ name: string; roles: string[] }[]>`
+    select name, roles from processes where seen_at > now() - ${aliveSeconds} * interval '1 second'`;
+  return rows.filter(({ name }) => name.endsWith(` on ${hostname()}`)).flatMap(({ roles }) => roles);
 }
 
 /** Processes that cannot decrypt what this key encrypts. */
