@@ -90,9 +90,7 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
         -- Webhooks whose deliveries are all leased would use up the limit, and others would starve.
         and (
           select true from deliveries
-          where ready and owner_id between walk.owner_id and walk.owner_id
-            and webhook_id between walk.webhook_id and walk.webhook_id
-            and (lease_until is null or lease_until < now())
+          where ${readyIn(sql, sql`walk.owner_id, walk.webhook_id`)} and (lease_until is null or lease_until < now())
           order by owner_id, webhook_id, id limit 1
         )
       limit ${maxLanes}
@@ -100,9 +98,7 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
       select free.id
       from chosen cross join lateral (
         select id from deliveries
-        where ready and owner_id between chosen.owner_id and chosen.owner_id
-          and webhook_id between chosen.webhook_id and chosen.webhook_id
-          and (lease_until is null or lease_until < now())
+        where ${readyIn(sql, sql`chosen.owner_id, chosen.webhook_id`)} and (lease_until is null or lease_until < now())
         order by owner_id, webhook_id, id limit chosen.allowance
         for update skip locked
       ) free
@@ -112,6 +108,17 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
     where id = any (array(select id from picked))
     returning id, lease_token as token, event_id as "eventId", webhook_id as "webhookId", owner_id as "ownerId", tries,
       attempt_count = 0 as "isNew", extract(epoch from now() - next_attempt_at)::float8 as "waitedSeconds"`;
+}
+
+/**
+ * The ready deliveries of a webhook, to be ordered by owner, webhook and id. `webhook`: the ids of its owner and of itself. Comparisons
+ * of rows: with `=`, and with a range of one value for each column, the planner takes the rows for a handful, and may read all
+ * deliveries of the webhook by an index for lists and sort them (1.4 s instead of 10 ms with 510,000 deliveries of 300 webhooks).
+ */
+function readyIn(sql: Sql, webhook: ReturnType<Sql>) {
+  return sql`ready
+    and (owner_id, webhook_id, id) >= (${webhook}, uuid '00000000-0000-0000-0000-000000000000')
+    and (owner_id, webhook_id, id) <= (${webhook}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')`;
 }
 
 export interface TryResult {
