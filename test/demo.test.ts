@@ -27,7 +27,8 @@ const printed = [
   /Verified its signature/,
   /webhook-signature: v1,/,
   /"event": "message\.received"/,
-  /curl -s \$BASE\/webhooks/,
+  /curl -sw '\\n' \$BASE_URL\/webhooks/,
+  /curl -X DELETE \$BASE_URL\/webhooks\/WEBHOOK_ID/,
 ];
 
 /** Where the demo puts what it makes: it must be empty afterwards. */
@@ -146,7 +147,8 @@ test('beside a service of another folder it starts its own, and the lines it pri
 
 /** Runs the printed lines in a shell, as a person would paste them. */
 async function runByHand(program: Program, settings: Record<string, string>, apiKey = ''): Promise<void> {
-  const lines = program.output().slice(program.output().indexOf('BASE='));
+  const [lines = ''] = /^BASE_URL=[\s\S]*?(?=\n\nTo clean up)/m.exec(program.output()) ?? [];
+  assert.doesNotMatch(lines, /#/, 'an interactive zsh has no comments');
   const script = `${lines.replace('ph_…', apiKey)}\nwait`;
   const byHand = run('sh', ['-eu', '-c', script], { ...settings, PORT: '0' });
   after(() => process.kill(-byHand.pid, 'SIGKILL'));

@@ -17,7 +17,9 @@ export interface Posthorn {
   apiKey: string;
   /** The id of an API key that was created for the demo, and is deleted at the end. */
   keyId?: string;
-  /** Shell commands that set BASE and API_KEY, for a Posthorn that runs after the demo. */
+  /** What to do before the shell commands. */
+  preparation: string;
+  /** Shell commands that set BASE_URL and API_KEY, for a Posthorn that runs after the demo. */
   setup: string;
   /** The SMTP port of that Posthorn. */
   laterSmtpPort: number;
@@ -53,15 +55,16 @@ function isInUse({ dataDir }: Config): boolean {
 export async function useRunning(config: Config, apiKey: string | undefined): Promise<Posthorn> {
   const { smtpPort } = config;
   const address = { url: urlOf(config), smtpPort, laterSmtpPort: smtpPort };
-  const base = `BASE=${address.url}`;
-  if (apiKey) return { ...address, apiKey, setup: `${base}\nAPI_KEY=$POSTHORN_API_KEY` };
+  const base = `BASE_URL=${address.url}`;
+  const preparation = '';
+  if (apiKey) return { ...address, apiKey, preparation, setup: `${base}\nAPI_KEY=$POSTHORN_API_KEY` };
   const database = await openDatabase(config, { purpose: 'tool', log, max: 1 });
   try {
     const { userId } = (await ensureUser(database.sql, user)).user;
     const created = await createApiKey(database.sql, userId, { name: 'npm run demo' });
     const make = `npm run -s posthorn -- keys create --user ${user} --json`;
     const setup = `${base}\nAPI_KEY=$(${make} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
-    return { ...address, apiKey: created.apiKey, keyId: created.id, setup };
+    return { ...address, apiKey: created.apiKey, keyId: created.id, preparation, setup };
   } finally {
     await database.close();
   }
@@ -88,7 +91,9 @@ export async function startOwn(
 }
 
 /** How to start a Posthorn after the demo, on ports that are free now. */
-async function describeNextStart(given: Config): Promise<Pick<Posthorn, 'setup' | 'laterSmtpPort'>> {
+async function describeNextStart(
+  given: Config,
+): Promise<Pick<Posthorn, 'preparation' | 'setup' | 'laterSmtpPort'>> {
   const port = await preferPort(given.port);
   const smtpPort = await preferPort(given.smtpPort);
   const settings = [
@@ -97,11 +102,12 @@ async function describeNextStart(given: Config): Promise<Pick<Posthorn, 'setup' 
     isInUse(given) ? 'POSTHORN_DATA_DIR=./data-of-demo' : [],
   ].flat();
   const start = [...settings, 'npm start'].join(' ');
-  const setup =
-    `# First, in another terminal: ${start}\n` +
-    `BASE=${urlOf({ ...given, port })}\n` +
-    'API_KEY=ph_…   # the key that the start prints';
-  return { setup, laterSmtpPort: smtpPort };
+  const preparation = `First, in another terminal: ${start}\nThe start prints an API key. Write the key in place of ph_… below.\n\n`;
+  return {
+    preparation,
+    setup: `BASE_URL=${urlOf({ ...given, port })}\nAPI_KEY=ph_…`,
+    laterSmtpPort: smtpPort,
+  };
 }
 
 /** The wanted port, or a free one if another program uses it. */

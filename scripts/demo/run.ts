@@ -121,19 +121,23 @@ function describePost(headers: IncomingHttpHeaders, body: Buffer): string {
   return [...head, ...JSON.stringify(shown, null, 2).split('\n')].map((line) => `    ${line}`).join('\n');
 }
 
-/** Shell commands; the README explains them. */
-function commands({ setup, laterSmtpPort }: Posthorn, receiverPort: number): string {
+/** Shell commands without comments, which an interactive zsh does not know; the README explains them. */
+function commands({ preparation, setup, laterSmtpPort }: Posthorn, receiverPort: number): string {
   const post = '-H "$AUTH" -H "Content-Type: application/json" -d';
-  return `${setup}
+  return `${preparation}${setup}
 AUTH="Authorization: Bearer $API_KEY"
-node -e 'http.createServer((q, s) => { console.log(q.headers); q.pipe(process.stdout); s.end() }).listen(${receiverPort}, "127.0.0.1")' &
-curl -s $BASE/identities ${post} '{"value":"${to}"}'
-OWNER=$(curl -s $BASE/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).userId')
-curl -s $BASE/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
+node -e 'http.createServer((q, s) => { console.log(q.headers); q.on("end", () => console.log()).pipe(process.stdout); s.end() }).listen(${receiverPort}, "127.0.0.1")' &
+curl -sw '\\n' $BASE_URL/identities ${post} '{"value":"${to}"}'
+OWNER=$(curl -s $BASE_URL/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).userId')
+curl -sw '\\n' $BASE_URL/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
   curl -sS smtp://localhost:${laterSmtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
-# To clean up, with the ids from the responses:
-# kill %1; curl -X DELETE $BASE/webhooks/<id> -H "$AUTH"; curl -X DELETE $BASE/identities/<id> -H "$AUTH"`;
+
+To clean up, with the ids from the responses:
+
+kill %1
+curl -X DELETE $BASE_URL/webhooks/WEBHOOK_ID -H "$AUTH"
+curl -X DELETE $BASE_URL/identities/IDENTITY_ID -H "$AUTH"`;
 }
 
 function defer(cleanup: () => Promise<void>): void {
