@@ -20,6 +20,7 @@ async function start(given: Partial<AnswerLimits> = {}) {
   after(() => app.server.closeAllConnections());
   const limits = {
     ...{ inAll: 4 * largeBytes, perOwner: 2 * largeBytes, waitMs: hour, stalledMs: hour, slowMs: hour },
+    maxPipelined: 64,
     ...given,
   };
   app.decorateRequest('ownerId', '');
@@ -117,8 +118,8 @@ test('a client that reads nothing is cut, and one that waits for its turn then g
   await waitFor('the next answer', () => countServed('a') === 2);
 });
 
-test('small answers count too: a client can ask for hundreds over one connection before it reads any', async () => {
-  const { ask, read, countServed } = await start({ waitMs: 50, perOwner: largeBytes });
+test('small answers count too: a client can ask for many over one connection before it reads any', async () => {
+  const { ask, read, countServed } = await start({ waitMs: 50, perOwner: largeBytes, maxPipelined: 2000 });
   ask('/middling/b', 1500);
   await waitFor('the refusals', async () => (await read('/middling/b')).status === 503);
   assert.ok(countServed('b') * middlingBytes < 1.5 * largeBytes, `${countServed('b')} answers`);
@@ -145,4 +146,13 @@ test('the owner does not wait for clients that have a link and read slowly', asy
   ask('/large/a');
   await waitFor('the answers of the owner', () => countServed('a') === 4);
   assert.equal((await read('/small/a?link')).status, 503);
+});
+
+test('a client that sends far too many requests before it reads an answer is cut', async () => {
+  const { app, ask } = await start();
+  const closed = new Promise((resolve) =>
+    app.server.once('connection', (socket) => socket.once('close', resolve)),
+  );
+  ask('/large/a').write('GET /small/a HTTP/1.1\r\nHost: x\r\n\r\n'.repeat(100));
+  await closed;
 });

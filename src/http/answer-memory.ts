@@ -4,6 +4,7 @@
  * room is short, clients that read slowly are cut, those of the owner with the most unread bytes first: reading a few bytes now and
  * then would keep the room for ever.
  */
+import type { Socket } from 'node:net';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type Share, Slots } from '../lib/slots.ts';
 import { Problem } from '../problems.ts';
@@ -20,6 +21,8 @@ export interface AnswerLimits {
   stalledMs: number;
   /** A client that needs longer for its answer is cut when others need the room. */
   slowMs: number;
+  /** Requests of one connection that are not answered yet. Each takes about 25 KB, and Node starts all that arrive together. */
+  maxPipelined: number;
 }
 
 const defaultLimits: AnswerLimits = {
@@ -28,6 +31,7 @@ const defaultLimits: AnswerLimits = {
   waitMs: 10_000,
   stalledMs: 30_000,
   slowMs: 5000,
+  maxPipelined: 64,
 };
 
 /** Smaller answers are sent as they are: making bytes of the text would cost more than it saves. */
@@ -119,6 +123,16 @@ export function boundAnswers(app: App, limits: AnswerLimits = defaultLimits): An
       next.cut();
     }
   }
+
+  const unanswered = new WeakMap<Socket, number>();
+  app.addHook('onRequest', ({ raw: { socket } }, reply, done) => {
+    const count = (unanswered.get(socket) ?? 0) + 1;
+    unanswered.set(socket, count);
+    // Without `done`: nobody can read the answer.
+    if (count > limits.maxPipelined) return void socket.destroy();
+    reply.raw.once('close', () => unanswered.set(socket, (unanswered.get(socket) ?? 1) - 1));
+    done();
+  });
 
   // It never waits: a handler may send its answer and resolve without it, and fastify would then send another.
   app.addHook('onSend', (_request, reply, payload, done) => {

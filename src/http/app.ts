@@ -95,10 +95,10 @@ export async function buildApp(given: ApiParts): Promise<App> {
   requireAccessRule(app);
   readJsonBodies(app);
   if (tracer) traceRequests(app, tracer);
+  const answers = boundAnswers(app);
   addHooks(app, parts, authenticator, queries);
   answerOtherMethods(app, config.corsOrigins);
   await documentRoutes(app, config);
-  const answers = boundAnswers(app);
   const shared = { ...parts, authenticator, answers };
   await app.register(async (api) => addRoutes(api as App, shared), { prefix: config.basePath });
   return app;
