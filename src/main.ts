@@ -145,6 +145,7 @@ function makeRecorder(
   database: Database,
   offerDeliveries: OfferDeliveries | null,
 ): MessageRecorder {
+  // One connection: with two, PostgreSQL used a third more processor time, because the batches were half as large.
   const groupSql = database.openAnother('mail', { max: 1, lockTimeoutMs: mailLockTimeoutMs });
   return new MessageRecorder({ groupSql, acceptUnverified, offerDeliveries });
 }

@@ -178,6 +178,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
           reserved.delete(this.#queue.laneOf(job));
           this.#startAdopted(job);
         }
+        this.#queue.gauges.running.set(this.#lanes.running);
       },
       [Symbol.dispose]: () => {
         for (const key of reserved) this.#leaveUntried(key);
