@@ -93,7 +93,7 @@ describe('whom it connects to', () => {
     const post = startPoster({ egress: makeEgress({ allowTargets: [], dnsServers: [dns.address] }) });
     dns.answer('inside.example', { A: ['8.8.8.8', '127.0.0.1'] });
     for (const host of ['127.0.0.1', '2130706433', 'localhost', 'inside.example', '[::ffff:127.0.0.1]']) {
-      assertFailure(await post(`http://${host}:${hooks.port}/`), 'target_refused', /only public addresses/);
+      assertFailure(await post(`http://${host}:${hooks.port}/`), 'target_refused', /Use a public address/);
     }
     assert.equal(hooks.requests.length, 0);
     assert.equal(hooks.openConnections(), 0);

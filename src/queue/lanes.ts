@@ -124,18 +124,20 @@ export class Lanes<Job> {
 
   /** How many jobs each lane may claim now. A key that is not listed has no lane yet, and may claim `firstAllowance`. */
   allowances(nowMs: number): Map<string, number> {
-    for (const lane of this.#lanes.values()) if (this.#isForgettable(lane, nowMs)) this.#forget(lane);
+    for (const lane of this.#lanes.values()) {
+      if (this.#isForgettable(lane, nowMs)) this.#forget(lane);
+      else if (claimedCount(lane) === 0 && lane.limit.rememberUntil < nowMs)
+        lane.limit = new TryLimit(this.#limits);
+    }
     const maxWindows = this.#maxWindows();
     return new Map(
       [...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, maxWindows, nowMs)]),
     );
   }
 
-  /** A lane without jobs is kept while its speed, its failures or its limit still matter. */
+  /** A lane without jobs is kept while its speed or its failures still matter. */
   #isForgettable(lane: Lane<Job>, nowMs: number): boolean {
-    const { filledAt, breaker, limit } = lane;
-    const keptUntil = Math.max(filledAt + keptMs, breaker.rememberUntil, limit.rememberUntil);
-    return claimedCount(lane) === 0 && keptUntil < nowMs;
+    return claimedCount(lane) === 0 && Math.max(lane.filledAt + keptMs, lane.breaker.rememberUntil) < nowMs;
   }
 
   #forget({ key, group }: Lane<Job>): void {

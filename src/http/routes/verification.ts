@@ -35,7 +35,8 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
       const check = async () => {
         const identity = await orNotFound(findIdentity(sql, ownerId, id));
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
-        if (!domain) throw new Problem('domain_needed');
+        // A domain identity was deleted since it was found.
+        if (!domain) throw new Problem(identity.kind === 'domain' ? 'not_found' : 'domain_needed');
         const limited = await takeCheckAllowance(sql, ownerId, domain.id);
         if (limited) throw rateLimited(limited.waitSeconds, 'This identity was checked too often.');
         await checkDomain(verification, domain, { requested: true, signal: abortOnClose(reply) });
