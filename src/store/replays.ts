@@ -88,15 +88,34 @@ interface ReplayBatch {
   id: string | null;
 }
 
-/** Runs one batch of the replay that has waited longest, so that replays take turns. Returns undefined if there is none. */
+/**
+ * Runs one batch. Owners take turns, and the replays of an owner: an owner with many replays delays the others by one batch.
+ * Returns undefined if there is no replay to run.
+ */
 export function runReplayBatch(sql: Sql, batch = 500): Promise<ReplayBatch | undefined> {
   return transaction(sql, async (sql) => {
+    // From owner to owner along an index, so that the cost does not grow with the number of replays.
     const [replay] = await sql<OpenReplay[]>`
-      select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,
-        position_at::text as "positionAt", position_id as "positionId"
-      from replays
-      where ${mayRunReplay(sql)}
-      order by coalesce(worked_at, created_at) limit 1 for update skip locked`;
+      with recursive owners as (
+        (select owner_id from replays where completed_at is null order by owner_id limit 1)
+        union all
+        select (
+          select owner_id from replays where completed_at is null and owner_id > owners.owner_id order by owner_id limit 1
+        )
+        from owners where owners.owner_id is not null
+      ), turns as (
+        select owner_id, (select max(worked_at) from replays where replays.owner_id = owners.owner_id) as last_turn
+        from owners where owner_id is not null
+      )
+      select replay.*
+      from (select owner_id from turns order by last_turn nulls first) turn cross join lateral (
+        select id, owner_id as "ownerId", webhook_id as "webhookId", selection, until::text as until,
+          position_at::text as "positionAt", position_id as "positionId"
+        from replays
+        where replays.owner_id = turn.owner_id and ${mayRunReplay(sql)}
+        order by coalesce(worked_at, created_at) limit 1 for update skip locked
+      ) replay
+      limit 1`;
     if (!replay) return undefined;
     const step = await queueBatch(sql, replay, batch);
     await sql`

@@ -28,7 +28,7 @@ export async function startMailroom(settings: Record<string, string> = {}): Prom
   const receiver = await startReceiver();
   after(() => receiver.close());
   afterEach((context) => {
-    const warnings = service.logged.filter(({ level }) => Number(level) >= 40);
+    const warnings = service.logged.filter(({ level }) => ['warn', 'error', 'fatal'].includes(String(level)));
     tellIfFailed(context, 'the service', warnings.map((line) => JSON.stringify(line)).join('\n'));
   });
   await service.makeWebhook(receiver.url());
