@@ -15,6 +15,11 @@ export type ServerUser = { readonly uid: number; readonly gid: number } | undefi
 /** Other programs run as these users too. */
 const sharedUsers = ['nobody', 'postgres'];
 const lockedTries = 100;
+/**
+ * Exit codes of useradd(8) that another process can cause, which adds a user at the same moment: the list of users or groups is
+ * locked (1, 10), the id is taken (4), or the name exists (9).
+ */
+const lostRaces = new Set([1, 4, 9, 10]);
 
 /**
  * For root: the owner of a data folder that an ordinary user made and uses, otherwise `posthorn`.
@@ -56,9 +61,8 @@ export async function ensureUser(name: string, log: Log): Promise<{ uid: number;
     const { status, stderr, error } = spawnSync('useradd', args, { encoding: 'utf8', env });
     failure = error?.message ?? stderr.trim();
     if (status === 0) log.warn(`created the system user ${name}, because PostgreSQL does not run as root`);
-    // Only one process at a time can change the list of users; the user may exist by now.
-    else if (/cannot lock|already exists/.test(failure)) await delay(100);
-    else break;
+    else if (!lostRaces.has(status ?? 0)) break;
+    else await delay(100);
   }
   throw new OperatorError(
     `PostgreSQL does not run as root, and the system user ${name} could not be created: ${failure}\n` +
