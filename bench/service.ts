@@ -40,7 +40,7 @@ export async function startService(
     ...settings,
   });
   const [, port, apiKey] = await child.printed(
-    /curl http:\/\/localhost:(\d+)\/me -H "Authorization: Bearer (ph_\w+)"/,
+    /curl http:\/\/localhost:(\d+)\/me \\\s+-H "Authorization: Bearer (ph_\w+)"/,
   );
   const databaseUrl = elsewhere ?? (await joinEmbedded(bench, dataDir));
   const url = `http://127.0.0.1:${port}`;
