@@ -26,7 +26,7 @@ export interface AnswerLimits {
 }
 
 const defaultLimits: AnswerLimits = {
-  inAll: 96 * 1024 * 1024,
+  inAll: 64 * 1024 * 1024,
   perOwner: 32 * 1024 * 1024,
   waitMs: 10_000,
   stalledMs: 30_000,
