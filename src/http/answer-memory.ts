@@ -27,7 +27,7 @@ export interface AnswerLimits {
 
 const defaultLimits: AnswerLimits = {
   inAll: 64 * 1024 * 1024,
-  perOwner: 32 * 1024 * 1024,
+  perOwner: 24 * 1024 * 1024,
   waitMs: 10_000,
   stalledMs: 30_000,
   slowMs: 5000,

@@ -133,7 +133,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       setSafeHeaders(request, reply, meta.sha256);
       if (isCached(request, meta.sha256)) return reply.code(304).send(null);
       reply.header('content-disposition', formatDisposition(meta.filename)).type(safeType(meta.contentType));
-      return reply.send(Buffer.from(content));
+      return reply.send(Buffer.from(content.buffer, content.byteOffset, content.byteLength));
     },
   );
 }
