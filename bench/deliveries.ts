@@ -63,7 +63,7 @@ export async function startDeliveryBench(
           from generate_series(1, ${count}::int) n
           returning id
         )
-        insert into deliveries (id, owner_id, event_id, webhook_id, event)
+        insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
         select delivery_id(id, webhook_id), ${ownerId}, id, webhook_id, 'message.received'
         from (
           select id, (${webhookIds}::uuid[])[1 + row_number() over () % ${webhookIds.length}::int] as webhook_id from made

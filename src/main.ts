@@ -28,6 +28,7 @@ import { MessageRecorder } from './receiving/record.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
+import { changeOverBatch, isChangingOver } from './store/change-over.ts';
 import { type DueWork, findDueWork, isPurgeDue } from './store/due-work.ts';
 import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
@@ -168,6 +169,7 @@ async function startLoops(
 ): Promise<Wakes & { offerDeliveries: OfferDeliveries | null }> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
+  if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
   stopLater(stops, await startReporting(parts));
   const checks = config.roles.includes('verify') ? startVerification(verification, watched) : undefined;
   if (checks) stopLater(stops, checks);
@@ -229,6 +231,35 @@ function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): 
     name: 'purging',
     pollMs: purgePollMs,
     restFactor: 4,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
+}
+
+/** Changes what older versions stored, with most of the time left to the rest of the service. */
+function startChangeOver({ sql, log }: Parts): Loop {
+  log.info('changing stored messages to the new form, in the background');
+  let announced = 0;
+  const work = async () => {
+    const changed = await changeOverBatch(sql);
+    if (changed === null) {
+      if (!(await isChangingOver(sql)) && announced >= 0) {
+        log.info('all stored messages have the new form');
+        announced = -1;
+      }
+      return false;
+    }
+    if (changed >= announced + 10_000) {
+      log.info({ changed }, 'changing stored messages');
+      announced = changed;
+    }
+    return true;
+  };
+  return startLoop({
+    name: 'changing stored messages',
+    pollMs: purgePollMs,
+    restFactor: 3,
     log,
     isTransient: isUnavailable,
     work,

@@ -152,7 +152,7 @@ describe('a delivery', () => {
     offers.dispose();
     await loop.stop();
     const expired = await sql`
-      update deliveries set lease_until = now() where event_id = ${made?.eventId ?? ''} and lease_until > now() + interval '1 s'`;
+      update delivery_queue set lease_until = now() where event_id = ${made?.eventId ?? ''} and lease_until > now() + interval '1 s'`;
     assert.equal(expired.count, 1);
     startLoop().wake();
     await receiver.received(2, ({ url }) => url === listener.path);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { after, test } from 'node:test';
 import { connect, type Sql } from '../src/db/client.ts';
-import { claimDeliveries } from '../src/store/deliveries.ts';
+import { claimDeliveries } from '../src/store/delivery-queue.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { makeDatabase } from './harness.ts';
 

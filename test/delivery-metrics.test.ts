@@ -73,7 +73,7 @@ describe('GET /metrics', () => {
     assert.equal(metrics.get('posthorn_delivery_oldest_pending_seconds'), 0);
     await idle.makeEvent();
     const old = await idle.makeEvent();
-    await idle.sql`update deliveries set next_attempt_at = now() - interval '1 hour' where event_id = ${old}`;
+    await idle.sql`update delivery_queue set next_attempt_at = now() - interval '1 hour' where event_id = ${old}`;
     await idle.sql`delete from deliveries where event_id <> ${old}`;
     await idle.makeEvent();
     metrics = await readMetrics(idle);
@@ -94,7 +94,7 @@ describe('the backlog', () => {
     const off = await idle.makeWebhook('https://example.com/');
     for (let index = 0; index < 6; index++) await idle.makeEvent();
     await sql`
-      update deliveries set ready = false, next_attempt_at = now() + interval '1 hour'
+      update delivery_queue set ready = false, next_attempt_at = now() + interval '1 hour'
       where id in (select id from deliveries where webhook_id = ${also.id} order by id limit 2)`;
     await sql`
       update deliveries set status = 'delivered', ready = false, completed_at = now()
@@ -102,7 +102,7 @@ describe('the backlog', () => {
     await idle.call('PATCH', `/webhooks/${off.id}`, { body: { enabled: false } });
     assert.equal(await countBacklog(sql), 5 + 6);
     assert.equal(await countBacklog(sql, 4), 4);
-    await sql`update deliveries set next_attempt_at = now() - interval '1 day' where webhook_id = ${off.id}`;
+    await sql`update delivery_queue set next_attempt_at = now() - interval '1 day' where webhook_id = ${off.id}`;
     assert.ok((await readOldestPending(sql)) < 3600, 'what waits for a disabled webhook is not overdue');
     for (const { id } of [on, also, off]) await idle.call('DELETE', `/webhooks/${id}`);
     await sql`delete from deliveries`;

@@ -94,7 +94,7 @@ test('what one owner has claimed ahead leaves room to claim for another', async 
   const loop = startLoop();
   await receiver.received(12, at('/ahead'));
   await waitFor('the end of the claims', async () => {
-    const claimed = await sql`select distinct webhook_id from deliveries where lease_token is not null`;
+    const claimed = await sql`select distinct webhook_id from delivery_queue where lease_token is not null`;
     return claimed.count >= limits.perProcess;
   });
   await makeEvents(quick, 3);

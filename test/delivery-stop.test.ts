@@ -117,7 +117,7 @@ describe('an orderly stop', () => {
     const stopping = loop.stop();
     await waitFor('what was not tried to be free', async () => {
       const leased =
-        await sql`select from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+        await sql`select from delivery_queue where webhook_id = ${webhook.id} and lease_token is not null`;
       return leased.count === 1;
     });
     gate.open();
@@ -125,7 +125,7 @@ describe('an orderly stop', () => {
     assert.equal(receiver.requests.filter(at('/drain')).length, 1);
     assert.equal((await list(owner, webhook, '?status=delivered')).length, 1);
     const leased =
-      await sql`select from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+      await sql`select from delivery_queue where webhook_id = ${webhook.id} and lease_token is not null`;
     assert.equal(leased.count, 0);
 
     const next = startTestDelivery(service.databaseUrl);
@@ -188,7 +188,7 @@ describe('a database that goes away', () => {
     assert.ok(loop.logged.some(({ msg }) => /tried again when the lease expires/.test(String(msg))));
     assert.deepEqual(await list(owner, webhook, '?status=delivered'), []);
 
-    await sql`update deliveries set lease_until = now() where webhook_id = ${webhook.id}`;
+    await sql`update delivery_queue set lease_until = now() where webhook_id = ${webhook.id}`;
     const next = startTestDelivery(service.databaseUrl);
     await delivered(owner, webhook, 3);
     await next.stop();

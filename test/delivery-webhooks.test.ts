@@ -32,7 +32,7 @@ async function makePending(path: string): Promise<{ webhook: TestWebhook; eventI
 
 /** Now, instead of in an hour. */
 async function makeDue(eventId: string): Promise<void> {
-  await sql`update deliveries set next_attempt_at = now() where event_id = ${eventId} and status = 'pending'`;
+  await sql`update delivery_queue set next_attempt_at = now() where event_id = ${eventId} and status = 'pending'`;
   await waitFor('the promotion', async () => {
     const left = await sql`
       select from deliveries
@@ -101,7 +101,7 @@ describe('a webhook that is disabled', () => {
     await waitFor('the end of it', async () => !(await read(webhook)).enabled);
     await waitFor('all others to be held', async () => {
       const left = await sql`
-        select from deliveries where webhook_id = ${webhook.id} and (ready or lease_token is not null)`;
+        select from delivery_queue where webhook_id = ${webhook.id} and (ready or lease_token is not null)`;
       return left.count === 0;
     });
     const failed = receiver.requests.filter(at('/ends')).length;
@@ -142,7 +142,7 @@ describe('a webhook that is changed', () => {
     });
     await waitFor('all tries to be held and more to be claimed', async () => {
       const [row] = await sql`
-        select count(*)::int as leased from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+        select count(*)::int as leased from delivery_queue where webhook_id = ${webhook.id} and lease_token is not null`;
       // Every recorded answer was a quick one, so no other try is under way.
       const recorded =
         await sql`select from deliveries where webhook_id = ${webhook.id} and status = 'delivered'`;
@@ -317,7 +317,7 @@ describe('a receiver that fails', () => {
     held[1]?.(500);
     await waitFor('both outcomes', async () => {
       const rows = await sql`
-        select from deliveries where webhook_id = ${webhook.id} and attempt_count > 0 and lease_token is null`;
+        select from delivery_queue where webhook_id = ${webhook.id} and attempt_count > 0 and lease_token is null`;
       return rows.count === events.length;
     });
     receiver.behaveAt('/mixed', answer(204));
@@ -353,7 +353,7 @@ test('a delivery whose event is gone ends as cancelled, instead of being claimed
   const { userId } = service.user;
   const eventId = newId();
   await sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
     values (delivery_id(${eventId}, ${webhook.id}), ${userId}, ${eventId}, ${webhook.id}, 'message.received')`;
   await sql`select pg_notify('posthorn_ready', '')`;
   assert.equal((await findDelivery(eventId, webhook)).status, 'cancelled');

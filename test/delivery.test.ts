@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
 import { newId } from '../src/lib/ids.ts';
 import { readVersion } from '../src/lib/version.ts';
-import { recordTries } from '../src/store/deliveries.ts';
+import { recordTries } from '../src/store/delivery-queue.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { assertProblem, startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
@@ -171,7 +171,7 @@ describe('every try', () => {
 async function prepared(webhook: TestWebhook, token: string): Promise<string> {
   const eventId = await makeEvent({ ownerId: user.userId });
   const [row] = await sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
     values (delivery_id(${eventId}, ${webhook.id}), ${user.userId}, ${eventId}, ${webhook.id}, 'message.received',
       ${token}, now() + interval '20 seconds')
     returning id`;

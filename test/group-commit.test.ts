@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
+import { zstdCompressSync } from 'node:zlib';
 import { connect, type Pool } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { GroupCommit } from '../src/receiving/group-commit.ts';
@@ -30,6 +31,7 @@ function write(identity: { id: string; ownerId: string }, changed: Partial<NewMe
   return {
     ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId: id, threadId: id },
     ...{ raw: randomBytes(40), sha256: randomBytes(32), summary: '{}', data: '{"message":{}}', inline: true },
+    content: zstdCompressSync('{"message":{}}'),
     ...{ messageKey: newId(), repeatKey: newId(), ...changed },
   };
 }

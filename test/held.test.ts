@@ -4,13 +4,8 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { after, afterEach, describe, test } from 'node:test';
 import { connect, only, type Sql } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
-import {
-  claimDeliveries,
-  findDelivery,
-  promoteDue,
-  recordTries,
-  redeliver,
-} from '../src/store/deliveries.ts';
+import { findDelivery, redeliver } from '../src/store/deliveries.ts';
+import { claimDeliveries, promoteDue, recordTries } from '../src/store/delivery-queue.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { holdDeliveries, settleWebhooks } from '../src/store/held.ts';
 import { disableGone, noteFailures } from '../src/store/targets.ts';
@@ -301,7 +296,7 @@ describe('a delivery that becomes ready while its webhook is disabled', () => {
 
   test('is not held if the webhook is enabled when a retry becomes due', async () => {
     const webhook = await prepareDisabled(1);
-    await sql`update deliveries set next_attempt_at = now()`;
+    await sql`update delivery_queue set next_attempt_at = now()`;
     let promoting: ReturnType<typeof promoteDue> | undefined;
     await sql.begin(async (enabling) => {
       await updateWebhook(enabling, webhook.ownerId, webhook.id, { enabled: true });
@@ -333,7 +328,7 @@ test('neither claims nor promotions read held deliveries: 20,000 of 1,000 webhoo
   await sql.script(`
     insert into webhooks (id, owner_id, url, events, secret)
     select gen_random_uuid(), '${ownerId}', '${url}', '{message.received}', '' from generate_series(1, 1000);
-    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
     select gen_random_uuid(), '${ownerId}', gen_random_uuid(), id, 'message.received'
     from webhooks, generate_series(1, 20) where owner_id = '${ownerId}';
     update webhooks set enabled = false where owner_id = '${ownerId}'`);
@@ -342,7 +337,7 @@ test('neither claims nor promotions read held deliveries: 20,000 of 1,000 webhoo
   const walking = await countReads('deliveries', claimThree);
   assert.ok(walking.searches > 1000, 'before they are held, each webhook costs a claim a search');
 
-  await sql`update deliveries set lease_token = null, lease_until = null where webhook_id = ${busy.id}`;
+  await sql`update delivery_queue set lease_token = null, lease_until = null where webhook_id = ${busy.id}`;
   await settleAll();
   const claiming = await countReads('deliveries', claimThree);
   assert.ok(claiming.rows < 20 && claiming.searches < 20, JSON.stringify(claiming));

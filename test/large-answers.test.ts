@@ -193,7 +193,7 @@ test('a delivery shows its newest attempts, up to about 1 MiB', async () => {
     { id: string }[]
   >`select delivery_id(${eventId}, ${webhookId}) as id`;
   await sql`
-    insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_body)
+    insert into earlier_attempts (delivery_id, id, owner_id, started_at, duration_ms, response_body)
     select ${id}, gen_random_uuid(), ${service.user.userId}, now() - n * interval '1 second', n, repeat('x', 16000)
     from generate_series(1, 100) n`;
   const { text, body } = await call('GET', `/deliveries/${id}`);

@@ -62,7 +62,7 @@ async function addOld({ owner }: Made, ageDays: number, status = 'delivered'): P
   await sql`
     update deliveries set status = ${status}, ready = ${status === 'pending'} where event_id = ${id}`;
   await sql`
-    insert into attempts (delivery_id, id, owner_id, started_at, duration_ms)
+    insert into earlier_attempts (delivery_id, id, owner_id, started_at, duration_ms)
     select id, gen_random_uuid(), owner_id, now(), 1 from deliveries where event_id = ${id}`;
   return id;
 }

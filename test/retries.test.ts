@@ -10,7 +10,7 @@ import {
   releaseLeases,
   renewLeases,
   type TriedDelivery,
-} from '../src/store/deliveries.ts';
+} from '../src/store/delivery-queue.ts';
 import { startTestService, type TestWebhook } from './harness.ts';
 
 // Nobody delivers here but the tests.
@@ -63,7 +63,7 @@ async function prepare(t: { after(work: () => Promise<unknown>): void }, count =
 }
 
 const expire = (id: string) =>
-  sql`update deliveries set lease_until = now() - interval '1 second' where id = ${id}`;
+  sql`update delivery_queue set lease_until = now() - interval '1 second' where id = ${id}`;
 const read = async (id: string, owner: Parameters<typeof call>[2]) =>
   (await call('GET', `/deliveries/${id}`, owner)).body;
 
@@ -276,7 +276,7 @@ describe('a retry', () => {
       const mine = randomUUID();
       await claim(mine);
       await record(mine, [failed(id, 300)]);
-      await sql`update deliveries set next_attempt_at = now() where id = ${id}`;
+      await sql`update delivery_queue set next_attempt_at = now() where id = ${id}`;
       assert.equal((await promoteDue(sql)).promoted, 1);
       const token = randomUUID();
       const [claimed] = await claim(token);
@@ -293,7 +293,7 @@ describe('a retry', () => {
     assert.deepEqual(await promoteDue(sql), { promoted: 0, nextInMs: null });
     // In one transaction, in which now() stands still.
     await sql.begin(async (sql) => {
-      await sql`update deliveries set next_attempt_at = now() + interval '1.5 seconds' where id = ${id}`;
+      await sql`update delivery_queue set next_attempt_at = now() + interval '1.5 seconds' where id = ${id}`;
       assert.deepEqual(await promoteDue(sql), { promoted: 0, nextInMs: 1500 });
     });
   });
@@ -307,7 +307,7 @@ describe('a retry', () => {
       ids.map((id) => failed(id, 0)),
     );
     for (const [index, id] of ids.entries()) {
-      await sql`update deliveries set next_attempt_at = now() - ${index} * interval '1 minute' where id = ${id}`;
+      await sql`update delivery_queue set next_attempt_at = now() - ${index} * interval '1 minute' where id = ${id}`;
     }
     assert.equal((await promoteDue(sql, 2)).promoted, 2);
     assert.deepEqual((await claim(randomUUID())).map(({ id }) => id).sort(), ids.slice(1));
@@ -342,7 +342,7 @@ test('what another owner holds is recorded under its own', async (t) => {
 test('a redelivery asked for during the last try outlives that try', async (t) => {
   const { ids, owner } = await prepare(t);
   const [id = ''] = ids;
-  await sql`update deliveries set tries = 9 where id = ${id}`;
+  await sql`update delivery_queue set tries = 9 where id = ${id}`;
   const token = newId();
   const [claimed] = (await claim(token)).filter((one) => one.id === id);
   assert.equal(claimed?.tries, 9);
@@ -356,7 +356,7 @@ test('a redelivery asked for during the last try outlives that try', async (t) =
 test('a redelivery asked for during a late try starts the schedule anew, whatever that try was to wait', async (t) => {
   const { ids, owner } = await prepare(t);
   const [id = ''] = ids;
-  await sql`update deliveries set tries = 3 where id = ${id}`;
+  await sql`update delivery_queue set tries = 3 where id = ${id}`;
   const token = newId();
   await claim(token);
   assert.equal((await call('POST', `/deliveries/${id}/redeliver`, { as: owner })).status, 202);

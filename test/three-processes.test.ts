@@ -46,7 +46,7 @@ async function fill(webhookIds: string[]): Promise<void> {
     insert into events (id, owner_id, event, data)
     select id, ${user.userId}, 'message.received', '{"a":1}' from unnest(${ids}::uuid[]) id`;
   await sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event)
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
     select delivery_id(event_id, webhook_id), ${user.userId}, event_id, webhook_id, 'message.received'
     from unnest(${ids}::uuid[]) event_id cross join unnest(${webhookIds}::uuid[]) webhook_id`;
 }

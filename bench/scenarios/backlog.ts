@@ -20,7 +20,7 @@ export async function run(bench: Bench): Promise<Round[]> {
   }
   for (const { sql } of [small, large]) {
     await sql`
-      update deliveries set ready = false, next_attempt_at = now() + interval '1 day'
+      update delivery_queue set ready = false, next_attempt_at = now() + interval '1 day'
       where webhook_id in (select id from webhooks order by id limit 5)`;
     await sql`vacuum analyze deliveries`;
   }

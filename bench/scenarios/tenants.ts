@@ -219,6 +219,6 @@ function makeMail(recipient: string, textBytes: number): string {
 
 /** Waits until so many deliveries have been claimed: the attack is under way. */
 async function waitForLeases({ sql }: DeliveryBench, count: number): Promise<void> {
-  const leased = () => sql`select from deliveries where lease_token is not null limit ${count}`;
+  const leased = () => sql`select from delivery_queue where lease_token is not null limit ${count}`;
   while ((await leased()).count < count) await delay(100);
 }

@@ -1,5 +1,5 @@
 /**
- * The body of `message.received`. The event stores the parts that never change. Links expire and raw bytes are stored once
+ * The body of `message.received`. The message stores the parts that never change. Links expire and raw bytes are stored once
  * for all events, so both are added when the event is sent or read.
  */
 import { isUtf8 } from 'node:buffer';
@@ -37,7 +37,7 @@ export function placeLink(n: number): string {
   return `attachment:${n}`;
 }
 
-/** Returns the JSON text that the event stores. */
+/** Returns the JSON text that the message stores. */
 export function storeData(message: Message, raw: Buffer, sha256: Buffer): string {
   return JSON.stringify({
     message,
@@ -55,13 +55,12 @@ export function completeData({ data, messageId, raw }: StoredData, links: Links,
     linkPlaceholder,
     (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`,
   );
-  const added = { rawEmail: raw && readRaw(raw), rawEmailUrl: link.raw } satisfies AddedLater;
+  const added = { rawEmail: raw && writeRaw(raw), rawEmailUrl: link.raw } satisfies AddedLater;
   return `${linked.slice(0, -1)},${JSON.stringify(added).slice(1)}`;
 }
 
-function readRaw(raw: string | Buffer): string {
-  const bytes = typeof raw === 'string' ? Buffer.from(raw, 'base64') : raw;
-  return bytes.toString(isUtf8(bytes) ? 'utf8' : 'base64');
+function writeRaw(raw: Buffer): string {
+  return raw.toString(isUtf8(raw) ? 'utf8' : 'base64');
 }
 
 /** Adds the links to a message or a summary. */

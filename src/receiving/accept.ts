@@ -13,6 +13,7 @@ import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { chunkBytes, findFirst, findThread, type NewMessage } from '../store/messages.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
@@ -194,7 +195,7 @@ function prepareMessages(
 ): Promise<PreparedMessage[]> {
   const sha256 = createHash('sha256').update(mail.raw).digest();
   const receivedAt = new Date();
-  /** By owner: the raw bytes are stored once for each owner, under the id of the owner's first message. */
+  /** By owner: bytes that have rows of their own are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();
   const groups = [...Map.groupBy(recipients, ({ identity }) => identity.id).values()];
   // Always in the same order, so that two transactions with the same identities cannot deadlock.
@@ -204,8 +205,12 @@ function prepareMessages(
     groups.map(async (recipients) => {
       const [{ identity, tag }] = recipients as [RoutedRecipient];
       const id = newId();
-      const rawId = rawIds.get(identity.ownerId) ?? id;
-      rawIds.set(identity.ownerId, rawId);
+      const isShared = groups.some(
+        ([other]) => other?.identity.ownerId === identity.ownerId && other.identity.id !== identity.id,
+      );
+      const isPacked = !isShared && mail.raw.length <= maxPackedRawBytes;
+      const rawId = isPacked ? null : (rawIds.get(identity.ownerId) ?? id);
+      if (rawId) rawIds.set(identity.ownerId, rawId);
       const envelope = { ...mail.envelope, rcptTo: recipients.map(({ address }) => address) };
       const { threadId, ancestors } = readThread(identity.id, id, parsed);
       const found =
@@ -216,6 +221,7 @@ function prepareMessages(
         ...{ id, threadId: found ?? threadId, source: mail.source, receivedAt, size: mail.raw.length },
         ...{ identity, tag, envelope, parsed, authentication },
       });
+      const data = storeData(message, mail.raw, sha256);
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
         threadId: message.threadId,
@@ -223,7 +229,8 @@ function prepareMessages(
         raw: mail.raw,
         sha256,
         summary: JSON.stringify(summarize(message)),
-        data: storeData(message, mail.raw, sha256),
+        data,
+        content: await packContent(isPacked ? mail.raw : null, data),
         inline: mail.raw.length <= parts.inlineRawBytes,
         messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
         repeatKey: parsed.messageId === null ? null : repeatKey(envelope, sha256),

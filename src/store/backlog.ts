@@ -5,11 +5,11 @@ import { only, type Sql } from '../db/client.ts';
 function waiting(sql: Sql) {
   return sql`
     recursive walk as (
-      (select owner_id, webhook_id from deliveries where ready order by owner_id, webhook_id limit 1)
+      (select owner_id, webhook_id from delivery_queue where ready order by owner_id, webhook_id limit 1)
       union all
       select next.owner_id, next.webhook_id
       from walk cross join lateral (
-        select owner_id, webhook_id from deliveries
+        select owner_id, webhook_id from delivery_queue
         where ready and (owner_id, webhook_id) > (walk.owner_id, walk.webhook_id)
         order by owner_id, webhook_id limit 1
       ) next
@@ -23,12 +23,12 @@ export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
   const { backlog } = only(
     await sql<{ backlog: number }[]>`
       with ${waiting(sql)}, scheduled as (
-        select webhook_id from deliveries
-        where status = 'pending' and not ready and next_attempt_at < 'infinity' limit ${most}
+        select webhook_id from delivery_queue
+        where not ready and next_attempt_at < 'infinity' limit ${most}
       )
       select count(*)::int as backlog from (
         (select from waiting cross join lateral (
-          select from deliveries
+          select from delivery_queue
           where owner_id = waiting.owner_id and webhook_id = waiting.id and ready limit ${most}) ready)
         union all
         (select from scheduled join webhooks on webhooks.id = scheduled.webhook_id and webhooks.enabled)
@@ -45,7 +45,7 @@ export async function readOldestPending(sql: Sql): Promise<number> {
       with ${waiting(sql)}
       select coalesce(greatest(extract(epoch from now() - min(first.next_attempt_at)), 0), 0)::float8 as seconds
       from waiting cross join lateral (
-        select next_attempt_at from deliveries
+        select next_attempt_at from delivery_queue
         where ready and owner_id between waiting.owner_id and waiting.owner_id
           and webhook_id between waiting.id and waiting.id
         order by owner_id, webhook_id, id limit 1

@@ -34,7 +34,8 @@ export async function isPurgeDue(sql: Sql, retentionDays: number): Promise<boole
       select ${first(sql, sql`select created_at < ${dayAgo} from idempotency_records order by created_at`)}
         or ${first(sql, sql`select true from webhooks where deleted_at is not null order by deleted_at`)}
         or exists (select from identity_purges)
-        or ${first(sql, sql`select id < ${bound} from deliveries order by id`)}
+        or ${first(sql, sql`select id < ${bound} from delivery_queue order by id`)}
+        or ${first(sql, sql`select id < ${bound} from ended_deliveries order by id`)}
         or ${first(sql, sql`select id < ${bound} from events order by id`)}
         or ${first(sql, sql`select retired_at < ${dayAgo} from retired_webhook_secrets order by retired_at`)}
         or ${first(sql, sql`select completed_at < ${oldest} from replays where completed_at is not null order by completed_at`)}

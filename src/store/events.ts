@@ -2,7 +2,8 @@
 import { only, type Sql } from '../db/client.ts';
 import { type Fragment, identifier } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
-import { leaseSeconds } from './deliveries.ts';
+import { decompress, unpackContent } from './content.ts';
+import { leaseSeconds } from './delivery-queue.ts';
 import {
   collectPage,
   kindsOf,
@@ -10,7 +11,6 @@ import {
   mergePages,
   type Page,
   type PageRequest,
-  pageOf,
   pagesOf,
   pageWithin,
   position,
@@ -60,7 +60,7 @@ export async function recordEvent(sql: Sql, given: NewEvent): Promise<{ id: stri
  */
 export function queueDeliveries(sql: Sql, leaseToken: Fragment = sql`null::uuid`) {
   return sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event, lease_token, lease_until)
     select delivery_id(happened.id, webhook_id), happened.owner_id, happened.id, webhook_id, happened.event, token,
       case when token is not null then now() + ${leaseSeconds} * interval '1 second' end
     -- With "offset 0" the planner looks up the webhooks of each owner, and never reads those of all owners.
@@ -105,22 +105,16 @@ export async function listEvents(
   page: PageRequest,
 ): Promise<Page<Listed<Event>>> {
   const { event, identityId, since } = filter;
-  const isSince = since ? sql`and created_at >= ${since}::text::timestamptz` : sql``;
-  const ofOwner = sql`events where events.owner_id = ${ownerId}`;
-  const select = (isOnPage: Fragment) => sql<Listed<Event>[]>`
-    select ${columns(sql)}, ${position(sql)} from ${ofOwner} and ${isVisible(sql)} ${isOnPage}`;
+  const wanted = identityId
+    ? sql`events where events.owner_id = ${ownerId} and events.identity_id is not null and events.identity_id = ${identityId}`
+    : sql`events where events.owner_id = ${ownerId}`;
+  // The indexes have the event before the time: one index with and one without the identity, for every combination of filters.
+  const kinds = event ? sql`(select ${event}::text as event) kinds` : kindsOf(sql, wanted);
+  const group = { ...(identityId && { identity_id: identityId }), event: sql`kinds.event` };
   return collectPage(page, (step) => {
-    if (!identityId) {
-      return select(
-        event ? pageWithin(sql, step, 'events', { event }, since) : sql`${isSince} ${pageOf(sql, step)}`,
-      );
-    }
-    const kinds = event
-      ? sql`(select ${event}::text as event) kinds`
-      : kindsOf(sql, sql`${ofOwner} and events.identity_id = ${identityId}`);
-    const group = { identity_id: identityId, event: sql`kinds.event` };
-    const ofKind = select(sql`
-      and events.identity_id is not null ${pageWithin(sql, step, 'events', group, since)}`);
+    const ofKind = sql`
+      select ${columns(sql)}, ${position(sql)} from ${wanted} and ${isVisible(sql)}
+      ${pageWithin(sql, step, 'events', group, since)}`;
     return mergePages<Event>(sql, step, [pagesOf(sql, kinds, ofKind)]);
   });
 }
@@ -130,10 +124,12 @@ export async function findEvent(
   ownerId: string,
   id: string,
 ): Promise<(Event & StoredData) | undefined> {
-  const [row] = await sql<(Event & StoredData)[]>`
-    select ${columns(sql)}, ${dataColumns(sql)} from events ${withRaw(sql)}
+  const [row] = await sql<(Event & StoredRow)[]>`
+    select ${columns(sql)}, ${dataColumns(sql)} from events ${withContent(sql)}
     where events.owner_id = ${ownerId} and events.id = ${id} and ${isVisible(sql)}`;
-  return row;
+  if (!row) return undefined;
+  const { id: eventId, event, identityId, createdAt } = row;
+  return { id: eventId, event, identityId, createdAt, ...toData(row) };
 }
 
 /** The data of an event. For a message, links and raw bytes are added when it is sent. */
@@ -141,16 +137,42 @@ export interface StoredData {
   /** JSON text. */
   data: string;
   messageId: string | null;
-  /** Base64 when it was read: that costs less than two thirds of reading hex. */
-  raw: string | Buffer | null;
+  /** Null if the raw message is not a part of the data. */
+  raw: Buffer | null;
+}
+
+/** The data of an event is in the event, or, if the event is about a received message, in the message. */
+interface StoredRow {
+  messageId: string | null;
+  eventData: string | null;
+  content: string | null;
+  size: number;
+  hasRaw: boolean;
+  isInline: boolean;
+  chunk: string | null;
+  isCompressed: boolean;
 }
 
 function dataColumns(sql: Sql) {
-  return sql`events.data::text as data, events.message_id as "messageId", encode(raw_chunks.bytes, 'base64') as raw`;
+  return sql`
+    events.message_id as "messageId", events.data::text as "eventData", encode(messages.content, 'base64') as content,
+    messages.size, messages.raw_id is null as "hasRaw", is_inline or inline_raw_id is not null as "isInline",
+    encode(raw_chunks.bytes, 'base64') as chunk, is_compressed as "isCompressed"`;
 }
 
-function withRaw(sql: Sql) {
-  return sql`left join raw_chunks on raw_chunks.raw_id = events.inline_raw_id and raw_chunks.n = 0`;
+function withContent(sql: Sql) {
+  return sql`
+    left join messages on messages.id = events.message_id and events.data is null
+    left join raw_chunks
+      on raw_chunks.raw_id = coalesce(inline_raw_id, case when is_inline then messages.raw_id end) and raw_chunks.n = 0`;
+}
+
+function toData(row: StoredRow): StoredData {
+  const { messageId, eventData, content, isInline, chunk, isCompressed } = row;
+  const unpacked = content === null ? null : unpackContent({ ...row, content });
+  const bytes = chunk === null ? null : Buffer.from(chunk, 'base64');
+  const raw = unpacked?.raw ?? (bytes && isCompressed ? decompress(bytes) : bytes);
+  return { data: eventData ?? unpacked?.data ?? 'null', messageId, raw: isInline ? raw : null };
 }
 
 /** For the delivery loop. The queries have no owner filter: the loop works for all users. */
@@ -158,7 +180,7 @@ export type ReadEvent = { id: string; event: string } & StoredData;
 
 export async function readEventData(sql: Sql, id: string): Promise<ReadEvent | undefined> {
   const [row] = await selectEventData(sql, [id]);
-  return row;
+  return row && toReadEvent(row);
 }
 
 /**
@@ -171,13 +193,21 @@ export async function forEachSmallEvent(
   maxBytes: number,
   take: (event: ReadEvent) => void,
 ): Promise<void> {
-  await selectEventData(sql, ids, maxBytes).forEach(take);
+  await selectEventData(sql, ids, maxBytes).forEach((row) => {
+    take(toReadEvent(row));
+  });
+}
+
+type EventRow = StoredRow & { id: string; event: string };
+
+function toReadEvent(row: EventRow): ReadEvent {
+  return { id: row.id, event: row.event, ...toData(row) };
 }
 
 function selectEventData(sql: Sql, ids: readonly string[], maxBytes?: number) {
-  return sql<ReadEvent[]>`
-    select events.id, events.event, ${dataColumns(sql)} from events ${withRaw(sql)}
-    where events.id = any (${ids}::uuid[])
+  return sql<EventRow[]>`
+    select events.id, events.event, ${dataColumns(sql)} from events ${withContent(sql)}
+    where events.id = any (${ids}::uuid[]) and (events.data is not null or messages.id is not null)
       ${maxBytes === undefined ? sql`` : sql`and events.bytes <= ${maxBytes}`}`;
 }
 

@@ -19,17 +19,17 @@ export function lockDisabled(sql: Sql, webhookIds: ReturnType<Sql>) {
 export async function holdDeliveries(sql: Sql, leases: readonly Lease[]): Promise<void> {
   await sql`
     with claimed as materialized (
-      select deliveries.id, lease.token, webhook_id, webhooks.id is null as is_deleted
+      select delivery_queue.id, lease.token, webhook_id, webhooks.id is null as is_deleted
       from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
-      join deliveries on deliveries.id = lease.id and deliveries.lease_token = lease.token
+      join delivery_queue on delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token
       left join webhooks on webhooks.id = webhook_id
     ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from claimed`)}),
     held as materialized (select id from claimed where is_deleted or webhook_id in (select id from disabled))
-    update deliveries
+    update delivery_queue
     set lease_token = null, lease_until = null, ready = ready and held.id is null,
       next_attempt_at = case when held.id is null then next_attempt_at else 'infinity' end
     from claimed left join held using (id)
-    where deliveries.id = claimed.id and lease_token = claimed.token and status = 'pending'`;
+    where delivery_queue.id = claimed.id and lease_token = claimed.token`;
 }
 
 /** In one call of `settleWebhooks`. */
@@ -61,14 +61,14 @@ function settleWebhook(sql: Sql, id: string, batch: number): Promise<number> {
     // Ranges with one value, for the reason that `claimDeliveries` gives.
     const unsettled = webhook.enabled
       ? sql`
-        select id from deliveries
+        select id from delivery_queue
         where webhook_id between ${id} and ${id} and next_attempt_at = 'infinity' order by webhook_id, id`
       : sql`
-        select id from deliveries
+        select id from delivery_queue
         where ready and owner_id between ${webhook.ownerId} and ${webhook.ownerId} and webhook_id between ${id} and ${id}
         order by owner_id, webhook_id, id`;
     const changed = await sql`
-      update deliveries
+      update delivery_queue
       set ready = ${webhook.enabled}, next_attempt_at = ${webhook.enabled ? sql`now()` : sql`'infinity'`}
       where id = any (array(${unsettled} limit ${batch} for update skip locked))`;
     await sql`

@@ -1,9 +1,10 @@
 /**
- * Received messages. Guarantee: a message, its event and the event's deliveries are created in one statement. Equal raw bytes are
- * stored once for each owner, in rows of up to 1 MiB.
+ * Received messages. Guarantee: a message, its event and the event's deliveries are created in one statement. Raw bytes are stored
+ * once for each owner: small ones in the content of the message (`content.ts`), others in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
 import { list } from '../db/sql.ts';
+import { compress, decompress, unpackContent } from './content.ts';
 import { identityExists, queueDeliveries } from './events.ts';
 import {
   collectPage,
@@ -22,13 +23,15 @@ export interface NewMessage {
   identityId: string;
   eventId: string;
   threadId: string;
-  /** The id of the first message of this owner with these bytes. */
-  rawId: string;
+  /** Null: the content has the raw bytes. Otherwise they have rows of their own, under the id of their first message. */
+  rawId: string | null;
   raw: Buffer;
   sha256: Buffer;
   /** JSON texts: the message in lists, and the data of its event. */
   summary: string;
   data: string;
+  /** As stored, from `packContent`. */
+  content: Buffer;
   /** Whether webhooks receive the raw bytes in the event. */
   inline: boolean;
   messageKey: string | null;
@@ -68,11 +71,13 @@ export async function recordMessages(
   unrecorded: readonly UnrecordedMessage[],
   options: { acceptUnverified: boolean },
 ): Promise<RecordedMessage[]> {
+  const chunks = await Promise.all(unrecorded.map(({ message }) => packChunk(message, 0)));
+  const values = pad(unrecorded).map((one, n) => writeRow(sql, one, chunks[n] ?? null));
   // Subqueries with a limit, because the planner would read whole tables for a join with many messages.
   const rows = await sql<StoredMessage[]>`
     with given as (
-      select * from (values ${list(pad(unrecorded).map((one) => writeRow(sql, one)))}) as given (id, owner_id, identity_id,
-        event_id, raw_id, thread_id, message_key, repeat_key, size, sha256, summary, data, bytes, is_inline, raw, lease_token,
+      select * from (values ${list(values)}) as given (id, owner_id, identity_id,
+        event_id, raw_id, thread_id, message_key, repeat_key, size, sha256, summary, content, bytes, is_inline, chunk, lease_token,
         leased_webhooks)
       where id is not null
     ), receiving as materialized (
@@ -88,9 +93,8 @@ export async function recordMessages(
         limit 1
       ) identity
     ), made as (
-      insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
-        repeat_key)
-      select id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key, repeat_key
+      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key)
+      select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key
       from given join receiving using (id)
       where (
         select true from messages
@@ -103,12 +107,12 @@ export async function recordMessages(
       on conflict (identity_id, repeat_key, received_on) where repeat_key is not null do nothing
       returning id
     ), kept as (
-      insert into raw_chunks (raw_id, n, owner_id, bytes)
-      select raw_id, 0, owner_id, raw from given join made using (id)
+      insert into raw_chunks (raw_id, n, owner_id, bytes, is_compressed)
+      select raw_id, 0, owner_id, chunk, true from given join made using (id) where raw_id is not null
       on conflict (raw_id, n) do nothing
     ), announced as (
-      insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id)
-      select event_id, owner_id, 'message.received', identity_id, data, bytes, id, case when is_inline then raw_id end
+      insert into events (id, owner_id, event, identity_id, bytes, message_id, is_inline)
+      select event_id, owner_id, 'message.received', identity_id, bytes, id, is_inline
       from given join made using (id)
       returning id, owner_id, event, identity_id
     ), happened as (
@@ -146,14 +150,13 @@ function pad(unrecorded: readonly UnrecordedMessage[]): (UnrecordedMessage | nul
 }
 
 /** A row of parameters, not an array for each column: PostgreSQL parses arrays of bytes and of JSON character by character. */
-function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null) {
+function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null, chunk: Buffer | null) {
   const { message, lease } = unrecorded ?? {};
-  const raw = message?.raw.subarray(0, chunkBytes) ?? null;
   return sql`(${message?.id ?? null}::uuid, ${message?.ownerId ?? null}::uuid, ${message?.identityId ?? null}::uuid,
     ${message?.eventId ?? null}::uuid, ${message?.rawId ?? null}::uuid, ${message?.threadId ?? null}::uuid,
     ${message?.messageKey ?? null}::uuid, ${message?.repeatKey ?? null}::uuid, ${message?.raw.length ?? null}::int,
-    ${message?.sha256 ?? null}::bytea, ${message?.summary ?? null}::text::json, ${message?.data ?? null}::text::json,
-    ${message ? eventBytes(message) : null}::int, ${message?.inline ?? null}::boolean, ${raw}::bytea,
+    ${message?.sha256 ?? null}::bytea, ${message?.summary ?? null}::text::json, ${message?.content ?? null}::bytea,
+    ${message ? eventBytes(message) : null}::int, ${message?.inline ?? null}::boolean, ${chunk}::bytea,
     ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[])`;
 }
 
@@ -187,13 +190,18 @@ export async function findFirst(
   return id;
 }
 
-async function saveFurtherChunks(sql: Sql, { rawId, ownerId, raw }: NewMessage): Promise<void> {
+async function saveFurtherChunks(sql: Sql, message: NewMessage): Promise<void> {
+  const { rawId, ownerId, raw } = message;
   for (let n = 1; n * chunkBytes < raw.length; n += 1) {
     await sql`
-      insert into raw_chunks (raw_id, n, owner_id, bytes)
-      values (${rawId}, ${n}, ${ownerId}, ${raw.subarray(n * chunkBytes, (n + 1) * chunkBytes)})
+      insert into raw_chunks (raw_id, n, owner_id, bytes, is_compressed)
+      values (${rawId}, ${n}, ${ownerId}, ${await packChunk(message, n)}, true)
       on conflict (raw_id, n) do nothing`;
   }
+}
+
+async function packChunk({ rawId, raw }: NewMessage, n: number): Promise<Buffer | null> {
+  return rawId === null ? null : compress(raw.subarray(n * chunkBytes, (n + 1) * chunkBytes));
 }
 
 /** The thread of the newest of these messages that the identity has. */
@@ -253,17 +261,23 @@ export async function findMessage(
   ownerId: string,
   id: string,
 ): Promise<Record<string, unknown> | undefined> {
-  // PostgreSQL's `->` refuses a text that contains \u0000.
-  const [row] = await sql<{ data: string }[]>`
-    select events.data::text as data
-    from messages join events on events.owner_id = messages.owner_id and events.id = messages.event_id
+  const [row] = await sql<
+    { content: string | null; size: number; hasRaw: boolean; eventData: string | null }[]
+  >`
+    select encode(content, 'base64') as content, size, raw_id is null as "hasRaw", events.data::text as "eventData"
+    from messages left join events on events.owner_id = messages.owner_id and events.id = messages.event_id
     where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql, 'messages')}`;
-  return row && JSON.parse(row.data).message;
+  if (!row) return undefined;
+  const { content, eventData } = row;
+  // In the program, because PostgreSQL's `->` refuses a text that contains \u0000.
+  return JSON.parse(content === null ? (eventData ?? 'null') : unpackContent({ ...row, content }).data)
+    .message;
 }
 
 export interface StoredRaw {
   ownerId: string;
-  rawId: string;
+  id: string;
+  rawId: string | null;
   size: number;
   sha256: Buffer;
 }
@@ -276,31 +290,43 @@ export async function findMessageOwner(sql: Sql, id: string): Promise<string | u
 
 export async function findRaw(sql: Sql, ownerId: string, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
-    select owner_id as "ownerId", raw_id as "rawId", size, sha256 from messages
+    select owner_id as "ownerId", id, raw_id as "rawId", size, sha256 from messages
     where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql, 'messages')}`;
   return row;
 }
 
-/** Less than a row, and base64 instead of the longer hex, because the driver copies the text several times. */
-const pieceBytes = 256 * 1024;
-
-/** The bytes from `start` to `end` (exclusive), in pieces. */
+/** The bytes from `start` to `end` (exclusive), in pieces of up to `chunkBytes`. */
 export async function* readRaw(
   sql: Sql,
-  rawId: string,
+  stored: StoredRaw,
   start: number,
   end: number,
 ): AsyncGenerator<Buffer, void, undefined> {
   for (let at = start; at < end; ) {
     const n = Math.floor(at / chunkBytes);
-    const from = at - n * chunkBytes;
-    const length = Math.min(chunkBytes - from, end - at, pieceBytes);
-    const { bytes } = only(
-      await sql<{ bytes: string }[]>`
-        select encode(substring(bytes from ${from + 1}::int for ${length}::int), 'base64') as bytes
-        from raw_chunks where raw_id = ${rawId} and n = ${n}`,
-    );
-    yield Buffer.from(bytes, 'base64');
-    at += length;
+    const chunk =
+      stored.rawId === null ? await readPacked(sql, stored) : await readChunk(sql, stored.rawId, n);
+    const piece = chunk.subarray(at - n * chunkBytes, end - n * chunkBytes);
+    yield piece;
+    at += piece.length;
   }
+}
+
+async function readPacked(sql: Sql, { ownerId, id, size }: StoredRaw): Promise<Buffer> {
+  const { content } = only(
+    await sql<{ content: string }[]>`
+      select encode(content, 'base64') as content from messages where owner_id = ${ownerId} and id = ${id}`,
+  );
+  return unpackContent({ content, size, hasRaw: true }).raw ?? Buffer.alloc(0);
+}
+
+/** Base64 instead of the longer hex. */
+async function readChunk(sql: Sql, rawId: string, n: number): Promise<Buffer> {
+  const { bytes, isCompressed } = only(
+    await sql<{ bytes: string; isCompressed: boolean }[]>`
+      select encode(bytes, 'base64') as bytes, is_compressed as "isCompressed"
+      from raw_chunks where raw_id = ${rawId} and n = ${n}`,
+  );
+  const stored = Buffer.from(bytes, 'base64');
+  return isCompressed ? decompress(stored) : stored;
 }

@@ -3,22 +3,18 @@
  * retention. Ids start with the time of the event, so old rows are a range of the primary key.
  */
 import { only, type Sql, transaction } from '../db/client.ts';
+import { type Fragment, identifier } from '../db/sql.ts';
+import { insertCancelled } from './delivery-queue.ts';
 
 /** Deletes a batch of the deliveries of deleted webhooks, then the webhooks; true if there may be more. */
 export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boolean> {
-  const { purged } = only(
-    await sql<{ purged: number }[]>`
-      with doomed as (
-        select deliveries.id from webhooks
-        join deliveries on deliveries.owner_id = webhooks.owner_id and deliveries.webhook_id = webhooks.id
-        where webhooks.deleted_at is not null limit ${batch}
-      ), old_attempts as (
-        delete from attempts where delivery_id = any (array(select id from doomed))
-      ), purged_rows as (
-        delete from deliveries where id = any (array(select id from doomed)) returning 1
-      )
-      select count(*)::int as purged from purged_rows`,
-  );
+  const ofDeleted = (table: string) => sql`
+    select dependent.id from webhooks cross join lateral (
+      select id from ${identifier(table)} as dependent
+      where dependent.owner_id = webhooks.owner_id and dependent.webhook_id = webhooks.id limit ${batch}
+    ) dependent
+    where webhooks.deleted_at is not null limit ${batch}`;
+  const purged = await removeDeliveries(sql, ofDeleted('delivery_queue'), ofDeleted('ended_deliveries'));
   if (purged > 0) return true;
   await sql`
     with purged_rows as (
@@ -30,6 +26,24 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
     )
     delete from replays using purged_rows where replays.owner_id = purged_rows.owner_id and replays.webhook_id = purged_rows.id`;
   return false;
+}
+
+/** Deletes deliveries with their attempts. `queued` and `ended` select ids. Returns how many. */
+async function removeDeliveries(sql: Sql, queued: Fragment, ended: Fragment): Promise<number> {
+  const { removed } = only(
+    await sql<{ removed: number }[]>`
+      with old_queued as (
+        delete from delivery_queue where id = any (array(${queued})) returning id, attempt_count
+      ), old_ended as (
+        delete from ended_deliveries where id = any (array(${ended})) returning id, attempt_count
+      ), removed as (
+        select * from old_queued union all select * from old_ended
+      ), old_attempts as (
+        delete from earlier_attempts where delivery_id = any (array(select id from removed where attempt_count > 0))
+      )
+      select count(*)::int as removed from removed`,
+  );
+  return removed;
 }
 
 interface CancelledDelivery {
@@ -52,29 +66,19 @@ export async function purgeOld(
   const oldest = sql`now() - ${retentionDays} * interval '1 day'`;
   const bound = sql`first_id_at(${oldest})`;
   const cancelled = await sql<CancelledDelivery[]>`
-    update deliveries set status = 'cancelled', ready = false, completed_at = now(), next_attempt_at = null
-    where id in (
-      select deliveries.id from deliveries left join webhooks on webhooks.id = deliveries.webhook_id
-      where deliveries.id < ${bound} and deliveries.created_at < ${oldest} and deliveries.status = 'pending'
-        and webhooks.enabled is not true
-      order by deliveries.id limit ${batch} for update of deliveries skip locked
-    )
-    returning id as "deliveryId", webhook_id as "webhookId", event_id as "eventId"`;
-  onCancelled(cancelled);
-  const { deliveries } = only(
-    await sql<{ deliveries: number }[]>`
-      with doomed as (
-        select id from deliveries
-        where id < ${bound} and created_at < ${oldest} and status <> 'pending' order by id limit ${batch}
-      ), purged_rows as (
-        -- The status again: a redelivery may have been requested since the rows were selected.
-        delete from deliveries where id = any (array(select id from doomed)) and status <> 'pending' returning id
-      ), old_attempts as (
-        delete from attempts where delivery_id = any (array(select id from purged_rows))
+    with ended as (
+      delete from delivery_queue where id in (
+        select delivery_queue.id from delivery_queue left join webhooks on webhooks.id = delivery_queue.webhook_id
+        where delivery_queue.id < ${bound} and delivery_queue.created_at < ${oldest} and webhooks.enabled is not true
+        order by delivery_queue.id limit ${batch} for update of delivery_queue skip locked
       )
-      select count(*)::int as deliveries from purged_rows`,
-  );
-  if (deliveries > 0) return true;
+      returning *
+    )
+    ${insertCancelled(sql)} returning id as "deliveryId", webhook_id as "webhookId", event_id as "eventId"`;
+  onCancelled(cancelled);
+  const past = sql`
+    select id from ended_deliveries where id < ${bound} and created_at < ${oldest} order by id limit ${batch}`;
+  if ((await removeDeliveries(sql, sql`select null::uuid where false`, past)) > 0) return true;
   // An event stays while it has a delivery that is pending, or that a recent replay created.
   const isOld = sql`
     events.id < ${bound} and events.created_at < ${oldest} and not exists (
@@ -85,7 +89,7 @@ export async function purgeOld(
   const messages = await removeMessages(
     sql,
     sql`
-      select messages.id, messages.event_id, messages.raw_id, messages.size
+      select messages.id, messages.raw_id, messages.size
       from events join messages on messages.id = events.message_id
       where ${isOld} order by events.id limit ${messageBatch}`,
   );
@@ -106,7 +110,7 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   const removed = await removeMessages(
     sql,
     sql`
-      select messages.id, messages.event_id, messages.raw_id, messages.size
+      select messages.id, messages.raw_id, messages.size
       from identity_purges cross join lateral (
         select * from messages
         where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
@@ -125,7 +129,7 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
   return false;
 }
 
-/** Deletes messages with their events and deliveries. `chosen` selects id, event_id, raw_id and size. Returns how many. */
+/** Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. Returns how many. */
 function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
   return transaction(sql, async (sql) => {
     // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
@@ -139,32 +143,32 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
     await sql<{ removed: number }[]>`
       with chosen as materialized (${chosen}),
       doomed as materialized (
-        select id, event_id, raw_id from (
+        select id, raw_id from (
           select *, sum(size) over (order by id) - size as before from chosen
         ) counted
         where before < ${maxRemovedBytes}
-      ),
-      queued as materialized (
+      ), old_events as (
+        delete from events where message_id = any (array(select id from doomed)) returning id
+      ), dependent as materialized (
         -- Lateral, with an offset that the planner cannot optimise away: otherwise it reads the whole table for the join.
-        select dependent.id from doomed cross join lateral (
-          select id from deliveries
-          where id between first_id_with(doomed.event_id) and last_id_with(doomed.event_id)
-            and event_id = doomed.event_id
+        select dependent.id, dependent.attempt_count from old_events cross join lateral (
+          select id, attempt_count from deliveries
+          where id between first_id_with(old_events.id) and last_id_with(old_events.id) and event_id = old_events.id
           offset 0
         ) dependent
       ), old_attempts as (
-        delete from attempts where delivery_id = any (array(select id from queued))
-      ), old_deliveries as (
-        delete from deliveries where id = any (array(select id from queued))
-      ), old_events as (
-        delete from events where id = any (array(select event_id from doomed))
+        delete from earlier_attempts where delivery_id = any (array(select id from dependent where attempt_count > 0))
+      ), old_queued as (
+        delete from delivery_queue where id = any (array(select id from dependent))
+      ), old_ended as (
+        delete from ended_deliveries where id = any (array(select id from dependent))
       ), purged_rows as (
         delete from messages where id = any (array(select id from doomed)) returning 1
       ), old_bytes as (
         -- Bytes are deleted with the last message that uses them: the message they are named after, or one that shares them.
         delete from raw_chunks where raw_id = any (array(
           select raw_id from doomed
-          where not exists (
+          where raw_id is not null and not exists (
             select from messages
             where (messages.id = doomed.raw_id or messages.raw_id = doomed.raw_id and messages.raw_id <> messages.id)
               and messages.id <> all (array(select id from doomed))

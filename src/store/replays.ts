@@ -1,7 +1,9 @@
 /** Replays: past events are sent to a webhook again, in batches. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
+import { lockQueued, restart, takeEnded } from './deliveries.ts';
 import { isSubscribed, isVisible } from './events.ts';
+import { kindsOf } from './page.ts';
 
 export const replaySelections = ['missing', 'failed', 'missing_or_failed', 'all'] as const;
 type ReplaySelection = (typeof replaySelections)[number];
@@ -129,36 +131,54 @@ export function runReplayBatch(sql: Sql, batch = 500): Promise<ReplayBatch | und
   });
 }
 
+interface WantedEvent {
+  id: string;
+  at: string;
+  /** Null if the webhook is not subscribed to the event. */
+  deliveryId: string | null;
+}
+
+/** The owner's next events after the position, of all kinds: the index has the kind before the time. */
+function nextEvents(sql: Sql, { ownerId, until, positionAt, positionId }: OpenReplay, batch: number) {
+  return sql`
+    select next.* from ${kindsOf(sql, sql`events where owner_id = ${ownerId}`)} cross join lateral (
+      select id, event, identity_id, created_at from events
+      where owner_id = ${ownerId} and not test and ${isVisible(sql)}
+        and (event, created_at, id) > (kinds.event, ${positionAt}::text::timestamptz, ${positionId}::uuid)
+        and (event, created_at) < (kinds.event, ${until}::text::timestamptz)
+      order by event, created_at, id limit ${batch}
+    ) next
+    order by next.created_at, next.id limit ${batch}`;
+}
+
 async function queueBatch(sql: Sql, replay: OpenReplay, batch: number): Promise<ReplayBatch> {
   const { selection, ownerId, webhookId } = replay;
   const again = {
     missing: sql`false`,
-    failed: sql`deliveries.status in ('failed', 'cancelled')`,
-    missing_or_failed: sql`deliveries.status in ('failed', 'cancelled')`,
+    failed: sql`status in ('failed', 'cancelled')`,
+    missing_or_failed: sql`status in ('failed', 'cancelled')`,
     all: sql`true`,
   }[selection];
-  return only(
-    await sql<ReplayBatch[]>`
-      with batch as materialized (
-        select id, event, identity_id, created_at from events
-        where owner_id = ${ownerId} and not test and ${isVisible(sql)} and created_at < ${replay.until}::text::timestamptz
-          and (created_at, id) > (${replay.positionAt}::text::timestamptz, ${replay.positionId}::uuid)
-        order by created_at, id limit ${batch}
-      ), wanted as (
-        select delivery_id(happened.id, webhooks.id) as id, happened.id as event_id, happened.event
-        from batch happened
-        join webhooks on webhooks.owner_id = ${ownerId} and webhooks.id = ${webhookId} and ${isSubscribed(sql)}
-      ), queued as (
-        insert into deliveries (id, owner_id, event_id, webhook_id, event)
-        select id, ${ownerId}, event_id, ${webhookId}, event from wanted
-        where ${selection !== 'failed'} or exists (select from deliveries where deliveries.id = wanted.id)
-        on conflict (id) do update
-        set status = 'pending', ready = true, tries = 0, next_attempt_at = now(), completed_at = null
-        where ${again}
-        returning 1
-      )
-      select (select count(*)::int from batch) as examined, (select count(*)::int from queued) as queued,
-        (select created_at::text from batch order by created_at desc, id desc limit 1) as at,
-        (select id from batch order by created_at desc, id desc limit 1) as id`,
-  );
+  const events = await sql<WantedEvent[]>`
+    select happened.id, happened.created_at::text as at, delivery_id(happened.id, webhooks.id) as "deliveryId"
+    from (${nextEvents(sql, replay, batch)}) happened
+    left join webhooks on webhooks.owner_id = ${ownerId} and webhooks.id = ${webhookId} and ${isSubscribed(sql)}
+    order by happened.created_at, happened.id`;
+  const wanted = events.filter(({ deliveryId }) => deliveryId !== null);
+  const ids = wanted.map(({ deliveryId }) => deliveryId as string);
+  await lockQueued(sql, ids);
+  const queued = await sql`
+    with wanted as materialized (
+      select * from unnest(${ids}::uuid[], ${wanted.map(({ id }) => id)}::uuid[]) as wanted (id, event_id)
+    ), ${takeEnded(sql, sql`id = any (${ids}::uuid[]) and owner_id = ${ownerId} and ${again}`)}
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event, attempt_count, created_at)
+    select wanted.id, ${ownerId}, event_id, ${webhookId}, events.event, coalesce(taken.attempt_count, 0),
+      coalesce(taken.created_at, now())
+    from wanted join events on events.id = wanted.event_id left join taken on taken.id = wanted.id
+    where taken.id is not null
+      or ${selection !== 'failed'} and not exists (select from ended_deliveries where ended_deliveries.id = wanted.id)
+    on conflict (id) do update set ${restart(sql)} where ${selection === 'all'}
+    returning 1`;
+  const last = events.at(-1);
+  return { examined: events.length, queued: queued.count, at: last?.at ?? null, id: last?.id ?? null };
 }

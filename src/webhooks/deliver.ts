@@ -22,7 +22,7 @@ import {
   renewLeases,
   type TriedDelivery,
   type TryResult,
-} from '../store/deliveries.ts';
+} from '../store/delivery-queue.ts';
 import type { ReadEvent } from '../store/events.ts';
 import { holdDeliveries } from '../store/held.ts';
 import { Bodies, type CompleteData, maxSmallBytes } from './bodies.ts';

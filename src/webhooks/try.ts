@@ -1,7 +1,7 @@
 /** One signed POST of an event to a webhook, for the delivery loop and for the test route. */
 import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/secrets.ts';
-import type { TryResult } from '../store/deliveries.ts';
+import type { TryResult } from '../store/delivery-queue.ts';
 import type { WebhookTarget } from '../store/targets.ts';
 import type { Decision } from './decide.ts';
 import type { Poster, PostOutcome } from './post.ts';

@@ -35,9 +35,9 @@ const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
 /** Memory for messages that are read for an attachment: in total, and for each owner. A request for which no memory is free waits. */
 const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
-/** Memory of a message as JSON, and of a message that is streamed: several pieces, as text and as bytes. */
+/** Memory of a message as JSON, and of a message that is streamed: a few pieces of 1 MiB, as text and as bytes. */
 const messageBytes = 4 * 1024 * 1024;
-const streamBytes = 2 * 1024 * 1024;
+const streamBytes = 4 * 1024 * 1024;
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 /** Documented only: a serialiser would cost time and change nothing, because `Message` types what is sent. */
@@ -52,9 +52,10 @@ export function messageRoutes(app: App, parts: MessageParts): void {
   const memory = new Slots(readMemoryBytes);
 
   /** Reads the whole message: an attachment has no place of its own in the store. */
-  async function extract({ ownerId, rawId, size }: StoredRaw, n: number, signal: AbortSignal) {
+  async function extract(stored: StoredRaw, n: number, signal: AbortSignal) {
+    const { ownerId, size } = stored;
     using _share = await memory.take(ownerId, size, { signal });
-    return await examiner.extract(await readWhole(sql, rawId, size), n, ownerId, signal);
+    return await examiner.extract(await readWhole(sql, stored), n, ownerId, signal);
   }
 
   app.get(
@@ -142,15 +143,15 @@ function sendJson(reply: FastifyReply, value: unknown): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(JSON.stringify(value));
 }
 
-async function readWhole(sql: Pool, rawId: string, size: number): Promise<Buffer> {
-  const raw = Buffer.from(new ArrayBuffer(size));
+async function readWhole(sql: Pool, stored: StoredRaw): Promise<Buffer> {
+  const raw = Buffer.from(new ArrayBuffer(stored.size));
   let offset = 0;
-  for await (const chunk of readRaw(sql, rawId, 0, size)) offset += chunk.copy(raw, offset);
+  for await (const chunk of readRaw(sql, stored, 0, stored.size)) offset += chunk.copy(raw, offset);
   return raw;
 }
 
 function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
-  const { rawId, size, sha256 } = raw;
+  const { size, sha256 } = raw;
   const ifRange = request.headers['if-range'];
   const isUnchanged = ifRange === undefined || ifRange === toEtag(sha256.toString('hex'));
   const range = isUnchanged ? readRange(request.headers.range, size) : null;
@@ -160,7 +161,7 @@ function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw:
   const { start, end } = range ?? { start: 0, end: size };
   if (range) reply.code(206).header('content-range', `bytes ${start}-${end - 1}/${size}`);
   reply.header('content-length', end - start);
-  return reply.send(Readable.from(keepContext(readRaw(sql, rawId, start, end))));
+  return reply.send(Readable.from(keepContext(readRaw(sql, raw, start, end))));
 }
 
 /** A stranger wrote the content: a browser must never run it as a page of this service. */

@@ -1,0 +1,268 @@
+/**
+ * The delivery queue. Guarantees: the result of a try is recorded only while its lease is ours; claiming and recording work on
+ * batches, whose cost does not grow with the backlog (docs/decisions/0005-delivery-queue.md). A delivery is in exactly one of two
+ * tables: in `delivery_queue` while it is pending, and then in `ended_deliveries` (`deliveries.ts`).
+ *
+ * A try becomes an attempt when it is recorded. `attempt_count` counts all attempts of a delivery; `tries` counts those since
+ * its retry schedule last started, and a redelivery sets it to 0.
+ */
+import { errorCode, only, type Sql } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import type { Lease } from '../queue/leases.ts';
+import type { ClaimRequest, Promotion } from '../queue/worker.ts';
+import { lockDisabled } from './held.ts';
+
+export const leaseSeconds = 20;
+
+export interface ClaimedDelivery extends Lease {
+  eventId: string;
+  webhookId: string;
+  ownerId: string;
+  tries: number;
+  /** Never tried before. */
+  isNew: boolean;
+  /** From the time at which the delivery was due to the claim. */
+  waitedSeconds: number;
+}
+
+const firstUuid = '00000000-0000-0000-0000-000000000000';
+
+/**
+ * Leases ready deliveries, a few of each webhook (the lane) of each owner (the group). The query hops along the index of ready
+ * deliveries, from owner to owner and from webhook to webhook, so each costs one hop, however many deliveries it has.
+ */
+export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<ClaimedDelivery[]> {
+  const { token, afterGroup, afterLanes, skippedGroups, allowances, allowance, maxLanes } = request;
+  // A range with one value, ordered by all columns: with "=" the planner may scan the primary key instead of the index of ready
+  // deliveries, over everything that waits (18 ms instead of 0.2 at 20,000 rows).
+  return sql<ClaimedDelivery[]>`
+    with recursive owners as (
+      (select owner_id from delivery_queue where ready and owner_id > ${afterGroup ?? firstUuid} order by owner_id limit 1)
+      union all
+      select next.owner_id
+      from owners cross join lateral (
+        select owner_id from delivery_queue where ready and owner_id > owners.owner_id order by owner_id limit 1
+      ) next
+    ), walk as (
+      -- One webhook of each owner. Each step of the recursion adds the next webhook of each.
+      (select first.owner_id, first.webhook_id
+      from owners
+      left join unnest(${[...afterLanes.keys()]}::uuid[], ${[...afterLanes.values()]}::uuid[]) as last (owner_id, webhook_id)
+        on last.owner_id = owners.owner_id
+      cross join lateral (
+        select owner_id, webhook_id from delivery_queue
+        where ready and owner_id between owners.owner_id and owners.owner_id
+          and webhook_id > coalesce(last.webhook_id, ${firstUuid})
+        order by owner_id, webhook_id limit 1
+      ) first
+      where owners.owner_id <> all (${skippedGroups}::uuid[]))
+      union all
+      select next.owner_id, next.webhook_id
+      from walk cross join lateral (
+        select owner_id, webhook_id from delivery_queue
+        where ready and owner_id between walk.owner_id and walk.owner_id and webhook_id > walk.webhook_id
+        order by owner_id, webhook_id limit 1
+      ) next
+    ), chosen as materialized (
+      select walk.owner_id, walk.webhook_id, coalesce(limits.allowance, ${allowance}) as allowance
+      from walk
+      left join unnest(${[...allowances.keys()]}::uuid[], ${[...allowances.values()]}::int[]) as limits (webhook_id, allowance)
+        on limits.webhook_id = walk.webhook_id
+      where coalesce(limits.allowance, ${allowance}) > 0
+        -- Skips a deleted webhook, whose deliveries the purge deletes, and a disabled webhook that is unsettled, whose deliveries
+        -- the settling loop holds. A ready delivery of a disabled and settled webhook was added or restarted later: it is claimed,
+        -- and the process that claimed it holds it. A subquery, because for a join the planner reads all webhooks.
+        and coalesce((
+          select deleted_at is null and (enabled or unsettled_at is null) from webhooks where id = walk.webhook_id
+        ), true)
+        -- Webhooks whose deliveries are all leased would use up the limit, and others would starve.
+        and (
+          select true from delivery_queue
+          where ${readyIn(sql, sql`walk.owner_id, walk.webhook_id`)} and (lease_until is null or lease_until < now())
+          order by owner_id, webhook_id, id limit 1
+        )
+      limit ${maxLanes}
+    ), picked as materialized (
+      select free.id
+      from chosen cross join lateral (
+        select id from delivery_queue
+        where ${readyIn(sql, sql`chosen.owner_id, chosen.webhook_id`)} and (lease_until is null or lease_until < now())
+        order by owner_id, webhook_id, id limit chosen.allowance
+        for update skip locked
+      ) free
+    )
+    update delivery_queue
+    set lease_token = ${token}, lease_until = now() + ${leaseSeconds} * interval '1 second'
+    where id = any (array(select id from picked))
+    returning id, lease_token as token, event_id as "eventId", webhook_id as "webhookId", owner_id as "ownerId", tries,
+      attempt_count = 0 as "isNew", extract(epoch from now() - next_attempt_at)::float8 as "waitedSeconds"`;
+}
+
+/**
+ * The ready deliveries of a webhook, to be ordered by owner, webhook and id. `webhook`: the ids of its owner and of itself. Comparisons
+ * of rows: with `=`, and with a range of one value for each column, the planner takes the rows for a handful, and may read all
+ * deliveries of the webhook by an index for lists and sort them (1.4 s instead of 10 ms with 510,000 deliveries of 300 webhooks).
+ */
+function readyIn(sql: Sql, webhook: ReturnType<Sql>) {
+  return sql`ready
+    and (owner_id, webhook_id, id) >= (${webhook}, uuid '00000000-0000-0000-0000-000000000000')
+    and (owner_id, webhook_id, id) <= (${webhook}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')`;
+}
+
+export interface TryResult {
+  status: 'pending' | 'delivered' | 'failed';
+  /** Until the next try; null for none. */
+  waitSeconds: number | null;
+  durationMs: number;
+  responseStatus: number | null;
+  /** JSON text. */
+  responseHeaders: string | null;
+  responseBody: string | null;
+  error: string | null;
+  errorDetail: string | null;
+}
+
+export interface TriedDelivery extends TryResult, Lease {
+  /** As claimed: without this try. */
+  tries: number;
+  /** By `performance.now()`. PostgreSQL gets it as an age, because the clocks may differ. */
+  startedAt: number;
+}
+
+/**
+ * Records the tries whose lease is still ours, and returns their ids. If PostgreSQL refuses to store a response, each try is
+ * recorded alone, and the refused one without its response, so that it does not block the others.
+ */
+export async function recordTries(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
+  try {
+    return await recordBatch(sql, tries);
+  } catch (error) {
+    if (!/^(22|54)/.test(errorCode(error) ?? '')) throw error;
+    const [first] = tries;
+    if (first && tries.length === 1) {
+      return recordBatch(sql, [{ ...first, responseHeaders: null, responseBody: null }]);
+    }
+    const alone: string[] = [];
+    for (const tried of tries) alone.push(...(await recordTries(sql, [tried])));
+    return alone;
+  }
+}
+
+async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<string[]> {
+  const column = <Key extends keyof TriedDelivery>(key: Key) => tries.map((tried) => tried[key]);
+  const nowMs = performance.now();
+  const ages = tries.map(({ startedAt }) => nowMs - startedAt);
+  // The schedule was restarted during this try, by a redelivery or a replay: a failed try must not end the delivery.
+  const isRestarted = sql`delivery_queue.tries < tried.tries`;
+  const isOurs = sql`delivery_queue.id = tried.id and lease_token = tried.token`;
+  const attempt = sql`tried.attempt_id, now() - tried.age_ms * interval '1 millisecond', tried.duration_ms, tried.response_status,
+    tried.response_headers, tried.response_body, tried.error, tried.error_detail`;
+  const recorded = await sql<{ id: string }[]>`
+    with tried as materialized (
+      select * from unnest(
+        ${column('id')}::uuid[], ${tries.map(newId)}::uuid[], ${column('status')}::text[], ${column('waitSeconds')}::float8[],
+        ${column('durationMs')}::int[], ${column('responseStatus')}::int[], ${column('responseHeaders')}::json[],
+        ${column('responseBody')}::text[], ${column('error')}::text[], ${column('tries')}::int[], ${ages}::float8[],
+        ${column('token')}::uuid[], ${column('errorDetail')}::text[]
+      ) as t (id, attempt_id, status, wait_seconds, duration_ms, response_status, response_headers, response_body, error,
+        tries, age_ms, token, error_detail)
+    ), failed as materialized (
+      -- Locked before the decision: a restart that comes meanwhile waits, and finds the delivery ended.
+      select tried.id, tried.token, ${isRestarted} as is_restarted
+      from tried join delivery_queue on ${isOurs}
+      where tried.status = 'failed' for update of delivery_queue
+    ), ended as (
+      delete from delivery_queue using tried
+      where ${isOurs} and (
+        tried.status = 'delivered'
+        or tried.status = 'failed' and (tried.id, tried.token) in (select id, token from failed where not is_restarted)
+      )
+      returning delivery_queue.*
+    ), put_off as (
+      update delivery_queue
+      set ready = ${isRestarted}, attempt_count = attempt_count + 1, tries = delivery_queue.tries + 1,
+        next_attempt_at = now() + case when ${isRestarted} then 0 else tried.wait_seconds end * interval '1 second',
+        lease_token = null, lease_until = null
+      from tried
+      where ${isOurs} and (
+        tried.status = 'pending'
+        or tried.status = 'failed' and (tried.id, tried.token) in (select id, token from failed where is_restarted)
+      )
+      returning delivery_queue.id, tried.token, owner_id
+    ), history as (
+      insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, status, attempt_count, created_at, completed_at,
+        attempt_id, started_at, duration_ms, response_status, response_headers, response_body, error, error_detail)
+      select ended.id, owner_id, event_id, webhook_id, event, tried.status, attempt_count + 1, created_at, now(), ${attempt}
+      from ended join tried on tried.id = ended.id and tried.token = ended.lease_token
+    ), kept as (
+      insert into earlier_attempts (delivery_id, owner_id, id, started_at, duration_ms, response_status, response_headers,
+        response_body, error, error_detail)
+      select put_off.id, owner_id, ${attempt} from put_off join tried using (id, token)
+    )
+    select id from ended union all select id from put_off`;
+  return recorded.map((row) => row.id);
+}
+
+/** Restricts an update of `delivery_queue` to leases that are still ours: the row still has the token of our claim. */
+function leasedRows(sql: Sql, leases: readonly Lease[]) {
+  return sql`
+    unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
+    where delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token`;
+}
+
+/** Returns the ids of the deliveries whose lease was still ours. */
+export async function renewLeases(sql: Sql, leases: readonly Lease[]): Promise<Set<string>> {
+  const renewed = await sql<{ id: string }[]>`
+    update delivery_queue set lease_until = now() + ${leaseSeconds} * interval '1 second'
+    from ${leasedRows(sql, leases)} returning delivery_queue.id`;
+  return new Set(renewed.map(({ id }) => id));
+}
+
+export async function releaseLeases(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  await sql`update delivery_queue set lease_token = null, lease_until = null from ${leasedRows(sql, leases)}`;
+}
+
+/** For deliveries whose event was deleted. */
+export async function cancelDeliveries(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  await sql`
+    with ended as (
+      delete from delivery_queue using ${leasedRows(sql, leases)}
+      returning delivery_queue.*
+    )
+    ${insertCancelled(sql)}`;
+}
+
+/** Ends the deliveries in `ended`, rows that the caller's statement deletes from the queue. */
+export function insertCancelled(sql: Sql) {
+  return sql`
+    insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, status, attempt_count, created_at, completed_at)
+    select id, owner_id, event_id, webhook_id, event, 'cancelled', attempt_count, created_at, now() from ended`;
+}
+
+/**
+ * Makes retries that are due ready, or holds them if their webhook is disabled. Returns how many, and when the next one is due if
+ * that is within two seconds: longer than until the next poll.
+ */
+export async function promoteDue(sql: Sql, batch = 1000): Promise<Promotion> {
+  return only(
+    await sql<Promotion[]>`
+    with due as materialized (
+      select id, webhook_id from delivery_queue
+      where not ready and next_attempt_at <= now()
+      order by next_attempt_at limit ${batch} for update skip locked
+    ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from due`)}),
+    promoted as (
+      update delivery_queue
+      set ready = disabled.id is null, next_attempt_at = case when disabled.id is null then next_attempt_at else 'infinity' end
+      from due left join disabled on disabled.id = due.webhook_id
+      where delivery_queue.id = due.id
+      returning 1
+    )
+    select (select count(*)::int from promoted) as promoted, (
+      -- Rounded up: a timer that fires early would find nothing.
+      select ceil(extract(epoch from next_attempt_at - now()) * 1000)::int from delivery_queue
+      where not ready and next_attempt_at > now() and next_attempt_at < now() + interval '2 seconds'
+      order by next_attempt_at limit 1
+    ) as "nextInMs"`,
+  );
+}
