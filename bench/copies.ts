@@ -13,7 +13,7 @@ interface Copies {
   webhookIds?: readonly string[];
 }
 
-/** Inserts message, event and raw bytes of each copy, and its deliveries with their attempts. */
+/** Inserts message and event of each copy, and its deliveries with their attempts. The message must be a small one. */
 export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
   const { from, to, count, spacingMs, webhookIds = [] } = given;
   const youngest = given.youngest.toISOString();
@@ -25,35 +25,28 @@ export async function copyMessage(sql: Pool, given: Copies): Promise<void> {
         || substr(replace(gen_random_uuid()::text, '-', ''), 1, 12))::uuid`;
     await sql`
       with one as materialized (
-        select messages.*, events.data, events.bytes, raw_chunks.bytes as raw
-        from messages join events on events.id = messages.event_id
-          join raw_chunks on raw_chunks.raw_id = messages.raw_id
+        select messages.*, events.bytes, events.is_inline
+        from messages join events on events.message_id = messages.id
         where messages.identity_id = ${from} order by messages.created_at desc limit 1
       ), copies as materialized (
         select created, ${id('7000')} as id, ${id('7001')} as event_id
         from generate_series(0, ${count - 1}::int) n, lateral (
           select ${youngest}::text::timestamptz - n * ${spacingMs}::float8 * interval '1 millisecond' as created
         ) moment
-      ), kept as (
-        insert into raw_chunks (raw_id, n, owner_id, bytes) select copies.id, 0, owner_id, raw from copies, one
       ), happened as (
-        insert into events (id, owner_id, event, identity_id, data, bytes, message_id, inline_raw_id, created_at)
-        select copies.event_id, owner_id, 'message.received', ${to}::uuid, data, bytes, copies.id, copies.id, created
+        insert into events (id, owner_id, event, identity_id, bytes, message_id, is_inline, created_at)
+        select copies.event_id, owner_id, 'message.received', ${to}::uuid, bytes, copies.id, is_inline, created
         from copies, one
       ), made as (
-        insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready, attempt_count, tries,
-          next_attempt_at, created_at, completed_at)
+        insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, status, attempt_count, created_at, completed_at,
+          attempt_id, started_at, duration_ms, response_status, response_body)
         select delivery_id(copies.event_id, webhook_id), owner_id, copies.event_id, webhook_id, 'message.received',
-          'delivered', false, 1, 1, null, created, created
+          'delivered', 1, created, created, gen_random_uuid(), created, 1, 200, 'ok'
         from copies, one, unnest(${webhookIds}::uuid[]) as webhook_id
-        returning id, owner_id, created_at
-      ), tried as (
-        insert into attempts (delivery_id, id, owner_id, started_at, duration_ms, response_status, response_body)
-        select id, gen_random_uuid(), owner_id, created_at, 1, 200, 'ok' from made
       )
-      insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, message_key,
-        repeat_key, received_on, created_at)
-      select copies.id, owner_id, ${to}::uuid, copies.event_id, copies.id, size, sha256, gen_random_uuid(), summary,
+      insert into messages (id, owner_id, identity_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
+        received_on, created_at)
+      select copies.id, owner_id, ${to}::uuid, size, sha256, gen_random_uuid(), summary, content,
         gen_random_uuid(), gen_random_uuid(), created::date, created
       from copies, one`;
   });

@@ -69,7 +69,7 @@ export async function startDeliveryBench(
           select id, (${webhookIds}::uuid[])[1 + row_number() over () % ${webhookIds.length}::int] as webhook_id from made
         ) spread`;
     });
-    await sql`vacuum analyze deliveries`;
+    await sql`vacuum analyze delivery_queue`;
   }
 
   async function turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void> {
@@ -85,7 +85,7 @@ export async function startDeliveryBench(
     const { firstMs } = await came;
     const pending = () => sql`
       select from unnest(${webhookIds}::uuid[]) as id
-      where exists (select from deliveries where webhook_id = id and ready) limit 1`;
+      where exists (select from delivery_queue where owner_id = ${ownerId} and webhook_id = id and ready) limit 1`;
     while ((await pending()).count > 0) bench.signal.throwIfAborted();
     const rate = count / ((Date.now() - firstMs) / 1000);
     await turnOn(webhookIds, false);

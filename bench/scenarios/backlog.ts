@@ -22,7 +22,7 @@ export async function run(bench: Bench): Promise<Round[]> {
     await sql`
       update delivery_queue set ready = false, next_attempt_at = now() + interval '1 day'
       where webhook_id in (select id from webhooks order by id limit 5)`;
-    await sql`vacuum analyze deliveries`;
+    await sql`vacuum analyze delivery_queue`;
   }
   const measure = async (deliveries: typeof small, webhooks: string[]) => {
     await deliveries.queue(webhooks, count);

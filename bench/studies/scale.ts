@@ -50,7 +50,7 @@ export async function run(bench: Bench): Promise<Finding> {
   bench.log(`mail with ${webhookCount} webhooks`);
   const queueing = await measureTaking(bench, deliveries, tools);
   await deliveries.turnOn(webhooks, false);
-  await sql`truncate deliveries`;
+  await sql`truncate delivery_queue`;
   const turns = new Map<number, Turn[]>(processCounts.map((processes) => [processes, []]));
   for (let n = 1; n <= rounds; n += 1) {
     for (const [processes, taken] of turns) {
@@ -71,7 +71,13 @@ export async function run(bench: Bench): Promise<Finding> {
     postgresCpuMs: round(whole('postgresCpuMs'), 3),
     walBytes: Math.round(whole('walBytes')),
     rows: round(1 + median(alone.map((turn) => turn.rows)), 2),
-    diskBytes: Math.round(await diskBytesEach(sql, ['deliveries', 'attempts'], 'deliveries')),
+    diskBytes: Math.round(
+      await diskBytesEach(
+        sql,
+        ['delivery_queue', 'ended_deliveries', 'earlier_attempts'],
+        'ended_deliveries',
+      ),
+    ),
   };
   const identityBytes = await measureIdentities(deliveries);
   const costs: Costs = { message, delivery, identityBytes };
@@ -155,7 +161,7 @@ async function countWrites(sql: Sql): Promise<number> {
   const tables = await readTables(sql);
   return tables
     .filter(({ name }) => name !== 'webhooks')
-    .reduce((sum, { name, inserted, updated }) => sum + updated + (name === 'attempts' ? inserted : 0), 0);
+    .reduce((sum, { name, inserted, updated }) => sum + updated + (/_deliveries$|_attempts$/.test(name) ? inserted : 0), 0);
 }
 
 async function countRows(sql: Sql, table: string): Promise<number> {

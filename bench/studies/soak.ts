@@ -29,7 +29,7 @@ const retentionDays = 1;
 const batch = 2000;
 const patienceMs = 30_000;
 const dayMs = 86_400_000;
-const shownTables = ['attempts', 'deliveries', 'events', 'messages', 'raw_chunks'];
+const shownTables = ['delivery_queue', 'ended_deliveries', 'events', 'messages', 'raw_chunks'];
 
 interface SoakSample extends Sample {
   tables: TableUsage[];
