@@ -35,6 +35,28 @@ export async function routeRecipient(
   return typeof chosen === 'string' ? chosen : { address, tag: readTag(address, chosen), identity: chosen };
 }
 
+const cacheMs = 1000;
+const maxCached = 10_000;
+
+/**
+ * The same as `routeRecipient`, for a listener that asks for the same recipients again and again. Safe to cache: `acceptMail` checks
+ * the identity again when it records, so a deleted identity gets no more mail. Other refusals than `contested` are not cached: a new
+ * or newly verified identity receives at once.
+ */
+export function cacheRoutes(parts: RouteParts) {
+  const cached = new Map<string, { found: RouteDecision; until: number }>();
+  return async (address: string, ownerId?: string): Promise<RouteDecision> => {
+    const key = `${ownerId ?? ''} ${address}`;
+    const entry = cached.get(key);
+    if (entry && entry.until > performance.now()) return entry.found;
+    const found = await routeRecipient(parts, address, ownerId);
+    if (cached.size >= maxCached) cached.clear();
+    if (typeof found !== 'string' || found === 'contested')
+      cached.set(key, { found, until: performance.now() + cacheMs });
+    return found;
+  };
+}
+
 const maxAddressLength = 320;
 
 interface RecipientKeys {

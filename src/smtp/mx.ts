@@ -1,6 +1,6 @@
 /**
  * The MX server: joins the SMTP protocol (server.ts, connection.ts, session.ts) to the receiving code.
- *   RCPT         → `routeRecipient` finds the identity: 250, 550 (unknown) or 450 (several unverified owners)
+ *   RCPT         → `findRoute` finds the identity: 250, 550 (unknown) or 450 (several unverified owners)
  *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now
  * Guarantee: no 250 for a message before its commit.
  */
@@ -12,7 +12,7 @@ import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
-import { type RouteDecision, type RoutedRecipient, routeRecipient } from '../receiving/route.ts';
+import { cacheRoutes, type RoutedRecipient } from '../receiving/route.ts';
 import type { MessageDecision, ReceivedMail } from './accept-message.ts';
 import { type Refusal, refusal } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
@@ -54,7 +54,7 @@ const overloaded = refusal(
 const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
 export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<SmtpServer> {
-  const findRoute = cacheRoutes((address) => routeRecipient(mail, address));
+  const findRoute = cacheRoutes(mail);
 
   async function route(address: string): Promise<RecipientDecision<RoutedRecipient>> {
     try {
@@ -111,24 +111,4 @@ function refusalFor(error: unknown): Refusal {
   if (isUnavailable(error)) return storageUnavailable;
   if (error instanceof Problem && error.code === 'overloaded') return overloaded;
   throw error;
-}
-
-const cacheMs = 1000;
-const maxCached = 10_000;
-
-/**
- * Safe to cache: `acceptMail` checks the identity again when it records, so a deleted identity gets no more mail. Other
- * refusals than `contested` are not cached: a new or newly verified identity receives at once.
- */
-function cacheRoutes(findRoute: (address: string) => Promise<RouteDecision>) {
-  const cached = new Map<string, { found: RouteDecision; until: number }>();
-  return async (address: string): Promise<RouteDecision> => {
-    const entry = cached.get(address);
-    if (entry && entry.until > performance.now()) return entry.found;
-    const found = await findRoute(address);
-    if (cached.size >= maxCached) cached.clear();
-    if (typeof found !== 'string' || found === 'contested')
-      cached.set(address, { found, until: performance.now() + cacheMs });
-    return found;
-  };
 }

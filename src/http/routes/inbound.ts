@@ -7,7 +7,7 @@ import { allocateMessage } from '../../lib/shared-bytes.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
-import { type RoutedRecipient, type RouteParts, routeRecipient } from '../../receiving/route.ts';
+import { cacheRoutes, type RoutedRecipient } from '../../receiving/route.ts';
 import { abortOnClose } from '../client-gone.ts';
 import { toProblem } from '../errors.ts';
 import type { App } from '../fastify.ts';
@@ -62,6 +62,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     ),
   );
 
+  const findRoute = cacheRoutes(mail);
   app.post(
     '/inbound',
     {
@@ -91,7 +92,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
       const { ownerId, span } = request;
       const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
-      const recipients = () => route(mail, ownerId, addresses);
+      const recipients = () => route(findRoute, ownerId, addresses);
       await acceptMail(
         mail,
         { source: 'api', raw, envelope, recipients, ownerId, request: span, requestId: request.id },
@@ -147,8 +148,12 @@ function readRecipients(request: FastifyRequest<{ Querystring: Static<typeof Que
   return recipients;
 }
 
-async function route(mail: RouteParts, ownerId: string, recipients: string[]): Promise<RoutedRecipient[]> {
-  const routes = await Promise.all(recipients.map((address) => routeRecipient(mail, address, ownerId)));
+async function route(
+  findRoute: ReturnType<typeof cacheRoutes>,
+  ownerId: string,
+  recipients: string[],
+): Promise<RoutedRecipient[]> {
+  const routes = await Promise.all(recipients.map((address) => findRoute(address, ownerId)));
   const routed = routes.filter((found): found is RoutedRecipient => typeof found !== 'string');
   if (routed.length < recipients.length) {
     throw unknownRecipients(recipients.filter((_, n) => typeof routes[n] === 'string'));
