@@ -13,8 +13,9 @@ import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
-import { deliveryKey, startTestDelivery, startTestService, waitFor } from './harness.ts';
+import { startTestService, waitFor } from './harness.ts';
 import { answer, hang, startReceiver } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
 const { sql } = service;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { startDns } from './dns.ts';
-import { deliveryKey, startTestDelivery, startTestService, type TestWebhook, waitFor } from './harness.ts';
+import { startTestService, type TestWebhook, waitFor } from './harness.ts';
 import {
   answer,
   type Behaviour,
@@ -19,6 +19,7 @@ import {
   reset,
   startReceiver,
 } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
 const { sql, call, makeWebhook, makeEvent, findDelivery } = service;

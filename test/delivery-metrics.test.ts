@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { countBacklog, readOldestPending } from '../src/store/backlog.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
-import { deliveryKey, startTestDelivery, startTestService, type TestWebhook, waitFor } from './harness.ts';
+import { startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, reset, startReceiver } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '3600' });
 const idle = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });

@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import { after, afterEach, test } from 'node:test';
 import { recordEvent } from '../src/store/events.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
-import { deliveryKey, startTestDelivery, startTestService, type TestUser, waitFor } from './harness.ts';
+import { startTestService, type TestUser, waitFor } from './harness.ts';
 import { hang, type ReceivedRequest, startReceiver } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
 const { sql, makeUser, makeWebhook } = service;

@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import net from 'node:net';
 import { after, describe, test } from 'node:test';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
-import { deliveryKey, startTestDelivery, startTestService, type TestUser, waitFor } from './harness.ts';
+import { startTestService, type TestUser, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
 const { sql, call, makeWebhook, makeEvent } = service;

@@ -10,15 +10,9 @@ import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
-import { makeMetrics } from '../src/lib/metrics.ts';
-import { makeSealer } from '../src/lib/secrets.ts';
-import { startService } from '../src/main.ts';
-import { makeEgress } from '../src/net/egress.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
 import { type NewEvent, recordEvent } from '../src/store/events.ts';
 import { ensureUser } from '../src/store/users.ts';
-import { type DeliveryParts, startDelivery } from '../src/webhooks/deliver.ts';
-import { Poster } from '../src/webhooks/post.ts';
 
 export interface TestUser {
   userId: string;
@@ -90,6 +84,8 @@ export async function startTestService(settings: Record<string, string> = {}): P
     POSTHORN_DNS_SERVERS: '127.0.0.1:9',
     ...settings,
   });
+  // Only here: many test files need no service, and loading the service takes half a second of a core.
+  const { startService } = await import('../src/main.ts');
   const service = await startService(config, log);
   const url = `${service.url}${config.basePath}`;
   const sql = connect(database.url, { max: 2, applicationName: 'posthorn test' });
@@ -140,39 +136,6 @@ export async function startTestService(settings: Record<string, string> = {}): P
     ...{ url, smtpPort: service.smtpPort ?? 0, sql, databaseUrl: database.url, user, logged },
     ...{ makeUser, call, makeWebhook, makeEvent, findDelivery, stop },
   };
-}
-
-/** The secret key of services whose deliveries the test makes with `startTestDelivery`. */
-export const deliveryKey = randomBytes(32).toString('base64');
-
-/** Only the delivery loop, with its own connections, for a service with the role `api` and `deliveryKey`. */
-export function startTestDelivery(
-  databaseUrl: string,
-  given: Partial<DeliveryParts> & { timeoutMs?: number; ca?: string; dnsServers?: string[] } = {},
-) {
-  const { timeoutMs = 15_000, ca, dnsServers = null, ...parts } = given;
-  const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers });
-  const sql = connect(databaseUrl, { max: 4, applicationName: 'posthorn test delivery' });
-  const logged: Record<string, unknown>[] = [];
-  const metrics = makeMetrics();
-  const loop = startDelivery({
-    sql,
-    sealer: makeSealer([Buffer.from(deliveryKey, 'base64')]),
-    poster: new Poster({ egress, timeoutMs, ...(ca ? { ca } : {}) }),
-    completeData: ({ data }) => data,
-    scheduleSeconds: [],
-    userAgent: 'Posthorn/test',
-    log: makeLog({ level: 'info', json: true, stream: collectLines(logged) }),
-    metrics,
-    ...parts,
-  });
-  let stopped: Promise<void> | undefined;
-  const stop = () => {
-    stopped ??= loop.stop().finally(() => sql.end({ timeoutMs: 1000 }));
-    return stopped;
-  };
-  after(stop);
-  return { wake: () => loop.wake(), offer: loop.offer, stop, logged, metrics };
 }
 
 export async function callUrl(
@@ -268,7 +231,7 @@ export function makeTestLog() {
   return { logged, log: makeLog({ level: 'debug', json: true, stream: collectLines(logged) }) };
 }
 
-function collectLines(lines: Record<string, unknown>[]): Writable {
+export function collectLines(lines: Record<string, unknown>[]): Writable {
   return new Writable({
     write(chunk, _encoding, done) {
       for (const line of String(chunk).split('\n')) if (line) lines.push(JSON.parse(line));

@@ -5,9 +5,10 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
-import { deliveryKey, startTestService, waitFor } from './harness.ts';
+import { startTestService, waitFor } from './harness.ts';
 import { type Program, run } from './programs.ts';
 import { type ReceivedRequest, startReceiver } from './receiver.ts';
+import { deliveryKey } from './test-delivery.ts';
 
 const webhookCount = 10;
 const eventCount = 600;

@@ -5,7 +5,7 @@ import { type Config, readConfig } from '../config.ts';
 import { posthorn } from '../lib/command-line.ts';
 import { gatherLines, type Log, makeLog } from '../lib/log.ts';
 import { readVersion } from '../lib/version.ts';
-import { type Service, startService } from '../main.ts';
+import type { Service } from '../main.ts';
 
 export function addServe(program: Command): void {
   program.command('serve').description('run the service').action(serve);
@@ -25,6 +25,8 @@ async function serve(): Promise<void> {
   process.on('disconnect', stop);
   process.channel?.unref();
 
+  // Only here: the service is three quarters of the code to load, and every other command would load it too.
+  const { startService } = await import('../main.ts');
   const service = await startService(config, log, {
     signal: stopping.signal,
     announce: (service) => announce(service, config, log),
