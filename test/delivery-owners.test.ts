@@ -1,5 +1,6 @@
 /** One owner's deliveries do not delay another's: receivers that answer only when a test tells them to. */
 import assert from 'node:assert/strict';
+import type { ServerResponse } from 'node:http';
 import { after, afterEach, test } from 'node:test';
 import { recordEvent } from '../src/store/events.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
@@ -134,12 +135,12 @@ test('a webhook that got more tries at once and then hangs delays no other, of i
 });
 
 test('a webhook that answers 429 gets fewer tries at once', async () => {
-  let [answered, open] = [0, 0];
+  const first: ServerResponse[] = [];
+  let open = 0;
   receiver.behaveAt('/limited', (_request, response) => {
-    if (answered < 4) {
-      answered += 1;
-      response.writeHead(429).end();
-    } else open += 1;
+    if (first.length === 4) open += 1;
+    // Answered together: a try that starts after the first 429 has arrived would lower the limit once more.
+    else if (first.push(response) === 4) for (const one of first) one.writeHead(429).end();
   });
   const [owner] = await makeOwners();
   await makeWebhooks(owner, 1, '/limited');
