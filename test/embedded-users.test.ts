@@ -5,7 +5,18 @@
 import assert from 'node:assert/strict';
 import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { chown, link, lstat, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import {
+  chown,
+  link,
+  lstat,
+  mkdir,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
 import { promisify } from 'node:util';
@@ -196,16 +207,23 @@ describe('root opens nothing through the links of the server’s user', asRoot, 
   const makeFifo = async (_: string, path: string) => void execFileSync('mkfifo', [path]);
   const kinds = { 'a link': symlink, 'a hard link': link, 'a pipe': makeFifo };
   for (const [kind, make] of Object.entries(kinds)) {
-    for (const name of ['posthorn.password', 'PG_VERSION', 'postmaster.pid']) {
-      test(`${name} as ${kind}`, async (t) => {
-        const scene = await Scene.makeWithCluster(t);
-        const target = await writeSecret(scene);
-        await rm(join(scene.pgdata, name), { force: true });
-        await make(target, join(scene.pgdata, name));
+    test(`${kind} instead of a file that root reads`, async (t) => {
+      const scene = await Scene.makeWithCluster(t);
+      const target = await writeSecret(scene);
+      const aside = join(scene.dataDir, 'aside');
+      // The last of them is not there while no server runs.
+      for (const name of ['posthorn.password', 'PG_VERSION', 'postmaster.pid']) {
+        const path = join(scene.pgdata, name);
+        const isThere = await rename(path, aside).then(
+          () => true,
+          () => false,
+        );
+        await make(target, path);
         await assert.rejects(scene.open('serve'), refuses(new RegExp(`${name} is a link, or is not a file`)));
-        await rm(join(scene.pgdata, name));
-      });
-    }
+        await rm(path);
+        if (isThere) await rename(aside, path);
+      }
+    });
   }
 
   test('server.log as a link or a pipe: nothing is written behind it', async (t) => {
