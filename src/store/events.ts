@@ -1,6 +1,6 @@
 /** Events. Guarantee: an event and its deliveries are created in one statement, so no crash can separate them. */
 import { only, type Sql } from '../db/client.ts';
-import { type Fragment, identifier } from '../db/sql.ts';
+import type { Fragment } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
 import { decompress, unpackContent } from './content.ts';
 import { leaseSeconds } from './delivery-queue.ts';
@@ -79,17 +79,16 @@ export function isSubscribed(sql: Sql) {
     and (webhooks.identity_id is null or webhooks.identity_id = happened.identity_id)`;
 }
 
-export function isVisible(sql: Sql) {
-  return sql`(events.message_id is null or ${identityExists(sql, 'events')})`;
-}
-
 /** Hides mail of a deleted identity, whose rows may still wait for the purge. */
-export function identityExists(sql: Sql, table: 'events' | 'messages') {
-  return sql`
-    exists (
-      select from identities
-      where identities.owner_id = ${identifier(table)}.owner_id and identities.id = ${identifier(table)}.identity_id
-    )`;
+export function isVisible(sql: Sql) {
+  // Not `exists`: after `or` PostgreSQL reads the identities of all owners into a hash table, while they fit into its memory.
+  return sql`(
+    events.message_id is null
+    or (
+      select true from identities
+      where identities.owner_id = events.owner_id and identities.id = events.identity_id
+    )
+  )`;
 }
 
 export interface EventFilter {

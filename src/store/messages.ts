@@ -5,7 +5,7 @@
 import { only, type Sql } from '../db/client.ts';
 import { list } from '../db/sql.ts';
 import { compress, decompress, unpackContent } from './content.ts';
-import { identityExists, queueDeliveries } from './events.ts';
+import { queueDeliveries } from './events.ts';
 import {
   collectPage,
   type Listed,
@@ -237,6 +237,15 @@ interface MessageSummary {
 /** A summary can have hundreds of KB: few of them are in memory beyond the end of a page. */
 const summariesAtOnce = 8;
 
+/** Hides messages of a deleted identity, whose rows may still wait for the purge. */
+function identityExists(sql: Sql) {
+  return sql`
+    exists (
+      select from identities
+      where identities.owner_id = messages.owner_id and identities.id = messages.identity_id
+    )`;
+}
+
 export async function listMessages(
   sql: Sql,
   ownerId: string,
@@ -247,7 +256,7 @@ export async function listMessages(
   const read = (step: PageRequest) => sql<Listed<MessageSummary>[]>`
     select id, summary::text as summary, ${position(sql)}
     from messages
-    where owner_id = ${ownerId} and ${identityExists(sql, 'messages')} ${
+    where owner_id = ${ownerId} and ${identityExists(sql)} ${
       identityId
         ? pageWithin(sql, step, 'messages', { identity_id: identityId }, since)
         : sql`${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``} ${pageOf(sql, step)}`
@@ -266,7 +275,7 @@ export async function findMessage(
   >`
     select encode(content, 'base64') as content, size, raw_id is null as "hasRaw", events.data::text as "eventData"
     from messages left join events on events.owner_id = messages.owner_id and events.id = messages.event_id
-    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql, 'messages')}`;
+    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql)}`;
   if (!row) return undefined;
   const { content, eventData } = row;
   // In the program, because PostgreSQL's `->` refuses a text that contains \u0000.
@@ -291,7 +300,7 @@ export async function findMessageOwner(sql: Sql, id: string): Promise<string | u
 export async function findRaw(sql: Sql, ownerId: string, id: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
     select owner_id as "ownerId", id, raw_id as "rawId", size, sha256 from messages
-    where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql, 'messages')}`;
+    where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql)}`;
   return row;
 }
 
