@@ -10,11 +10,13 @@ const settings = { POSTHORN_DATA_DIR: folder.path };
 let apiKey = '';
 
 after(async () => {
-  // Whatever failed above: leave no server behind.
-  const last = startNpm(settings);
-  await readyUrl(last).catch(() => {});
-  last.child.kill('SIGTERM');
-  await last.ended;
+  // A test that failed may have left a server behind: the next start adopts it, and stops it.
+  if (postgresPid(folder.path) !== undefined) {
+    const last = startNpm(settings);
+    await readyUrl(last).catch(() => {});
+    last.child.kill('SIGTERM');
+    await last.ended;
+  }
   folder.remove();
 });
 
@@ -46,12 +48,12 @@ test('Ctrl-C reaches npm, the launcher and the service at once, and stops everyt
   await assertStopsCleanly(program, () => process.kill(-program.pid, 'SIGINT'));
 });
 
-test('kill -9 of `npm start` and a new one on the same folder: up again by itself, four times in a row', async () => {
+test('kill -9 of `npm start` and a new one on the same folder: up again by itself, twice in a row', async () => {
   const first = startNpm(settings);
   const before = await me(await readyUrl(first));
   let running = first;
-  for (let round = 1; round <= 4; round += 1) {
-    // By turns npm alone, which leaves its children behind, and all of them at once.
+  for (let round = 1; round <= 2; round += 1) {
+    // First npm alone, which leaves its children behind, then all of them at once.
     process.kill(round % 2 ? running.pid : -running.pid, 'SIGKILL');
     const next = startNpm(settings);
     assert.deepEqual(await me(await readyUrl(next)), before, `round ${round}`);

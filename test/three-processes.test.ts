@@ -11,7 +11,7 @@ import { type ReceivedRequest, startReceiver } from './receiver.ts';
 import { deliveryKey } from './test-delivery.ts';
 
 const webhookCount = 10;
-const eventCount = 600;
+const eventCount = 300;
 const total = webhookCount * eventCount;
 
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
