@@ -50,6 +50,13 @@ export async function chooseUser(pgdata: string, log: Log): Promise<ServerUser> 
   );
 }
 
+/**
+ * Two `useradd` at the same moment can both succeed, and give one name two ids. The file that is locked is the list of users, which
+ * useradd replaces: whoever opens the new one finds the user in it.
+ */
+const addUnlessThere = 'if id -u "$0" >/dev/null 2>&1; then echo exists; else exec useradd "$@"; fi';
+const oneAtATime = ['/etc/passwd', 'sh', '-c', addUnlessThere];
+
 /** Creates the user when it is missing. Other processes may do the same at the same moment. */
 export async function ensureUser(name: string, log: Log): Promise<{ uid: number; gid: number }> {
   const args = ['--system', '--no-create-home', '--shell', '/usr/sbin/nologin', name];
@@ -58,10 +65,14 @@ export async function ensureUser(name: string, log: Log): Promise<{ uid: number;
     const [uid, gid] = [idOf('-u', name), idOf('-g', name)];
     if (uid && gid) return { uid, gid };
     const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' };
-    const { status, stderr, error } = spawnSync('useradd', args, { encoding: 'utf8', env });
+    const { status, stdout, stderr, error } = spawnSync('flock', [...oneAtATime, name, ...args], {
+      encoding: 'utf8',
+      env,
+    });
     failure = error?.message ?? stderr.trim();
-    if (status === 0) log.warn(`created the system user ${name}, because PostgreSQL does not run as root`);
-    else if (!lostRaces.has(status ?? 0)) break;
+    if (status === 0 && stdout === '')
+      log.warn(`created the system user ${name}, because PostgreSQL does not run as root`);
+    else if (status !== 0 && !lostRaces.has(status ?? 0)) break;
     else await delay(100);
   }
   throw new OperatorError(
