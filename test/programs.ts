@@ -81,8 +81,9 @@ export function startNpm(settings: Environment): Program {
 export async function posthorn(
   args: string[],
   settings: Environment,
+  cwd = root,
 ): Promise<{ code: unknown; output: string }> {
-  const program = run(process.execPath, ['src/cli/posthorn.ts', ...args], settings);
+  const program = run(process.execPath, ['src/cli/posthorn.ts', ...args], settings, { cwd });
   const code = await program.ended;
   return { code, output: program.output() };
 }

@@ -4,11 +4,10 @@
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { cpSync, symlinkSync, writeFileSync } from 'node:fs';
-import path from 'node:path';
 import { after, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
 import { callUrl, makeDatabase, type TestUser, waitFor } from './harness.ts';
+import { makeNewer } from './newer-posthorn.ts';
 import { makeFolder, type Program, posthorn, readyUrl, root, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, toWire } from './smtp-client.ts';
@@ -25,6 +24,13 @@ const settings = {
   PORT: '0',
   POSTHORN_SMTP_PORT: '0',
 };
+/** As migrations promise that do not say otherwise. */
+const additive = `
+  alter table messages add column later text;
+  alter table deliveries add column later int not null default 0;
+  alter table webhooks add column later jsonb;
+  create table later_things (id uuid primary key, owner_id uuid not null references users on delete cascade);
+  create index messages_later on messages (owner_id, later) where later is not null;`;
 const programs: Program[] = [];
 after(async () => {
   for (const { child } of programs) child.kill('SIGTERM');
@@ -34,21 +40,6 @@ after(async () => {
   await database.drop();
   newer.remove();
 });
-
-/** This Posthorn as it may be one version on: additive, as migrations promise. */
-function makeNewer(): void {
-  for (const name of ['src', 'migrations', 'package.json'])
-    cpSync(path.join(root, name), path.join(newer.path, name), { recursive: true });
-  symlinkSync(path.join(root, 'node_modules'), path.join(newer.path, 'node_modules'));
-  writeFileSync(
-    path.join(newer.path, 'migrations/9001_later.sql'),
-    `alter table messages add column later text;
-     alter table deliveries add column later int not null default 0;
-     alter table webhooks add column later jsonb;
-     create table later_things (id uuid primary key, owner_id uuid not null references users on delete cascade);
-     create index messages_later on messages (owner_id, later) where later is not null;`,
-  );
-}
 
 async function serve(cwd: string) {
   const program = run(process.execPath, ['src/cli/posthorn.ts', 'serve'], settings, { cwd });
@@ -92,7 +83,7 @@ test('the older works on under a schema that a newer one brought up to date, and
   // Its statements are prepared on every connection before the tables change under them.
   for (const subject of ['one', 'two', 'three']) await assertWorks(older, as, subject);
 
-  makeNewer();
+  makeNewer(newer.path, additive);
   const next = await serve(newer.path);
   assert.match(next.program.output(), /"applied":\["9001_later\.sql"\],"msg":"schema updated"/);
   for (const subject of ['four', 'five']) await assertWorks(older, as, subject);

@@ -3,12 +3,14 @@ import type { Config } from '../config.ts';
 import type { Log } from '../lib/log.ts';
 import { connect, type Pool } from './client.ts';
 import { openEmbedded } from './embedded/open.ts';
+import { readOwnSchemaVersion } from './migrate.ts';
+import { nameConnection } from './older-processes.ts';
 import { waitForDatabase } from './wait.ts';
 
 export interface Database {
   sql: Pool;
   /** Another pool, so that one kind of work does not wait for the queries of another. */
-  openAnother(purpose: string, options: { max: number; lockTimeoutMs?: number }): Pool;
+  openAnother(use: string, options: { max: number; lockTimeoutMs?: number }): Pool;
   /** Lets the next service on the same data folder wait for this one to stop. */
   announceStop(): Promise<void>;
   /** Closes the pools, then stops the embedded server if nobody else uses it. */
@@ -20,12 +22,12 @@ export async function openDatabase(
   options: { purpose: 'serve' | 'tool'; log: Log; max: number; signal?: AbortSignal },
 ): Promise<Database> {
   const { purpose, log, max } = options;
-  const applicationName = `posthorn ${purpose}`;
+  const schemaVersion = readOwnSchemaVersion();
   const { databaseUrl } = config;
   const embedded =
     databaseUrl === null ? await openEmbedded({ dataDir: config.dataDir, log, purpose }) : null;
   const target = embedded ? () => embedded.address : (databaseUrl ?? '');
-  const sql = connect(target, { max, applicationName });
+  const sql = connect(target, { max, applicationName: nameConnection(purpose, schemaVersion) });
   const pools = [sql];
   try {
     // The embedded server is ready already.
@@ -36,8 +38,9 @@ export async function openDatabase(
   }
   return {
     sql,
-    openAnother(purpose, options) {
-      const pool = connect(target, { ...options, applicationName: `${applicationName} ${purpose}` });
+    openAnother(use, options) {
+      const applicationName = nameConnection(`${purpose} ${use}`, schemaVersion);
+      const pool = connect(target, { ...options, applicationName });
       pools.push(pool);
       return pool;
     },
