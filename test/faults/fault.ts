@@ -5,7 +5,7 @@ export interface Fault {
   about: string;
   rounds: { usual: number; short: number };
   /** The time limit. */
-  boundMs(rounds: number, short: boolean): number;
+  boundMs(rounds: number, short: boolean, messages?: number): number;
   /** What is missing on this machine to run the fault; null when nothing is missing. */
   lacks?(): string | null;
   run(lent: FaultRun): Promise<Outcome>;
@@ -15,6 +15,8 @@ export interface FaultRun {
   rounds: number;
   /** A short run: outages last seconds. */
   short: boolean;
+  /** From the command line: how many messages the database of `upgrade` has. */
+  messages: number | undefined;
   /** A number from 0 up to 1, the same for the same seed. */
   random(): number;
   /** Prints progress. */

@@ -1,5 +1,5 @@
 /**
- * `npm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]`: breaks a real service on purpose and checks that its
+ * `npm run test:faults -- [fault …] [--short] [--rounds N] [--messages N] [--seed S]`: breaks a real service on purpose and checks that its
  * guarantees hold. One file for each fault. Exit codes: 0 everything held, 1 a violation (printed with its evidence), 2 wrong
  * arguments.
  */
@@ -17,6 +17,7 @@ import { killOneOfThree } from './kill-one-of-three.ts';
 import { mime } from './mime.ts';
 import { receiver } from './receiver.ts';
 import { smtp } from './smtp.ts';
+import { upgrade } from './upgrade.ts';
 
 const faults: Record<string, Fault> = {
   kill,
@@ -29,6 +30,7 @@ const faults: Record<string, Fault> = {
   clock: clockOff,
   smtp,
   mime,
+  upgrade,
 };
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');
@@ -39,7 +41,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
 interrupted.promise.catch(() => {});
 process.channel?.unref();
 
-const { names, areNamed, rounds, short, seed } = readArguments();
+const { names, areNamed, rounds, messages, short, seed } = readArguments();
 const table = [['fault', 'rounds', 'acknowledged', 'lost', 'conjured', 'seconds', 'held']];
 let isInterrupted = false;
 interrupted.promise.catch(() => {
@@ -69,18 +71,23 @@ async function survive(name: string, fault: Fault): Promise<string[]> {
   const undoing: Parameters<FaultRun['defer']>[0][] = [];
   const log = (line: string) => process.stderr.write(`${name}: ${line}\n`);
   const count = rounds ?? fault.rounds[short ? 'short' : 'usual'];
-  const again = `npm run test:faults -- ${name} --rounds ${count} --seed ${seed}${short ? ' --short' : ''}`;
+  const again = `npm run test:faults -- ${name} --rounds ${count} --seed ${seed}${short ? ' --short' : ''}${messages ? ` --messages ${messages}` : ''}`;
   log(`${count} rounds, seed ${seed} (again with: ${again})`);
   let outcome: Outcome;
   try {
     const work = fault.run({
       rounds: count,
       short,
+      messages,
       random: makeRandom(seed),
       log,
       defer: (undo) => undoing.push(undo),
     });
-    outcome = await Promise.race([work, interrupted.promise, giveUpAfter(fault.boundMs(count, short))]);
+    outcome = await Promise.race([
+      work,
+      interrupted.promise,
+      giveUpAfter(fault.boundMs(count, short, messages)),
+    ]);
   } catch (error) {
     const broken = error === interruption ? interruption.message : ((error as Error).stack ?? String(error));
     outcome = { acknowledged: 0, lost: [], conjured: [], broken: [broken] };
@@ -112,6 +119,7 @@ function readArguments() {
     const { values, positionals } = parseArgs({
       options: {
         rounds: { type: 'string' },
+        messages: { type: 'string' },
         seed: { type: 'string' },
         short: { type: 'boolean' },
         help: { type: 'boolean' },
@@ -125,13 +133,14 @@ function readArguments() {
       names: positionals.length > 0 ? positionals : Object.keys(faults),
       areNamed: positionals.length > 0,
       rounds: readNumber('--rounds', values.rounds),
+      messages: readNumber('--messages', values.messages),
       short: values.short === true,
       seed: readNumber('--seed', values.seed) ?? randomInt(1, 2 ** 31),
     };
   } catch (error) {
     const list = formatTable(Object.entries(faults).map(([name, { about }]) => [name, about]));
     process.stderr.write(
-      `${(error as Error).message}\nnpm run test:faults -- [fault …] [--short] [--rounds N] [--seed S]\n${list}\n`,
+      `${(error as Error).message}\nnpm run test:faults -- [fault …] [--short] [--rounds N] [--messages N] [--seed S]\n${list}\n`,
     );
     process.exit(2);
   }
