@@ -77,7 +77,7 @@ test('a running service is named and goes on; killed, it blocks nobody; started 
       output,
     );
     assert.match(output, /connections of posthorn serve from [\d.:]+: \d+/);
-    assert.match(output, /Nothing was changed\. Stop these processes, then start again\./);
+    assert.match(output, /It has changed nothing\. Stop these processes, then start again\./);
   }
   assert.equal(await isApplied(sql), false);
   assert.equal((await callUrl('GET', `${url}/health/ready`, {})).status, 200);

@@ -39,6 +39,6 @@ export async function refuseOlderProcesses(
   throw new OperatorError(
     `The migration ${migration.name} cannot run while an older Posthorn is connected to the database:\n` +
       `${lines.map((line) => `  ${line}\n`).join('')}` +
-      'Nothing was changed. Stop these processes, then start again.',
+      'It has changed nothing. Stop these processes, then start again.',
   );
 }
