@@ -136,8 +136,8 @@ test('an older process that starts during the migration waits for it, and is ref
 
 test('on the embedded database, a command of the newer version is refused beside an older service', async (t) => {
   const folder = makeDataFolder();
-  t.after(() => folder.remove());
   const { serve, migrate } = await makeScene(t, { POSTHORN_DATA_DIR: folder.path });
+  t.after(() => folder.remove());
   const older = serve(root);
   await readyUrl(older);
   const { code, output } = await migrate();
