@@ -1,4 +1,4 @@
--- Must not run beside an older Posthorn, which knows neither the queue nor where the content of a message is now.
+-- Stops older processes: they know neither the queue nor where the content of a message is now.
 -- Blocks for a few seconds. The rows of older messages change afterwards, in the background (src/store/change-over.ts).
 
 -- Deliveries that have not ended. A delivery is ready (may be tried now) or scheduled (for next_attempt_at). While a process tries a
