@@ -6,8 +6,8 @@
  * Three steps: query DNS for SPF and the keys; verify the signatures (signatures.ts; no DNS, may run in a worker); query DNS for
  * DMARC.
  *
- * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked. Of the 203 cases of
- * the RFC's test suite 196 pass; the others are mistakes in records that mailauth forgives (its docs/spf.md, "Strict Mode").
+ * SPF: RFC 7208. `none` for mail from the API, where no server connected. For `<>` the HELO name is checked. mailauth forgives
+ * mistakes in records (its docs/spf.md, "Strict Mode"); test/spf-vectors/exceptions.ts lists every result that is not the RFC's.
  * DMARC: RFC 9989, which replaced RFC 7489; the organizational domain is found by walking up the tree. `permerror`: no From field,
  * several of them, one that cannot be read, or authors of several domains; `policy` is then the strictest of all authors. An
  * unreadable record counts as none.
