@@ -85,6 +85,12 @@ export const problems = {
     title: 'The route does not support this method',
     remedy: 'Use one of the methods in the `Allow` header.',
   },
+  request_timeout: {
+    status: 408,
+    title: 'The request arrives too slowly',
+    remedy:
+      'Send the whole request without pauses, on a new connection. `POST /inbound` needs 64 KiB of the message, or the rest of it, every 30 s.',
+  },
   identity_exists: {
     status: 409,
     title: 'The identity already exists',

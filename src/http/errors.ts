@@ -2,13 +2,13 @@
  * Turns every error into a problem document (RFC 9457). The caller reads everything about mistakes in the request; the
  * cause of a server error is logged with the request id and never sent.
  */
-import type { ServerResponse } from 'node:http';
+import { type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
-import { Problem, problems, toDocument } from '../problems.ts';
+import { Problem, toDocument } from '../problems.ts';
 
 const contentType = 'application/problem+json; charset=utf-8';
 
@@ -73,7 +73,7 @@ export async function orNotFound<Row>(row: Promise<Row | undefined | null | fals
   return found;
 }
 
-/** For bytes that Node cannot parse as a request. The socket is closed afterwards. */
+/** For bytes that Node cannot parse as a request, and for a request that takes too long. The socket is closed afterwards. */
 export function sendClientError(error: Error & { code?: string }, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return;
   // In the middle of another response the client would read this one as a part of it. Node's own handler checks the same field.
@@ -82,16 +82,19 @@ export function sendClientError(error: Error & { code?: string }, socket: Socket
     socket.destroy();
     return;
   }
-  const detail =
-    error.code === 'HPE_HEADER_OVERFLOW'
-      ? 'The request line and headers are larger than 16 KiB. Send fewer or shorter headers.'
-      : problems.bad_request.remedy;
+  const problem = explainClientError(error.code);
   const requestId = newId();
-  const body = JSON.stringify(toDocument(new Problem('bad_request', { detail }), requestId));
+  const body = JSON.stringify(toDocument(problem, requestId));
   socket.end(
-    `HTTP/1.1 400 Bad Request\r\ncontent-type: ${contentType}\r\nx-request-id: ${requestId}\r\n` +
+    `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\ncontent-type: ${contentType}\r\nx-request-id: ${requestId}\r\n` +
       `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   );
+}
+
+function explainClientError(code: string | undefined): Problem {
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return new Problem('request_timeout');
+  const tooLong = 'The request line and headers are larger than 16 KiB. Send fewer or shorter headers.';
+  return new Problem('bad_request', code === 'HPE_HEADER_OVERFLOW' ? { detail: tooLong } : {});
 }
 
 /** foreign_key_violation: the referenced row existed during validation and was deleted before the insert. */

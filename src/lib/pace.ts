@@ -1,13 +1,19 @@
 /** How fast a client sends a message. Only a whole portion gets it more time: single bytes gain nothing. */
-import type { SmtpLimits } from './limits.ts';
+export interface PaceLimits {
+  /** For each `dataPortionBytes` of a message: the slowest rate that is allowed. */
+  dataTimeoutMs: number;
+  dataPortionBytes: number;
+  /** For the whole message. */
+  messageTimeoutMs: number;
+}
 
 export class Pace {
-  readonly #limits: SmtpLimits;
+  readonly #limits: PaceLimits;
   readonly #messageEndsBy: number;
   #portionSince: number;
   #portionEndsAt: number;
 
-  constructor(limits: SmtpLimits, now: number) {
+  constructor(limits: PaceLimits, now: number) {
     this.#limits = limits;
     this.#messageEndsBy = now + limits.messageTimeoutMs;
     this.#portionSince = now;

@@ -6,10 +6,10 @@
 import type { Socket } from 'node:net';
 import tls from 'node:tls';
 import { MovableTimer } from '../lib/movable-timer.ts';
+import { Pace } from '../lib/pace.ts';
 import type { Certificate } from '../net/certificate.ts';
 import { type AcceptMessageParts, acceptMessage, type ReceivedMail } from './accept-message.ts';
 import { DataReader, type MessageRoom } from './data.ts';
-import { Pace } from './pace.ts';
 import { formatReply, type Reply, refusal, reply } from './reply.ts';
 import { type MailTransaction, Session, type SessionParts, tooBig } from './session.ts';
 

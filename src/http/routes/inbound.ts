@@ -1,9 +1,8 @@
 /** `POST /inbound`: accepts mail over HTTP, for owners who receive it by other means than our SMTP server. */
-import type { Readable } from 'node:stream';
 import { errorCodes, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
-import { allocateMessage } from '../../lib/shared-bytes.ts';
+import type { PaceLimits } from '../../lib/pace.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
@@ -12,12 +11,19 @@ import { abortOnClose } from '../client-gone.ts';
 import { toProblem } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
+import { readMessageBody } from '../message-body.ts';
 
 const maxRecipients = 100;
 /** Memory for large bodies: in total, and for each owner. A request for which no memory is free waits. */
 const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
 /** A small message never waits for large ones: other routes read this much, too. */
 const smallBytes = 64 * 1024;
+/** A body in memory must not be slow. The time for the whole request is a limit of the HTTP server, too (`requestTimeout`). */
+const bodyPace: PaceLimits = {
+  dataTimeoutMs: 30_000,
+  dataPortionBytes: 64 * 1024,
+  messageTimeoutMs: 120_000,
+};
 
 const Query = Type.Object(
   {
@@ -71,7 +77,8 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
       schema: {
         tags: ['Messages'],
         summary: 'Deliver a message to your identities',
-        description: 'Send the unchanged message with `Content-Type: message/rfc822`.',
+        description:
+          'Send the unchanged message with `Content-Type: message/rfc822`. A body that needs more than 30 s for 64 KiB is refused with 408.',
         querystring: Query,
         response: { 202: Accepted },
       },
@@ -82,7 +89,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
         bytes > smallBytes
           ? await memory.take(request.ownerId, bytes, { signal: abortOnClose(reply) })
           : undefined;
-      const raw = await readBody(request.raw, bytes);
+      const raw = await readMessageBody(request.raw, bytes, bodyPace);
       request.body = raw;
       if (raw.length === 0) {
         throw new Problem('bad_request', {
@@ -113,18 +120,6 @@ function readLength({ headers }: FastifyRequest, maxBytes: number): number {
   const bytes = Number(headers['content-length'] ?? maxBytes);
   if (bytes > maxBytes) throw new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE();
   return bytes;
-}
-
-/** Into one buffer: a list of chunks and the copy of all would need the memory twice. */
-async function readBody(body: Readable, maxBytes: number): Promise<Buffer> {
-  const raw = allocateMessage(maxBytes);
-  let length = 0;
-  // Without `destroyOnReturn` the client could not read the 413.
-  for await (const chunk of body.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-    if (length + chunk.length > maxBytes) throw new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE();
-    length += chunk.copy(raw, length);
-  }
-  return raw.subarray(0, length);
 }
 
 function readRecipients(request: FastifyRequest<{ Querystring: Static<typeof Query> }>): string[] {
