@@ -44,3 +44,19 @@ test('a body that cannot be built fails the read ahead, after the others, and no
   assert.equal(ids.filter((id) => bodies.get(id)).length, 2);
   assert.equal((await service.sql`select 1 as one`)[0]?.one, 1);
 });
+
+test('a large body that waits for memory stops waiting when its signal aborts, and holds nothing', async () => {
+  const bodies = new Bodies({ sql: service.sql, completeData: ({ data }) => data });
+  // Larger than a webhook's share of the memory, so that the second waits for the first.
+  const data = JSON.stringify({ text: 'x'.repeat(9_000_000) });
+  const ids = [await service.makeEvent({ data }), await service.makeEvent({ data })] as const;
+  const [webhookId, leaseEnd] = ['a webhook', new AbortController()];
+  const first = await bodies.load(ids[0], webhookId);
+  const second = bodies.load(ids[1], webhookId, leaseEnd.signal);
+  leaseEnd.abort(new Error('The lease has ended'));
+  first?.done?.();
+  await assert.rejects(second, /The lease has ended/);
+  const third = await bodies.load(ids[1], webhookId);
+  assert.equal(third?.body.length, data.length + '{"event":"message.received","data":}'.length);
+  third?.done?.();
+});

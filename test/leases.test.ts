@@ -1,7 +1,7 @@
 /** The leases that a process holds, with the time as an argument. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { type Lease, Leases, renewMs } from '../src/queue/leases.ts';
+import { type Lease, LeaseEnded, Leases, renewMs } from '../src/queue/leases.ts';
 
 const limits = { leaseMs: 20_000, maxTryMs: 15_000 };
 const [a, b] = [
@@ -72,4 +72,30 @@ test('a job that is held already is not new, whatever claimed it again', () => {
   assert.deepEqual(leases.add([{ id: 'a', token: '2' }, b], 5000), [b]);
   leases.drop([a, b]);
   assert.deepEqual(leases.list(), []);
+});
+
+test('the signal of a lease aborts when the lease is lost or ended, and no other', async () => {
+  const leases = new Leases(limits);
+  leases.add([a, b], 0);
+  const [ofA, ofB] = [leases.endSignal('a'), leases.endSignal('b')];
+  await leases.renew(renewing(['b']).renew, renewMs);
+  assert.deepEqual([ofA.aborted, ofB.aborted], [true, false]);
+  assert.ok(ofA.reason instanceof LeaseEnded);
+  leases.drop([b]);
+  assert.equal(ofB.aborted, true);
+  assert.equal(leases.endSignal('a').aborted, true, 'without a lease it has aborted already');
+});
+
+test('when the process stops, all signals abort, also those that come later', () => {
+  const leases = new Leases(limits);
+  leases.add([a, b], 0);
+  const ofA = leases.endSignal('a');
+  leases.endWaits();
+  assert.ok(ofA.reason instanceof LeaseEnded);
+  assert.equal(leases.endSignal('b').aborted, true);
+  assert.deepEqual(
+    leases.list().map(({ id }) => id),
+    ['a', 'b'],
+    'the leases are still ours',
+  );
 });

@@ -215,6 +215,49 @@ test('tries start a few at a time, so that other work of the process goes on bet
   assert.ok(most <= 32, `${most} in one go`);
 });
 
+describe('a preparation that waits', () => {
+  /** Lane a waits for ever, unless its signal aborts; it says which jobs wait. */
+  function startWaiting(lanes: Record<string, number>) {
+    const table = makeTable(lanes);
+    const waiting = new Set<string>();
+    const worker = startWorker(table, {
+      prepare: ({ id, lane }, leaseEnd) => {
+        if (lane !== 'a') return {};
+        const signal = leaseEnd();
+        waiting.add(id);
+        return new Promise((_resolve, reject) =>
+          signal.addEventListener('abort', () => {
+            waiting.delete(id);
+            reject(signal.reason);
+          }),
+        );
+      },
+    });
+    return { table, worker, waiting };
+  }
+
+  test('ends when the worker stops: the job is free at once, and nothing is logged as a failure', async () => {
+    const { table, worker, waiting } = startWaiting({ a: 3 });
+    await waitFor('the wait', () => waiting.size === 2);
+    await worker.stop();
+    assert.equal(waiting.size, 0);
+    assert.deepEqual(table.leased('a'), []);
+    assert.deepEqual([worker.tried, worker.logged(/failed/)], [[], false]);
+  });
+
+  test('ends when its lease is lost, and the other jobs of its lane wait on', async () => {
+    const { table, worker, waiting } = startWaiting({ a: 2, b: 1 });
+    await waitFor('the wait', () => waiting.size === 2);
+    const taken = table.rows.find(({ id }) => id === 'a0');
+    assert.ok(taken);
+    taken.lease = { token: 'of another process', until: 1e9 };
+    await waitFor('the end of the wait', () => !waiting.has('a0'));
+    assert.deepEqual([...waiting], ['a1']);
+    assert.equal(taken.lease.token, 'of another process');
+    assert.equal(worker.logged(/failed/), false);
+  });
+});
+
 describe('an offer', () => {
   /** A worker that knows lane a, and has nothing to do. */
   async function startIdle(changed: Partial<TestQueue> = {}) {

@@ -13,13 +13,23 @@ export interface Lease {
 interface OwnLease extends Lease {
   claimedAt: number;
   renewedAt: number;
+  /** Only for jobs that wait: most tries start at once. */
+  end?: AbortController;
 }
 
 export const renewMs = 1500;
 
+/** The reason for which a wait was ended. */
+export class LeaseEnded extends Error {
+  constructor() {
+    super('The lease was lost, or the process stops');
+  }
+}
+
 export class Leases {
   readonly #byJobId = new Map<string, OwnLease>();
   readonly #safeMs: number;
+  #isStopping = false;
 
   constructor({ leaseMs, maxTryMs }: { leaseMs: number; maxTryMs: number }) {
     this.#safeMs = leaseMs - maxTryMs;
@@ -36,7 +46,27 @@ export class Leases {
   }
 
   drop(jobs: readonly { id: string }[]): void {
-    for (const { id } of jobs) this.#byJobId.delete(id);
+    for (const { id } of jobs) this.#forget(id);
+  }
+
+  #forget(id: string): void {
+    const lease = this.#byJobId.get(id);
+    this.#byJobId.delete(id);
+    lease?.end?.abort(new LeaseEnded());
+  }
+
+  /** Aborts when the lease is lost or ended, and with `endWaits`. */
+  endSignal(id: string): AbortSignal {
+    const lease = this.#byJobId.get(id);
+    if (!lease || this.#isStopping) return AbortSignal.abort(new LeaseEnded());
+    lease.end ??= new AbortController();
+    return lease.end.signal;
+  }
+
+  /** The process stops: jobs that wait are not tried any more. */
+  endWaits(): void {
+    this.#isStopping = true;
+    for (const { end } of this.#byJobId.values()) end?.abort(new LeaseEnded());
   }
 
   list(): Lease[] {
@@ -61,7 +91,7 @@ export class Leases {
       if (ours.has(lease.id)) lease.renewedAt = nowMs;
       // Another process has the job, or its outcome was recorded meanwhile. A waiting job is then not tried; a running try
       // continues, but its outcome is not recorded.
-      else if (this.#byJobId.get(lease.id) === lease) this.#byJobId.delete(lease.id);
+      else if (this.#byJobId.get(lease.id) === lease) this.#forget(lease.id);
     }
   }
 }

@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import { type LaneKeys, type LaneLimits, Lanes } from './lanes.ts';
-import { type Lease, Leases, renewMs } from './leases.ts';
+import { type Lease, LeaseEnded, Leases, renewMs } from './leases.ts';
 import { Recorder, type Recording } from './recorder.ts';
 import { type ClaimStart, Rounds } from './rounds.ts';
 import type { TryEnd } from './try-limit.ts';
@@ -43,9 +43,13 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   /**
    * What a try needs, without a promise when it is in memory. Does not throw. `release` (or a rejected promise) releases all
    * claimed jobs of the lane; the next claim must leave the lane out, or the same jobs are claimed and released endlessly.
-   * `hold` holds all claimed jobs of the lane.
+   * `hold` holds all claimed jobs of the lane. `leaseEnd` makes a signal that aborts when the job must not be tried any more: its
+   * lease is lost, or the process stops. A wait for anything but the database must end then, with the reason of the signal.
    */
-  prepare: (job: Job) => Prepared | Promise<Prepared | 'release' | 'hold' | 'cancel'>;
+  prepare: (
+    job: Job,
+    leaseEnd: () => AbortSignal,
+  ) => Prepared | Promise<Prepared | 'release' | 'hold' | 'cancel'>;
   /** One try. An expected failure is an outcome; null means that `abort` ended the try. */
   tryOnce: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
   /** Ends all running tries. */
@@ -148,11 +152,12 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#claiming.wake();
   }
 
-  /** Releases the waiting jobs, gives the running tries `drainMs` to end, and records their outcomes. */
+  /** Releases the waiting jobs, also those whose preparation waits, gives the running tries `drainMs` to end, and records their outcomes. */
   async stop(): Promise<void> {
     this.#isStopping = true;
     const end = performance.now() + drainMs;
     this.#recorder.finishBy(end);
+    this.#leases.endWaits();
     await Promise.all([this.#claiming.stop(), this.#promoting.stop()]);
     await this.#endLeases('release', this.#lanes.removeAllWaiting());
     while (this.#lanes.running > 0 && performance.now() < end) await pause(20);
@@ -260,7 +265,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   }
 
   #start(job: Job): void {
-    const prepared = this.#queue.prepare(job);
+    const prepared = this.#queue.prepare(job, () => this.#leases.endSignal(job.id));
     if (prepared instanceof Promise) this.#tryWhenPrepared(job, prepared);
     else this.#try(job, prepared);
   }
@@ -271,6 +276,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   ): Promise<void> {
     const { name, log, laneOf } = this.#queue;
     const prepared = await preparing.catch((err) => {
+      if (err instanceof LeaseEnded) return 'lease ended' as const;
       log.warn({ err, jobId: job.id }, `${name}: reading what a try needs failed; the job is released`);
       return 'release' as const;
     });
@@ -278,6 +284,10 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (prepared === 'cancel') {
       this.#lanes.finishUntried(laneKey);
       this.#endLeases('cancel', [job]);
+    } else if (prepared === 'lease ended') {
+      this.#lanes.finishUntried(laneKey);
+      // A lost lease is not ours to release.
+      if (this.#isStopping) this.#endLeases('release', [job]);
     } else if (typeof prepared === 'string' || this.#lanes.mustWait(laneKey, performance.now())) {
       this.#lanes.finishUntried(laneKey);
       const how = prepared === 'hold' ? 'hold' : 'release';

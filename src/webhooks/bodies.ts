@@ -94,13 +94,16 @@ export class Bodies {
     }
   }
 
-  /** The body of an event, of any size; undefined when the event was deleted. */
-  async load(eventId: string, webhookId: string): Promise<LoadedBody | undefined> {
+  /**
+   * The body of an event, of any size; undefined when the event was deleted. Rejects when `leaseEnd` aborts while a large body
+   * waits for memory.
+   */
+  async load(eventId: string, webhookId: string, leaseEnd?: AbortSignal): Promise<LoadedBody | undefined> {
     const cached = this.get(eventId);
     if (cached) return { body: cached };
     const event = await readEventSize(this.#sql, eventId);
     if (!event) return undefined;
-    const share = await this.#large.take(event.ownerId, event.bytes, { key: webhookId });
+    const share = await this.#large.take(event.ownerId, event.bytes, { key: webhookId, signal: leaseEnd });
     let isLarge = false;
     try {
       const found = await readEventData(this.#sql, eventId);
