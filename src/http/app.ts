@@ -161,7 +161,7 @@ function addHooks(
     };
     try {
       requireOneHost(request);
-      const context = { owner: request.ip, reply: null };
+      const context = { ownerId: '', ip: request.ip, reply: null };
       const caller = queries.run(context, () => authenticator.authenticate(request));
       // No promise for a cached key: this runs for every request.
       if (caller instanceof Promise) caller.then(admit).catch(done);
@@ -176,7 +176,7 @@ function addHooks(
     const params = request.params as Record<string, string>;
     for (const name in params) params[name] = params[name]?.toLowerCase() ?? '';
     // Here and not in `onRequest`: reading the body loses the context.
-    queries.run({ owner: request.ownerId || request.ip, reply }, done);
+    queries.run({ ownerId: request.ownerId, ip: request.ip, reply }, done);
   });
 
   app.addHook('preHandler', (request, _reply, done) => {

@@ -7,6 +7,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import type { FastifyReply } from 'fastify';
 import type { Pool } from '../db/client.ts';
 import { type Share, Slots } from '../lib/slots.ts';
+import { clientNetwork } from '../net/client-network.ts';
 import { abortOnClose } from './client-gone.ts';
 
 /** Of the 10 connections of the pool. */
@@ -15,8 +16,10 @@ const inFlight = { inAll: 8, perOwner: 5 };
 const maxWaitMs = 35_000;
 
 interface RequestContext {
-  /** The queries count for this owner. Before the owner is known, and for a public route: the IP address of the client. */
-  owner: string;
+  /** The queries count for this owner. Empty before the owner is known, and for a public route: they count for the client. */
+  ownerId: string;
+  /** The IP address of the client. */
+  ip: string;
   /**
    * If the client closes its connection, the request stops waiting for its first query. Null: the query waits on, because the
    * request has run a query already, or because other requests wait for the same query (authentication).
@@ -36,17 +39,21 @@ export function makeFairQueries(pool: Pool): FairQueries {
 
   function enter(): Share | Promise<Share> {
     const context = contexts.getStore();
-    const share = slots.tryTake(context?.owner ?? '') ?? wait(context);
+    const share = slots.tryTake(nameCaller(context)) ?? wait(context);
     if (context) context.reply = null;
     return share;
   }
 
   function wait(context: RequestContext | undefined): Promise<Share> {
     const signal = context?.reply ? abortOnClose(context.reply) : undefined;
-    return slots.take(context?.owner ?? '', 1, { signal, timeout: { ms: maxWaitMs, error: tooLate } });
+    return slots.take(nameCaller(context), 1, { signal, timeout: { ms: maxWaitMs, error: tooLate } });
   }
 
   return { sql: pool.behind(enter), run: (context, work) => contexts.run(context, work) };
+}
+
+function nameCaller(context: RequestContext | undefined): string {
+  return context ? context.ownerId || clientNetwork(context.ip) : '';
 }
 
 function tooLate(): Error {

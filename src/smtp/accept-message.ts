@@ -4,6 +4,7 @@
  */
 import type { Log } from '../lib/log.ts';
 import type { Share, Slots } from '../lib/slots.ts';
+import { clientNetwork } from '../net/client-network.ts';
 import type { DataReader } from './data.ts';
 import { type Refusal, type Reply, refusal, reply } from './reply.ts';
 import { type MailTransaction, tryLater } from './session.ts';
@@ -43,7 +44,7 @@ export async function acceptMessage<Route>(
   let share: Share | undefined;
   try {
     if (reader.isSpilled)
-      share = await loading.take(owner, reader.size, { key: mail.remoteIp, signal: closed });
+      share = await loading.take(owner, reader.size, { key: clientNetwork(mail.remoteIp), signal: closed });
   } catch {
     return clientLeft;
   }

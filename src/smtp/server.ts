@@ -5,11 +5,12 @@
  * dot-stuffing after a bare LF, enhanced codes, separate timeouts, error counting, unchanged addresses, and no fixed wait
  * of 100 ms before the greeting.
  */
-import net, { type AddressInfo, isIPv6, type Socket } from 'node:net';
+import net, { type AddressInfo, type Socket } from 'node:net';
 import { once } from '../lib/once.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { Slots } from '../lib/slots.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
+import { clientNetwork } from '../net/client-network.ts';
 import { Connection, type ConnectionParts } from './connection.ts';
 import { Budget, openSpoolFolder, type SpoolFolder } from './spool.ts';
 
@@ -60,7 +61,7 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
 
   function onConnection(socket: Socket): void {
     const remoteIp = (socket.remoteAddress ?? '').replace(/^::ffff:(?=\d+\.)/i, '');
-    const key = clientKey(remoteIp);
+    const key = clientNetwork(remoteIp);
     const client = clients.get(key) ?? makeClient();
     const isFull =
       client.count >= limits.maxConnectionsPerAddress || connections.size >= limits.maxConnections;
@@ -192,14 +193,4 @@ function listen(server: net.Server, { host, port }: { host: string; port: number
       resolve();
     });
   });
-}
-
-/** What connections are counted by: the IPv4 address, or the /64 of the IPv6 address. */
-export function clientKey(remoteIp: string): string {
-  if (!isIPv6(remoteIp)) return remoteIp;
-  const [head = '', tail] = remoteIp.split('%')[0]?.split('::') ?? [];
-  const first = head === '' ? [] : head.split(':');
-  const last = tail ? tail.split(':') : [];
-  const zeros = tail === undefined ? 0 : 8 - first.length - last.length;
-  return [...first, ...Array<string>(zeros).fill('0'), ...last].slice(0, 4).join(':');
 }
