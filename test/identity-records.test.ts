@@ -66,6 +66,26 @@ describe('the records to publish', () => {
     return { type, name, value, ttl: 3600, purpose, required, status: 'unknown', found: [], checkedAt: null };
   }
 
+  test('without the name of the mail server, the notes of MX and SPF say what to set', () => {
+    const unset = { mailHost: 'localhost' };
+    const answers: (RecordAnswer | null)[] = [
+      null,
+      nothing,
+      found('10 mx.other.example'),
+      found('v=spf1 mx -all'),
+      { kind: 'unknown', reason: 'DNS did not answer in time' },
+    ];
+    for (const answer of answers) {
+      const all = answer === null ? {} : { 'MX example.com': answer, 'TXT example.com': answer };
+      for (const { purpose, value, note = '', ...record } of decide(all, unset)) {
+        const namesLocalhost = purpose === 'mx' || purpose === 'spf';
+        assert.equal(/localhost/.test(value), namesLocalhost, value);
+        const says = /^This record names localhost.* set POSTHORN_MAIL_HOST to /;
+        assert.equal(says.test(note), namesLocalhost, `${purpose} ${record.status}: ${note}`);
+      }
+    }
+  });
+
   test('each is a question', () => {
     assert.deepEqual(questionsFor(setup), [
       { name: '_posthorn.example.com', type: 'TXT' },

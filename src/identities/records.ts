@@ -40,6 +40,21 @@ export function questionsFor(setup: DomainSetup): DnsQuestion[] {
 
 /** A record without an answer was not looked up: it is `unknown`, without a note. The ownership record is the first. */
 export function decideRecords(setup: DomainSetup, answers: RecordAnswers, checkedAt: Date): DnsRecord[] {
+  const records = decideAll(setup, answers, checkedAt);
+  return setup.mailHost === unsetMailHost ? records.map(noteUnsetMailHost) : records;
+}
+
+/** The name of the mail server in development, until POSTHORN_MAIL_HOST is set. */
+const unsetMailHost = 'localhost';
+
+/** Whatever DNS has: a record that names localhost must not be published. */
+function noteUnsetMailHost(record: DnsRecord): DnsRecord {
+  if (record.purpose !== 'mx' && record.purpose !== 'spf') return record;
+  const note = `This record names ${unsetMailHost}, so it is of no use yet: set POSTHORN_MAIL_HOST to the public name of this mail server, such as mx.example.com, and start the service again. Then publish the value that is shown.`;
+  return { ...record, note };
+}
+
+function decideAll(setup: DomainSetup, answers: RecordAnswers, checkedAt: Date): DnsRecord[] {
   return expectRecords(setup, answers).map(({ decide, ...expected }) => {
     const answer = answers.get(questionKey(expected));
     if (answer === undefined) return compose(expected, { status: 'unknown' }, [], null);
