@@ -3,6 +3,9 @@
  * dropped when the scenario ends. Other databases on that server are not changed.
  */
 import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { connect, errorCode, only, type Pool } from '../src/db/client.ts';
 import { openEmbedded } from '../src/db/embedded/open.ts';
 import { identifier } from '../src/db/sql.ts';
@@ -62,8 +65,15 @@ async function asAdmin(server: string, work: (sql: Pool) => Promise<unknown>): P
   }
 }
 
+/** Starts an embedded PostgreSQL in a temporary folder. Returns the URL of a database there. */
+export async function startServer(defer: Bench['defer']): Promise<string> {
+  const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
+  defer(() => rmSync(dataDir, { recursive: true, force: true }));
+  return joinEmbedded({ defer }, dataDir);
+}
+
 /** Returns the URL of the database that a service started in its data folder. The database runs until the scenario ends. */
-export async function joinEmbedded(bench: Bench, dataDir: string): Promise<string> {
+export async function joinEmbedded(bench: Pick<Bench, 'defer'>, dataDir: string): Promise<string> {
   const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
   const embedded = await openEmbedded({ dataDir, log, purpose: 'tool' });
   bench.defer(() => embedded.stop());

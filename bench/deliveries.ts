@@ -4,7 +4,7 @@ import { connectBench } from './database.ts';
 import { startChild } from './processes.ts';
 import type { ReceivedMail } from './receiver.control.ts';
 import type { Bench } from './scenario.ts';
-import { type BenchedService, startService } from './service.ts';
+import { type BenchedService, type Preparation, startService } from './service.ts';
 
 /** The `data` of an event: 4 KB. */
 export const sampleJson = JSON.stringify({ message: { text: 'x'.repeat(4000) } });
@@ -30,8 +30,9 @@ export interface DeliveryBench {
 export async function startDeliveryBench(
   bench: Bench,
   settings: Record<string, string> = {},
+  preparation?: Preparation,
 ): Promise<DeliveryBench> {
-  const service = await startService(bench, settings);
+  const service = await startService(bench, settings, preparation);
   const { url, headers, ownerId } = service;
   const sql = connectBench(bench, service.databaseUrl);
   const receiver = startChild(bench, new URL('./receiver.control.ts', import.meta.url), []);

@@ -65,11 +65,11 @@ export async function compareInbound(
   await makeIdentity(service);
   const controlPort = Number((await control.printed(/port (\d+)/))[1]);
   bench.log('warming up');
-  await tools.flood(service.smtpPort, { ...load, durationMs: warmUpMs });
-  await tools.flood(controlPort, { ...load, durationMs: warmUpMs });
+  await tools.flood(service.smtpPort, { ...load, durationMs: bench.size(warmUpMs) });
+  await tools.flood(controlPort, { ...load, durationMs: bench.size(warmUpMs) });
   return alternate(bench, rounds, {
-    service: () => tools.flood(service.smtpPort, { ...load, durationMs: turnMs }),
-    control: () => tools.flood(controlPort, { ...load, durationMs: turnMs }),
+    service: () => tools.flood(service.smtpPort, { ...load, durationMs: bench.size(turnMs) }),
+    control: () => tools.flood(controlPort, { ...load, durationMs: bench.size(turnMs) }),
   });
 }
 

@@ -10,7 +10,9 @@ if (isMainThread) {
   session.connect();
   await session.post('Profiler.enable');
   await session.post('Profiler.setSamplingInterval', { interval: intervalUs });
-  process.on('message', async (question: 'start profile' | 'stop profile') => {
+  process.on('message', async (question: unknown) => {
+    // Another file may answer other questions.
+    if (question !== 'start profile' && question !== 'stop profile') return;
     if (question === 'start profile') await session.post('Profiler.start');
     const answer = question === 'start profile' ? null : (await session.post('Profiler.stop')).profile;
     process.send?.({ profile: answer });

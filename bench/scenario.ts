@@ -52,6 +52,8 @@ export interface Bench {
   defer(cleanup: Cleanup): void;
   /** Runs the work that is measured. With `--profile` only this work is profiled. */
   measured<T>(work: () => Promise<T>): Promise<T>;
+  /** The amount of work, the number of rounds or the milliseconds: as given, or with `--smoke` a hundredth, and at least 3. */
+  size(usual: number): number;
   /** The PostgreSQL to use instead of the embedded one. */
   against: string | null;
   /** With `--profile`. */
@@ -106,20 +108,21 @@ export async function takeTurns(
   measure: { service: Measure; control: Measure },
 ): Promise<Round[]> {
   bench.log('warming up');
-  await measure.service(warmUpMs);
-  await measure.control(warmUpMs);
+  await measure.service(bench.size(warmUpMs));
+  await measure.control(bench.size(warmUpMs));
   return alternate(bench, rounds, {
-    service: () => measure.service(turnMs),
-    control: () => measure.control(turnMs),
+    service: () => measure.service(bench.size(turnMs)),
+    control: () => measure.control(bench.size(turnMs)),
   });
 }
 
 /** Runs service and control alternately; each returns its rate per second. */
 export async function alternate(
   bench: Bench,
-  rounds: number,
+  usualRounds: number,
   measure: { service: () => Promise<number>; control: () => Promise<number> },
 ): Promise<Round[]> {
+  const rounds = bench.size(usualRounds);
   const taken: Round[] = [];
   while (taken.length < rounds) {
     const service = await bench.measured(measure.service);

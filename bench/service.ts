@@ -6,7 +6,8 @@ import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { mallocSettings, nodeFlags } from '../bin/launch.js';
-import { joinEmbedded, makeDatabase } from './database.ts';
+import type { Pool } from '../src/db/client.ts';
+import { connectBench, joinEmbedded, makeDatabase } from './database.ts';
 import { type Child, startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
 
@@ -18,6 +19,15 @@ export interface BenchedService {
   ownerId: string;
   /** Request headers of its first user. */
   headers: { authorization: string; 'content-type': string };
+  ask: Child['ask'];
+}
+
+/** What a scenario does before its service starts. */
+export interface Preparation {
+  /** More Node options for the service. */
+  flags: readonly string[];
+  /** Changes the empty database. */
+  prepare(sql: Pool): Promise<void>;
 }
 
 /** The same for every service of a run, so that several services can use one database. */
@@ -27,26 +37,33 @@ const secretKey = randomBytes(32).toString('base64');
 export async function startService(
   bench: Bench,
   settings: Record<string, string> = {},
+  preparation?: Preparation,
 ): Promise<BenchedService> {
   bench.log('starting the service on an empty database');
   const dataDir = mkdtempSync(path.join(tmpdir(), 'posthorn-bench-'));
   bench.defer(() => rmSync(dataDir, { recursive: true, force: true }));
   const elsewhere = bench.against && (await makeDatabase(bench, bench.against));
+  let databaseUrl = elsewhere;
+  if (preparation) {
+    databaseUrl ??= await joinEmbedded(bench, dataDir);
+    await preparation.prepare(connectBench(bench, databaseUrl));
+  }
   const smtpPort = await findFreePort();
-  const child = serve(bench, {
+  const given = {
     POSTHORN_SMTP_PORT: String(smtpPort),
     POSTHORN_DATA_DIR: dataDir,
     ...(elsewhere ? { DATABASE_URL: elsewhere } : {}),
     ...settings,
-  });
+  };
+  const child = serve(bench, given, preparation?.flags);
   const [, port, apiKey] = await child.printed(
     /curl http:\/\/localhost:(\d+)\/me \\\s+-H "Authorization: Bearer (ph_\w+)"/,
   );
-  const databaseUrl = elsewhere ?? (await joinEmbedded(bench, dataDir));
+  databaseUrl ??= await joinEmbedded(bench, dataDir);
   const url = `http://127.0.0.1:${port}`;
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const { userId } = (await (await fetch(`${url}/me`, { headers })).json()) as { userId: string };
-  return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers };
+  return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers, ask: child.ask };
 }
 
 /** Starts another process with these roles on the database of a service. Returns its pid when it is ready. */
@@ -60,7 +77,7 @@ export async function startBeside(bench: Bench, service: BenchedService, roles: 
   return child.pid;
 }
 
-function serve(bench: Bench, settings: Record<string, string>): Child {
+function serve(bench: Bench, settings: Record<string, string>, more: readonly string[] = []): Child {
   const given = {
     PORT: '0',
     POSTHORN_RATE_LIMIT: '0',
@@ -70,7 +87,7 @@ function serve(bench: Bench, settings: Record<string, string>): Child {
     ...mallocSettings,
     ...settings,
   };
-  const flags = [...nodeFlags, ...(bench.profiling?.flags ?? [])];
+  const flags = [...nodeFlags, ...more, ...(bench.profiling?.flags ?? [])];
   const child = startChild(
     bench,
     new URL('../src/cli/posthorn.ts', import.meta.url),

@@ -15,7 +15,7 @@ export async function run(bench: Bench): Promise<Round[]> {
   bench.log('making 1,000 and 1,000,000 pending deliveries');
   await small.queue(asides.small, 1000);
   for (let n = 1; n <= 20; n += 1) {
-    await large.queue(asides.large, 50_000);
+    await large.queue(asides.large, bench.size(50_000));
     bench.log(`${(n * 50_000).toLocaleString('en')} of 1,000,000`);
   }
   for (const { sql } of [small, large]) {
@@ -25,8 +25,8 @@ export async function run(bench: Bench): Promise<Round[]> {
     await sql`vacuum analyze delivery_queue`;
   }
   const measure = async (deliveries: typeof small, webhooks: string[]) => {
-    await deliveries.queue(webhooks, count);
-    return deliveries.drain(webhooks, count);
+    await deliveries.queue(webhooks, bench.size(count));
+    return deliveries.drain(webhooks, bench.size(count));
   };
   bench.log('warming up');
   await measure(small, busy.small);

@@ -14,16 +14,17 @@ export const name = 'delete';
 /** `deliverLoss`: by which share the delivery rate drops while the purge runs. */
 export const goal: Figures = { answerSeconds: 0.2, deliverLoss: 0.1 };
 
-const messages = 100_000;
-const batch = 20_000;
+const usualMessages = 100_000;
+const usualBatch = 20_000;
 /** The messages of one day. */
 const spacingMs = 800;
 const deletions = 3;
 /** In each turn. */
-const count = 8000;
+const usualCount = 8000;
 const rounds = 5;
 
 export async function run(bench: Bench): Promise<Taken> {
+  const count = bench.size(usualCount);
   const tools = await startMailTools(bench);
   const deliveries = await startDeliveryBench(bench, mailSettings(tools));
   const { service, sql } = deliveries;
@@ -77,6 +78,7 @@ async function checkpoint(sql: Sql): Promise<void> {
 
 /** Gives an identity copies of the first identity's message, spread over the past. */
 async function fill(bench: Bench, sql: Pool, from: string, to: string): Promise<void> {
+  const [messages, batch] = [bench.size(usualMessages), bench.size(usualBatch)];
   for (let made = 0; made < messages; made += batch) {
     const youngest = new Date(Date.now() - (made + batch) * spacingMs);
     await copyMessage(sql, { from, to, count: batch, youngest, spacingMs });

@@ -10,11 +10,11 @@ const count = 20_000;
 export async function run(bench: Bench): Promise<Round[]> {
   const deliveries = await startDeliveryBench(bench);
   bench.log('making 1,000 webhooks');
-  const many = await deliveries.makeWebhooks(1000);
+  const many = await deliveries.makeWebhooks(bench.size(1000));
   const one = await deliveries.makeWebhooks(1);
   const measure = async (webhooks: string[]) => {
-    await deliveries.queue(webhooks, count);
-    return deliveries.drain(webhooks, count);
+    await deliveries.queue(webhooks, bench.size(count));
+    return deliveries.drain(webhooks, bench.size(count));
   };
   bench.log('warming up');
   await measure(one);

@@ -7,9 +7,10 @@ import { alternate, type Bench, type Round } from '../scenario.ts';
 export const name = 'deliver';
 export const goal = 0.6;
 
-const count = 20_000;
+const usualCount = 20_000;
 
 export async function run(bench: Bench): Promise<Round[]> {
+  const count = bench.size(usualCount);
   const deliveries = await startDeliveryBench(bench);
   const args = [deliveries.origin, String(deliveryLimits.perLane)];
   const control = startChild(bench, new URL('./deliver.control.ts', import.meta.url), args);

@@ -11,10 +11,10 @@ export async function run(bench: Bench): Promise<Round[]> {
   const deliveries = await startDeliveryBench(bench);
   const healthy = await deliveries.makeWebhooks(9);
   const hanging = await deliveries.makeWebhooks(1, '/hang');
-  await deliveries.queue(hanging, 10_000);
+  await deliveries.queue(hanging, bench.size(10_000));
   const measure = async () => {
-    await deliveries.queue(healthy, count);
-    return deliveries.drain(healthy, count);
+    await deliveries.queue(healthy, bench.size(count));
+    return deliveries.drain(healthy, bench.size(count));
   };
   bench.log('warming up');
   await measure();

@@ -41,11 +41,11 @@ async function measureBusy(bench: Bench, tools: MailTools): Promise<Figures> {
   const webhooks = await deliveries.makeWebhooks(1);
   const deliverMb = await measurePeak(bench, 'deliver', pid, async () => {
     for (let n = 0; n < 2; n += 1) {
-      await deliveries.queue(webhooks, deliverCount);
-      await deliveries.drain(webhooks, deliverCount);
+      await deliveries.queue(webhooks, bench.size(deliverCount));
+      await deliveries.drain(webhooks, bench.size(deliverCount));
     }
   });
-  const flood = { sessions: concurrency, keep: true, durationMs: inboundMs };
+  const flood = { sessions: concurrency, keep: true, durationMs: bench.size(inboundMs) };
   const inboundMb = await measurePeak(bench, 'inbound', pid, () => tools.flood(smtpPort, flood));
   return { deliverMb, inboundMb };
 }

@@ -55,8 +55,8 @@ export async function run(bench: Bench): Promise<Taken> {
   const flood = (durationMs: number) =>
     tools.flood(service.smtpPort, { sessions: concurrency, keep: true, durationMs });
   bench.log('warming up');
-  await flood(warmUpMs);
-  await tools.post(service, postCount);
+  await flood(bench.size(warmUpMs));
+  await tools.post(service, bench.size(postCount));
   const taken = {
     smtpMs: [] as number[],
     inboundMs: [] as number[],
@@ -64,8 +64,8 @@ export async function run(bench: Bench): Promise<Taken> {
     logKb: [] as number[],
   };
   for (let round = 1; round <= rounds; round += 1) {
-    const smtp = await measure(() => flood(floodMs));
-    const inbound = await measure(() => tools.post(service, postCount));
+    const smtp = await measure(() => flood(bench.size(floodMs)));
+    const inbound = await measure(() => tools.post(service, bench.size(postCount)));
     taken.smtpMs.push(smtp.serviceMs + smtp.postgresMs);
     taken.inboundMs.push(inbound.serviceMs + inbound.postgresMs);
     taken.diskKb.push(inbound.diskKb);

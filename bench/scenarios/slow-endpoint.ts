@@ -15,8 +15,8 @@ export async function run(bench: Bench): Promise<Taken> {
   while (msPerDelivery.length < rounds) {
     // A new webhook in each round, so that each round starts with 16 tries at once.
     const webhooks = await deliveries.makeWebhooks(1, '/after-200-ms');
-    await deliveries.queue(webhooks, count);
-    const rate = await bench.measured(() => deliveries.drain(webhooks, count));
+    await deliveries.queue(webhooks, bench.size(count));
+    const rate = await bench.measured(() => deliveries.drain(webhooks, bench.size(count)));
     msPerDelivery.push(1000 / rate);
     bench.log(`round ${msPerDelivery.length} of ${rounds}: ${rate.toFixed(0)} deliveries/s`);
   }

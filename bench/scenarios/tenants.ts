@@ -27,11 +27,12 @@ export const name = 'tenants';
 const rounds = 3;
 const perSecond = 20;
 /** In each round, and without the attack. */
-const count = 160;
+const usualCount = 160;
 const allowedMs = { Api: 100, Delivery: 250 };
 const maxMb = 400;
 
 interface Stage {
+  size: Bench['size'];
   deliveries: DeliveryBench;
   attacker: Client & { child: Child };
 }
@@ -49,18 +50,18 @@ interface Attack {
 const attacks: readonly Attack[] = [
   {
     name: 'slow',
-    async begin({ deliveries }) {
-      const webhooks = await deliveries.makeWebhooks(1300, '/slow');
-      await deliveries.queue(webhooks, 1300 * 10);
+    async begin({ deliveries, size }) {
+      const webhooks = await deliveries.makeWebhooks(size(1300), '/slow');
+      await deliveries.queue(webhooks, webhooks.length * 10);
       await deliveries.turnOn(webhooks, true);
-      await waitForLeases(deliveries, 1300);
+      await waitForLeases(deliveries, webhooks.length);
     },
   },
   {
     name: 'many',
-    async begin({ deliveries }) {
+    async begin({ deliveries, size }) {
       await makeIdentity(deliveries.service, 'many@customer.example');
-      await deliveries.turnOn(await deliveries.makeWebhooks(5000), true);
+      await deliveries.turnOn(await deliveries.makeWebhooks(size(5000)), true);
     },
     async repeat({ attacker }) {
       const mail = makeMail('many@customer.example', 1000);
@@ -76,24 +77,24 @@ const attacks: readonly Attack[] = [
   {
     name: 'large',
     textBytes: 200_000,
-    async begin({ deliveries }) {
-      const webhooks = await deliveries.makeWebhooks(20, '/slow');
+    async begin({ deliveries, size }) {
+      const webhooks = await deliveries.makeWebhooks(size(20), '/slow');
       const data = JSON.stringify({ message: { text: 'x'.repeat(4_000_000) } });
-      await deliveries.queue(webhooks, 400, data);
+      await deliveries.queue(webhooks, webhooks.length * 20, data);
       await deliveries.turnOn(webhooks, true);
-      await waitForLeases(deliveries, 20);
+      await waitForLeases(deliveries, webhooks.length);
     },
   },
   {
     name: 'flood',
     begin: async () => {},
-    repeat: ({ attacker }) => ask(attacker, { kind: 'flood', sockets: 400, count: 4000 }),
+    repeat: ({ attacker, size }) => ask(attacker, { kind: 'flood', sockets: 400, count: size(4000) }),
   },
   {
     name: 'unread',
-    async begin({ deliveries: { service }, attacker }) {
+    async begin({ deliveries: { service }, attacker, size }) {
       const meta = { text: 'x'.repeat(15_000) };
-      for (let n = 0; n < 1000; n += 1) {
+      for (let n = 0; n < size(1000); n += 1) {
         const body = JSON.stringify({ value: `unread${n}@customer.example`, meta });
         const { headers, url } = service;
         const answer = await fetch(`${url}/identities`, { method: 'POST', headers, body });
@@ -128,7 +129,7 @@ async function measure(bench: Bench, tools: MailTools, attack: Attack): Promise<
   const { service } = deliveries;
   const child = startClient(bench);
   const attacker = { child, origin: service.url, authorization: service.headers.authorization };
-  const stage = { deliveries, attacker };
+  const stage = { size: bench.size, deliveries, attacker };
   const probe = await makeOwner(bench, deliveries, attack.textBytes ?? 1000);
 
   bench.log(`${attack.name}: without the attack`);
@@ -179,6 +180,7 @@ function ask({ child, origin, authorization }: Client & { child: Child }, questi
 
 /** The owner whose waits are measured: a user with an identity, a webhook, and a receiver of its own. */
 async function makeOwner(bench: Bench, { service, sql }: DeliveryBench, textBytes: number) {
+  const count = bench.size(usualCount);
   const recipient = 'owner@tenant.example';
   const { user } = await ensureUser(sql, recipient);
   const { apiKey } = await createApiKey(sql, user.userId);
