@@ -172,13 +172,27 @@ async function smoke(asked: Asked): Promise<number> {
     const failed: string[] = [];
     const work = async () => {
       for (let next = left.shift(); next && !stopping.signal.aborted; next = left.shift())
-        if (!(await runOne(next, { ...asked, against }))) failed.push(next.name);
+        if (!(await tryOut(next, { ...asked, against }))) failed.push(next.name);
     };
     await Promise.all(Array.from({ length: smokesAtOnce }, work));
     if (stopping.signal.aborted) return 130;
     process.stderr.write(failed.length > 0 ? `Failed: ${failed.join(', ')}\n` : 'All scenarios work.\n');
     return failed.length > 0 ? 1 : 0;
   });
+}
+
+/** Whether every figure of the scenario was measured. */
+async function tryOut(scenario: Scenario, asked: Asked): Promise<boolean> {
+  const measured = await attempt(scenario.name, asked, async (bench) => {
+    const taken: Record<string, readonly unknown[]> = isCompared(scenario)
+      ? { ratio: await scenario.run(bench) }
+      : await scenario.run(bench);
+    const figures = isCompared(scenario) ? ['ratio'] : Object.keys(scenario.goal);
+    const missing = figures.filter((figure) => !taken[figure]?.length);
+    if (missing.length > 0) throw new Error(`Not measured: ${missing.join(', ')}`);
+    return true;
+  });
+  return measured ?? false;
 }
 
 /** Null when the scenario failed. */
@@ -215,7 +229,7 @@ async function attempt<T>(
   try {
     return await withCleanup(async (defer) => {
       const profiling = profile ? makeProfiling() : null;
-      const size = (usual: number) => (smoke ? Math.max(3, Math.ceil(usual / 100)) : usual);
+      const size = (usual: number) => (smoke ? Math.ceil(usual / 100) : usual);
       const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
       const done = await work({ signal: stopping.signal, log, defer, measured, size, against, profiling });
       if (profiling) log(`profile saved: ${profiling.save(name).join(', ')}`);

@@ -52,7 +52,7 @@ export interface Bench {
   defer(cleanup: Cleanup): void;
   /** Runs the work that is measured. With `--profile` only this work is profiled. */
   measured<T>(work: () => Promise<T>): Promise<T>;
-  /** The amount of work, the number of rounds or the milliseconds: as given, or with `--smoke` a hundredth, and at least 3. */
+  /** The amount of work, the number of rounds or the milliseconds: as given, or with `--smoke` a hundredth, rounded up. */
   size(usual: number): number;
   /** The PostgreSQL to use instead of the embedded one. */
   against: string | null;

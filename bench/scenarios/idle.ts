@@ -19,7 +19,7 @@ export async function run(bench: Bench): Promise<Taken> {
   await delay(bench.size(settleMs), undefined, { signal: bench.signal });
   const roundMs = bench.size(usualMs);
   const taken = { serviceMs: [] as number[], postgresMs: [] as number[] };
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     const before = { service: readCpuMs(service.pid), postgres: readServerCpuMs(postmaster) };
     await bench.measured(() => delay(roundMs, undefined, { signal: bench.signal }));
     taken.serviceMs.push(((readCpuMs(service.pid) - before.service) * 1000) / roundMs);

@@ -14,5 +14,5 @@ export const goal = 0.7;
 const sessions = 400;
 
 export function run(bench: Bench): Promise<Round[]> {
-  return compareInbound(bench, { sessions, keep: false });
+  return compareInbound(bench, { sessions: bench.size(sessions), keep: false });
 }

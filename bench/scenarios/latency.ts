@@ -35,7 +35,7 @@ export async function run(bench: Bench): Promise<Taken> {
   bench.log('warming up');
   await measure(bench.size(warmUp));
   const taken = { p50Ms: [] as number[], p99Ms: [] as number[] };
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     const waits = await bench.measured(() => measure(bench.size(count)));
     const [least, p50, p99, most] = [0, 0.5, 0.99, 1].map((share) => quantile(waits, share).toFixed(1));
     taken.p50Ms.push(Number(p50));

@@ -23,7 +23,7 @@ export async function run(bench: Bench): Promise<Taken> {
   const tools = await startMailTools(bench);
   const wire = makeLargeMail();
   const taken: Taken = {};
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     bench.log(`round ${round} of ${rounds}`);
     const figures = await withCleanup(async (defer) => ({
       ...(await measureBusy({ ...bench, defer }, tools)),

@@ -63,7 +63,7 @@ export async function run(bench: Bench): Promise<Taken> {
     diskKb: [] as number[],
     logKb: [] as number[],
   };
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     const smtp = await measure(() => flood(bench.size(floodMs)));
     const inbound = await measure(() => tools.post(service, bench.size(postCount)));
     taken.smtpMs.push(smtp.serviceMs + smtp.postgresMs);

@@ -56,7 +56,7 @@ export async function run(bench: Bench): Promise<Taken> {
   const taken = { shareOfTaking: [] as number[], growth: [] as number[], deadShare: [] as number[] };
   let before = await readSizes(sql);
   bench.log(`after the first month: ${describe(before)}`);
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     let [takingMs, deletingMs] = [0, 0];
     for (let day = 1; day <= bench.size(retentionDays / rounds); day += 1) {
       await setAutovacuum(bench, sql, { autovacuum: 'on' });

@@ -12,7 +12,7 @@ const rounds = 3;
 export async function run(bench: Bench): Promise<Taken> {
   const deliveries = await startDeliveryBench(bench);
   const msPerDelivery: number[] = [];
-  while (msPerDelivery.length < rounds) {
+  while (msPerDelivery.length < bench.size(rounds)) {
     // A new webhook in each round, so that each round starts with 16 tries at once.
     const webhooks = await deliveries.makeWebhooks(1, '/after-200-ms');
     await deliveries.queue(webhooks, bench.size(count));

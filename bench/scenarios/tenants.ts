@@ -143,7 +143,7 @@ async function measure(bench: Bench, tools: MailTools, attack: Attack): Promise<
   resetPeak(service.pid);
   await attack.begin(stage);
   const shares = { Api: [] as number[], Delivery: [] as number[], Mb: [] as number[] };
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     const repeated = attack.repeat?.(stage);
     const { apiMs, deliveryMs } = await bench.measured(probe);
     await repeated;

@@ -33,7 +33,7 @@ export async function run(bench: Bench): Promise<Taken> {
   bench.log(`the other owner alone: p99 ${aloneMs.toFixed(1)} ms`);
 
   const taken = { memoryMb: [] as number[], p99OfAllowed: [] as number[] };
-  for (let round = 1; round <= rounds; round += 1) {
+  for (let round = 1; round <= bench.size(rounds); round += 1) {
     bench.log(`round ${round} of ${rounds}`);
     let [memoryMb, p99Ms] = [0, 0];
     // Each path is an attack of its own: the worst counts.
