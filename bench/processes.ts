@@ -45,7 +45,8 @@ export function startChild(
     return new Promise((resolve, reject) => {
       const end = () =>
         reject(new Error(`${fileURLToPath(program)} ended too early. It printed:\n${output}`));
-      const abort = () => reject(bench.signal.reason);
+      const abort = () =>
+        reject(new Error(`Stopped while ${fileURLToPath(program)} was awaited. It printed:\n${output}`));
       const check = (message?: unknown) => {
         const taken = take(message);
         if (taken === null) return;

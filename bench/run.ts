@@ -67,6 +67,8 @@ const studies: readonly Study[] = [soak, scale, model];
 
 /** Most of a scenario waits: for a start, an end, a timer. */
 const smokesAtOnce = 4;
+/** A scenario that still waits after this time has failed. Long, because CI may run on a busy machine. */
+const smokeLimitMs = 300_000;
 
 const stopping = new AbortController();
 const stop = () => stopping.abort(new Error('Stopped.'));
@@ -226,12 +228,14 @@ async function attempt<T>(
   work: (bench: Bench) => Promise<T>,
 ): Promise<T | null> {
   const log = (text: string) => process.stderr.write(`${name}: ${text}\n`);
+  const signals = smoke ? [AbortSignal.timeout(smokeLimitMs)] : [];
+  const signal = AbortSignal.any([stopping.signal, ...signals]);
   try {
     return await withCleanup(async (defer) => {
       const profiling = profile ? makeProfiling() : null;
       const size = (usual: number) => (smoke ? Math.ceil(usual / 100) : usual);
       const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
-      const done = await work({ signal: stopping.signal, log, defer, measured, size, against, profiling });
+      const done = await work({ signal, log, defer, measured, size, against, profiling });
       if (profiling) log(`profile saved: ${profiling.save(name).join(', ')}`);
       return done;
     });
