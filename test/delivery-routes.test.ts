@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
 import { newId } from '../src/lib/ids.ts';
+import { endDeliveries, setCreated } from './delivery-rows.ts';
 import { assertProblem, startTestService, type TestWebhook } from './harness.ts';
 import { answer, hang, reset, startReceiver } from './receiver.ts';
 
@@ -74,7 +75,7 @@ describe('GET /webhooks/{id}/deliveries', () => {
     assert.deepEqual(await found('status=failed'), []);
     assert.deepEqual(await found('event=message.sent'), [bad]);
     assert.deepEqual(await found('event=message.received&status=pending'), []);
-    await sql`update deliveries set created_at = now() - interval '1 day' where event_id = ${good}`;
+    await setCreated(sql, sql`now() - interval '1 day'`, sql`event_id = ${good}`);
     const hourAgo = new Date(Date.now() - 3_600_000).toISOString();
     assert.deepEqual(await found(`since=${hourAgo}`), [bad]);
   });
@@ -82,8 +83,8 @@ describe('GET /webhooks/{id}/deliveries', () => {
   test('pages of 50, up to 200, stable under inserts', async () => {
     const webhook = await makeWebhook(receiver.url('/paged'), { enabled: false });
     const add = (count: number) => sql`
-      insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready)
-      select delivery_id(event_id, ${webhook.id}), ${user.userId}, event_id, ${webhook.id}, 'message.received', 'failed', false
+      insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, status, attempt_count)
+      select delivery_id(event_id, ${webhook.id}), ${user.userId}, event_id, ${webhook.id}, 'message.received', 'failed', 0
       from (select gen_random_uuid() as event_id from generate_series(1, ${count}::int)) events`;
     await add(120);
     const list = `/webhooks/${webhook.id}/deliveries`;
@@ -171,11 +172,8 @@ describe('POST /deliveries/{id}/redeliver', () => {
       const { id } = await findDelivery(eventId, webhook, ({ attemptCount }) => attemptCount === 1);
       // Two tries are all that the schedule has: without a new start this one would be the last.
       await sql`
-        update deliveries set status = ${status}, ready = false, tries = 1,
-          completed_at = ${status === 'pending' ? null : sql`now()`}, next_attempt_at = ${
-            status === 'pending' ? sql`now() + interval '1 hour'` : null
-          }
-        where id = ${id}`;
+        update delivery_queue set ready = false, tries = 1, next_attempt_at = now() + interval '1 hour' where id = ${id}`;
+      if (status !== 'pending') await endDeliveries(sql, sql`id = ${id}`, status);
       const again = await call('POST', `/deliveries/${id}/redeliver`);
       assert.equal(again.status, 202, again.text);
       assert.deepEqual(Object.keys(again.body), deliveryFields);

@@ -5,6 +5,7 @@ import { newId } from '../src/lib/ids.ts';
 import { purgeDeletedWebhooks } from '../src/store/purge.ts';
 import { createReplay, replaySelections, runReplayBatch } from '../src/store/replays.ts';
 import { deleteWebhook } from '../src/store/webhooks.ts';
+import { clearDeliveries, endDeliveries } from './delivery-rows.ts';
 import { assertProblem, startTestService, type TestUser, type TestWebhook, waitFor } from './harness.ts';
 import { answer, startReceiver } from './receiver.ts';
 
@@ -132,11 +133,8 @@ describe('selections', () => {
     for (const status of statuses) {
       const id = await idle.makeEvent({ ownerId: owner.userId });
       events[status] = id;
-      await sql`
-        update deliveries set status = ${status}, ready = ${status === 'pending'}, tries = 3, attempt_count = 3,
-          next_attempt_at = ${status === 'pending' ? sql`now()` : null},
-          completed_at = ${status === 'pending' ? null : sql`now()`}
-        where event_id = ${id}`;
+      await sql`update delivery_queue set tries = 3, attempt_count = 3 where event_id = ${id}`;
+      if (status !== 'pending') await endDeliveries(sql, sql`event_id = ${id}`, status);
     }
     await sql`update webhooks set enabled = false where id = ${webhook.id}`;
     events.missing = await idle.makeEvent({ ownerId: owner.userId });
@@ -162,7 +160,7 @@ describe('selections', () => {
       const step = await runReplayBatch(sql);
       assert.deepEqual([step?.examined, step?.queued], [5, wanted[status].length]);
       const rows =
-        await sql`select event_id, tries from deliveries where webhook_id = ${webhook.id} and ready`;
+        await sql`select event_id, tries from delivery_queue where webhook_id = ${webhook.id} and ready`;
       const queued = rows.filter(({ tries }) => tries === 0).map((row) => row.event_id);
       assert.deepEqual(queued.sort(), wanted[status].map((name) => events[name]).sort());
       const [row] = await sql`select completed_at is not null as done from replays where id = ${id}`;
@@ -181,7 +179,7 @@ describe('selections', () => {
       await sql`update events set created_at = ${`2026-01-31T${time}Z`}::text::timestamptz where id = ${id}`;
       ids.push(id);
     }
-    await sql`delete from deliveries where webhook_id = ${webhook.id}`;
+    await clearDeliveries(sql, sql`webhook_id = ${webhook.id}`);
     await createReplay(sql, owner.userId, {
       ...{ webhookId: webhook.id, since: '2026-01-31T10:00:00Z', until: '2026-01-31T12:00:00Z' },
       status: 'missing',

@@ -11,6 +11,7 @@ import {
   renewLeases,
   type TriedDelivery,
 } from '../src/store/delivery-queue.ts';
+import { clearDeliveries } from './delivery-rows.ts';
 import { startTestService, type TestWebhook } from './harness.ts';
 
 // Nobody delivers here but the tests.
@@ -57,7 +58,7 @@ async function prepare(t: { after(work: () => Promise<unknown>): void }, count =
   const webhook = await makeWebhook('https://example.com/', {}, owner);
   for (let index = 0; index < count; index++) await makeEvent({ ownerId: owner.userId });
   const rows = await sql`select id from deliveries where webhook_id = ${webhook.id} order by id`;
-  t.after(() => sql`delete from deliveries where webhook_id = ${webhook.id}`);
+  t.after(() => clearDeliveries(sql, sql`webhook_id = ${webhook.id}`));
   const ids = rows.map(({ id }) => id as string);
   return { owner, webhook, ids, id: ids[0] ?? '' };
 }
@@ -84,7 +85,7 @@ describe('a lease', () => {
     await claim(randomUUID());
     const [row] = await sql`
       select lease_until > now() and lease_until <= now() + interval '20 seconds' as fits
-      from deliveries where id = ${id}`;
+      from delivery_queue where id = ${id}`;
     assert.equal(row?.fits, true);
   });
 
@@ -195,7 +196,7 @@ describe('a claim', () => {
       for (let n = 0; n < 3; n += 1) await makeWebhook('https://example.com/', {}, owner);
       await makeEvent({ ownerId: owner.userId });
     }
-    t.after(() => sql`delete from deliveries`);
+    t.after(() => clearDeliveries(sql, sql`true`));
     const owners = made.map(({ owner }) => owner.userId).sort();
     const afterLanes = new Map<string, string>();
     const seen: string[][] = [];
@@ -259,13 +260,12 @@ describe('a retry', () => {
     await record(mine, [failed(id, 300)]);
     const [row] = await sql`
       select next_attempt_at between now() + interval '200 seconds' and now() + interval '300 seconds' as fits,
-        lease_token, lease_until, tries, completed_at
-      from deliveries where id = ${id}`;
-    assert.deepEqual(
-      { ...row },
-      { fits: true, lease_token: null, lease_until: null, tries: 1, completed_at: null },
-    );
-    assert.match((await read(id, { as: owner })).nextAttemptAt, /^\d{4}-.*Z$/);
+        lease_token, lease_until, tries
+      from delivery_queue where id = ${id}`;
+    assert.deepEqual({ ...row }, { fits: true, lease_token: null, lease_until: null, tries: 1 });
+    const { nextAttemptAt, completedAt } = await read(id, { as: owner });
+    assert.match(nextAttemptAt, /^\d{4}-.*Z$/);
+    assert.equal(completedAt, null);
     await promoteDue(sql);
     assert.deepEqual(await claim(randomUUID()), []);
   });
