@@ -150,7 +150,7 @@ export async function listAttempts(sql: Sql, ownerId: string, deliveryId: string
  */
 export function redeliver(sql: Sql, ownerId: string, id: string): Promise<boolean> {
   return transaction(sql, async (sql) => {
-    await lockQueued(sql, [id]);
+    await lockForRestart(sql, ownerId, [id]);
     const again = await sql`
       with ${takeEnded(sql, sql`owner_id = ${ownerId} and id = ${id}`)},
       queued as (
@@ -166,10 +166,12 @@ export function redeliver(sql: Sql, ownerId: string, id: string): Promise<boolea
 }
 
 /**
- * Waits until the results that are being recorded for these deliveries are committed, and stops further ones until the end of
- * the transaction. Without it, a delivery could be seen in neither of its two tables.
+ * Waits until other restarts of this owner, and the results that are being recorded for these deliveries, are committed, and stops
+ * further ones until the end of the transaction. Without it, a delivery that moves from one table to the other meanwhile could be
+ * seen in neither of them, or get into both.
  */
-export async function lockQueued(sql: Sql, ids: readonly string[]): Promise<void> {
+export async function lockForRestart(sql: Sql, ownerId: string, ids: readonly string[]): Promise<void> {
+  await sql`select pg_advisory_xact_lock(hashtext('posthorn restart'), hashtext(${ownerId}))`;
   await sql`select from delivery_queue where id = any (${ids}::uuid[]) order by id for update`;
 }
 

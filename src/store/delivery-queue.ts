@@ -179,9 +179,11 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
       )
       returning delivery_queue.*
     ), put_off as (
+      -- PostgreSQL checks the constraints for the row as it was before a restart that came meanwhile, and only then for the row as
+      -- it is: so the time must not be null in either.
       update delivery_queue
       set ready = ${isRestarted}, attempt_count = attempt_count + 1, tries = delivery_queue.tries + 1,
-        next_attempt_at = now() + case when ${isRestarted} then 0 else tried.wait_seconds end * interval '1 second',
+        next_attempt_at = now() + case when ${isRestarted} then 0 else coalesce(tried.wait_seconds, 0) end * interval '1 second',
         lease_token = null, lease_until = null
       from tried
       where ${isOurs} and (

@@ -1,7 +1,7 @@
 /** Replays: past events are sent to a webhook again, in batches. */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
-import { lockQueued, restart, takeEnded } from './deliveries.ts';
+import { lockForRestart, restart, takeEnded } from './deliveries.ts';
 import { isSubscribed, isVisible } from './events.ts';
 import { kindsOf } from './page.ts';
 
@@ -166,13 +166,13 @@ async function queueBatch(sql: Sql, replay: OpenReplay, batch: number): Promise<
     order by happened.created_at, happened.id`;
   const wanted = events.filter(({ deliveryId }) => deliveryId !== null);
   const ids = wanted.map(({ deliveryId }) => deliveryId as string);
-  await lockQueued(sql, ids);
+  await lockForRestart(sql, ownerId, ids);
   const queued = await sql`
     with wanted as materialized (
       select * from unnest(${ids}::uuid[], ${wanted.map(({ id }) => id)}::uuid[]) as wanted (id, event_id)
     ), ${takeEnded(sql, sql`id = any (${ids}::uuid[]) and owner_id = ${ownerId} and ${again}`)}
     insert into delivery_queue (id, owner_id, event_id, webhook_id, event, attempt_count, created_at)
-    select wanted.id, ${ownerId}, event_id, ${webhookId}, events.event, coalesce(taken.attempt_count, 0),
+    select wanted.id, ${ownerId}, wanted.event_id, ${webhookId}, events.event, coalesce(taken.attempt_count, 0),
       coalesce(taken.created_at, now())
     from wanted join events on events.id = wanted.event_id left join taken on taken.id = wanted.id
     where taken.id is not null
