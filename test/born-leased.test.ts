@@ -12,6 +12,7 @@ import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
+import { redeliver } from '../src/store/deliveries.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { startTestService, waitFor } from './harness.ts';
 import { answer, hang, startReceiver } from './receiver.ts';
@@ -37,7 +38,7 @@ await sql.script(`
     end if;
     return null;
   end $$;
-  create trigger see after insert or update on deliveries for each row execute function see();`);
+  create trigger see after insert or update on delivery_queue for each row execute function see();`);
 
 const links = makeLinks([randomBytes(32)], () => 'https://posthorn.example');
 const startLoop = () =>
@@ -94,8 +95,8 @@ async function accept(
 async function historyOf(messageId: string): Promise<string[]> {
   const history = await waitFor('the end of the delivery', async () => {
     const rows = await sql<{ what: string; status: string }[]>`
-      select what, status from messages join deliveries using (event_id) join seen on seen.id = deliveries.id
-      where messages.id = ${messageId}`;
+      select what, status from events join deliveries on event_id = events.id join seen on seen.id = deliveries.id
+      where message_id = ${messageId}`;
     return rows.length > 0 && rows.every(({ status }) => status === 'delivered') ? rows : null;
   });
   return history.map(({ what }) => what);
@@ -187,7 +188,9 @@ describe('a delivery', () => {
     assert.deepEqual(await historyOf(large), ['ready', 'claimed'], 'a large body waits for memory');
     await loop.stop();
     // A new process has no bodies in memory.
-    await sql`update deliveries set status = 'pending', ready = true, completed_at = null where webhook_id = ${listener.webhook.id}`;
+    const ended = await sql<{ id: string }[]>`
+      select id from ended_deliveries where webhook_id = ${listener.webhook.id}`;
+    for (const { id } of ended) assert.ok(await redeliver(sql, listener.as.userId, id));
     const before = listener.posts();
     startLoop().wake();
     await receiver.received(2 * before.length, ({ url }) => url === listener.path);

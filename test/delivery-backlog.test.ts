@@ -24,10 +24,10 @@ await sql`
   insert into events (id, owner_id, event, data)
   select uuidv7(), ${owner}, 'message.received', '{}' from generate_series(1, ${waiting}::int)`;
 await sql`
-  insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready, next_attempt_at)
-  select delivery_id(events.id, webhooks.id), ${owner}, events.id, webhooks.id, 'message.received', 'pending', true, now()
+  insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
+  select delivery_id(events.id, webhooks.id), ${owner}, events.id, webhooks.id, 'message.received'
   from events cross join webhooks order by events.id`;
-await sql.script('analyze deliveries');
+await sql.script('analyze delivery_queue');
 
 /** Keeps the plan of the claim, and returns no rows. */
 function explain(plans: string[]): Sql {
@@ -50,6 +50,6 @@ test('a claim reads the index of ready deliveries, and sorts nothing', async () 
     ...{ allowances: new Map(), allowance: 4, maxLanes: 64 },
   });
   const [plan = ''] = plans;
-  assert.match(plan, /using deliveries_ready/);
-  assert.doesNotMatch(plan, /Sort|Seq Scan on deliveries|deliveries_by_/, plan);
+  assert.match(plan, /using delivery_queue_ready/);
+  assert.doesNotMatch(plan, /Sort|Seq Scan on delivery_queue|delivery_queue_listed/, plan);
 });

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { countBacklog, readOldestPending } from '../src/store/backlog.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
+import { clearDeliveries, endDeliveries } from './delivery-rows.ts';
 import { startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, reset, startReceiver } from './receiver.ts';
 import { deliveryKey, startTestDelivery } from './test-delivery.ts';
@@ -75,14 +76,14 @@ describe('GET /metrics', () => {
     await idle.makeEvent();
     const old = await idle.makeEvent();
     await idle.sql`update delivery_queue set next_attempt_at = now() - interval '1 hour' where event_id = ${old}`;
-    await idle.sql`delete from deliveries where event_id <> ${old}`;
+    await clearDeliveries(idle.sql, idle.sql`event_id <> ${old}`);
     await idle.makeEvent();
     metrics = await readMetrics(idle);
     assert.equal(metrics.get('posthorn_delivery_backlog'), 2);
     const age = metrics.get('posthorn_delivery_oldest_pending_seconds') ?? 0;
     assert.ok(age >= 3600 && age < 3700, String(age));
     await idle.call('DELETE', `/webhooks/${webhook.id}`);
-    await idle.sql`delete from deliveries`;
+    await clearDeliveries(idle.sql, idle.sql`true`);
   });
 });
 
@@ -97,16 +98,17 @@ describe('the backlog', () => {
     await sql`
       update delivery_queue set ready = false, next_attempt_at = now() + interval '1 hour'
       where id in (select id from deliveries where webhook_id = ${also.id} order by id limit 2)`;
-    await sql`
-      update deliveries set status = 'delivered', ready = false, completed_at = now()
-      where id in (select id from deliveries where webhook_id = ${on.id} order by id limit 1)`;
+    await endDeliveries(
+      sql,
+      sql`id in (select id from deliveries where webhook_id = ${on.id} order by id limit 1)`,
+    );
     await idle.call('PATCH', `/webhooks/${off.id}`, { body: { enabled: false } });
     assert.equal(await countBacklog(sql), 5 + 6);
     assert.equal(await countBacklog(sql, 4), 4);
     await sql`update delivery_queue set next_attempt_at = now() - interval '1 day' where webhook_id = ${off.id}`;
     assert.ok((await readOldestPending(sql)) < 3600, 'what waits for a disabled webhook is not overdue');
     for (const { id } of [on, also, off]) await idle.call('DELETE', `/webhooks/${id}`);
-    await sql`delete from deliveries`;
+    await clearDeliveries(sql, sql`true`);
     assert.equal(await countBacklog(sql), 0);
     assert.equal(await readOldestPending(sql), 0);
   });

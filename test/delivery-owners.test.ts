@@ -4,6 +4,7 @@ import type { ServerResponse } from 'node:http';
 import { after, afterEach, test } from 'node:test';
 import { recordEvent } from '../src/store/events.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
+import { clearDeliveries } from './delivery-rows.ts';
 import { startTestService, type TestUser, waitFor } from './harness.ts';
 import { hang, type ReceivedRequest, startReceiver } from './receiver.ts';
 import { deliveryKey, startTestDelivery } from './test-delivery.ts';
@@ -26,7 +27,7 @@ let stopLoop = async () => {};
 afterEach(async () => {
   receiver.dropConnections();
   await stopLoop();
-  await sql`delete from deliveries`;
+  await clearDeliveries(sql, sql`true`);
 });
 
 function startLoop(changed: Partial<typeof limits> = {}) {

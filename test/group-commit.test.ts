@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
-import { zstdCompressSync } from 'node:zlib';
+import { zstdCompressSync, zstdDecompressSync } from 'node:zlib';
 import { connect, type Pool } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { GroupCommit } from '../src/receiving/group-commit.ts';
@@ -148,14 +148,16 @@ describe('messages', () => {
       messages.map(() => 'recorded'),
     );
     assert.equal(new Set((await stored(messages)).values()).size, 1);
-    for (const { id, eventId, ownerId, raw } of messages) {
+    for (const { id, eventId, ownerId, raw, content } of messages) {
       const [row] = await sql`
-        select raw_chunks.bytes, webhook_id as "webhookId", deliveries.owner_id as "ownerId", lease_token as token from messages
-        join raw_chunks using (raw_id) join events on events.id = event_id and events.message_id = messages.id
-        join deliveries on deliveries.event_id = events.id
+        select raw_chunks.bytes, content, webhook_id as "webhookId", delivery_queue.owner_id as "ownerId", lease_token as token
+        from messages join raw_chunks using (raw_id) join events on events.message_id = messages.id
+        join delivery_queue on delivery_queue.event_id = events.id
         where messages.id = ${id} and events.id = ${eventId}`;
       const webhookId = ownerId === user.userId ? mine.id : theirs.id;
-      assert.deepEqual({ ...row }, { bytes: raw, webhookId, ownerId, token: null });
+      const { bytes, ...others } = row ?? {};
+      assert.deepEqual(zstdDecompressSync(bytes), raw);
+      assert.deepEqual(others, { content, webhookId, ownerId, token: null });
     }
   });
 

@@ -65,7 +65,7 @@ async function count({ id }: { id: string }) {
   const { ready, held } = only(
     await sql<{ ready: number; held: number }[]>`
       select count(*) filter (where ready)::int as ready, count(*) filter (where next_attempt_at = 'infinity')::int as held
-      from deliveries where webhook_id = ${id}`,
+      from delivery_queue where webhook_id = ${id}`,
   );
   return { ready, held };
 }
@@ -332,16 +332,16 @@ test('neither claims nor promotions read held deliveries: 20,000 of 1,000 webhoo
     select gen_random_uuid(), '${ownerId}', gen_random_uuid(), id, 'message.received'
     from webhooks, generate_series(1, 20) where owner_id = '${ownerId}';
     update webhooks set enabled = false where owner_id = '${ownerId}'`);
-  await sql.script('analyze deliveries, webhooks');
+  await sql.script('analyze delivery_queue, webhooks');
   const claimThree = async (sql: Sql) => assert.equal((await claim(sql)).length, 3);
-  const walking = await countReads('deliveries', claimThree);
+  const walking = await countReads('delivery_queue', claimThree);
   assert.ok(walking.searches > 1000, 'before they are held, each webhook costs a claim a search');
 
   await sql`update delivery_queue set lease_token = null, lease_until = null where webhook_id = ${busy.id}`;
   await settleAll();
-  const claiming = await countReads('deliveries', claimThree);
+  const claiming = await countReads('delivery_queue', claimThree);
   assert.ok(claiming.rows < 20 && claiming.searches < 20, JSON.stringify(claiming));
-  const promoting = await countReads('deliveries', promoteDue);
+  const promoting = await countReads('delivery_queue', promoteDue);
   assert.ok(promoting.rows < 10 && promoting.searches < 10, JSON.stringify(promoting));
   await sql.script('analyze webhooks');
   const webhooks = await countReads('webhooks', async (sql) => {

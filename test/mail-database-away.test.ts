@@ -80,10 +80,10 @@ describe('a database that becomes unavailable', { concurrency: false }, () => {
     await start();
     await recovered();
     const sql = connect(url, { max: 1, applicationName: 'look' });
-    assert.deepEqual(await countRows(sql), { messages: 1, events: 1, deliveries: 1, raw_chunks: 1 });
+    assert.deepEqual(await countRows(sql), { messages: 1, events: 1, deliveries: 1, raw_chunks: 0 });
     for (let n = 0; n < 2; n++) assert.equal((await send(service, [to], large)).status, 250);
     await receiver.received(2);
-    assert.deepEqual(await countRows(sql), { messages: 2, events: 2, deliveries: 2, raw_chunks: 4 });
+    assert.deepEqual(await countRows(sql), { messages: 2, events: 2, deliveries: 2, raw_chunks: 3 });
     await sql.end();
   });
 

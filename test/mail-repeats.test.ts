@@ -45,7 +45,8 @@ async function count({ id }: { id: string }) {
     select (select count(*)::int from messages where identity_id = ${id}) as messages,
       (select count(*)::int from events where identity_id = ${id}) as events,
       (select count(*)::int from deliveries join events on events.id = event_id where identity_id = ${id}) as deliveries,
-      (select count(*)::int from raw_chunks where raw_id in (select raw_id from messages where identity_id = ${id})) as raws`;
+      (select count(*)::int from messages where identity_id = ${id} and raw_id is null)
+        + (select count(*)::int from raw_chunks where raw_id in (select raw_id from messages where identity_id = ${id})) as raws`;
   return { ...row };
 }
 
