@@ -152,6 +152,24 @@ describe('an orderly stop', () => {
   });
 });
 
+test('a stop ends the wait of large bodies for memory, and gives them back at once', async () => {
+  const gate = makeGate('/heavy');
+  const owner = await service.makeUser();
+  const webhook = await makeWebhook(receiver.url('/heavy'), {}, owner);
+  const data = JSON.stringify({ text: 'x'.repeat(9_000_000) });
+  for (let n = 0; n < 3; n += 1) await makeEvent({ ownerId: owner.userId, data });
+  const loop = startTestDelivery(service.databaseUrl);
+  await receiver.received(1, at('/heavy'));
+  const stopping = loop.stop();
+  const leased = () =>
+    sql`select from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+  await waitFor('one lease, of the POST that runs', async () => (await leased()).count === 1);
+  gate.open();
+  await stopping;
+  assert.equal((await list(owner, webhook, '?status=delivered')).length, 1);
+  assert.equal((await leased()).count, 0);
+});
+
 describe('a database that goes away', () => {
   test('while tries are under way: each is recorded once when it is back, and none made twice', async () => {
     const gate = makeGate('/away');

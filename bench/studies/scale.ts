@@ -161,7 +161,11 @@ async function countWrites(sql: Sql): Promise<number> {
   const tables = await readTables(sql);
   return tables
     .filter(({ name }) => name !== 'webhooks')
-    .reduce((sum, { name, inserted, updated }) => sum + updated + (/_deliveries$|_attempts$/.test(name) ? inserted : 0), 0);
+    .reduce(
+      (sum, { name, inserted, updated }) =>
+        sum + updated + (/_deliveries$|_attempts$/.test(name) ? inserted : 0),
+      0,
+    );
 }
 
 async function countRows(sql: Sql, table: string): Promise<number> {

@@ -104,11 +104,11 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
         targets.readAll(webhookIds, performance.now()),
         bodies.prefetch(deliveries.map(({ eventId }) => eventId)),
       ]),
-    prepare(delivery) {
+    prepare(delivery, leaseEnd) {
       const target = targets.recent(delivery.webhookId, performance.now())?.target;
       const body = bodies.get(delivery.eventId);
       if (typeof target === 'object' && body) return { target, eventId: delivery.eventId, body };
-      return readPost(delivery, targets, bodies, parts);
+      return readPost(delivery, leaseEnd(), targets, bodies, parts);
     },
     tryOnce: (delivery, post, claimedAt) => signAndPost(parts, delivery, post, claimedAt),
     abort: () => poster.close(),
@@ -150,13 +150,14 @@ const withoutTarget = { disabled: 'hold', 'secret unreadable': 'release' } as co
 /** Reads a webhook that was last read more than a second ago, or a body that is large or not cached. */
 async function readPost(
   { id, webhookId, eventId }: ClaimedDelivery,
+  leaseEnd: AbortSignal,
   targets: KnownTargets,
   bodies: Bodies,
   { log, metrics }: DeliveryParts,
 ): Promise<PreparedPost | 'release' | 'hold' | 'cancel'> {
   const found = await targets.find(webhookId);
   if (typeof found === 'string') return withoutTarget[found];
-  const loaded = await bodies.load(eventId, webhookId);
+  const loaded = await bodies.load(eventId, webhookId, leaseEnd);
   if (!loaded) {
     metrics.ended.inc({ outcome: 'cancelled' });
     log.info({ deliveryId: id, webhookId, eventId }, 'delivery cancelled: its event was deleted');
