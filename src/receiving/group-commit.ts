@@ -1,7 +1,6 @@
 /**
  * Commits items that wait at the same moment together, because a commit costs about the same for one item as for many. A batch
- * starts as soon as the one before has returned and what came in at this moment is handled: an item that comes alone waits for
- * nothing. Guarantees: `commit` resolves
+ * starts as soon as the one before has returned, so an item that comes alone waits for nothing. Guarantees: `commit` resolves
  * after the item is committed; owners take turns, so an owner with many items delays another owner by one batch at most; what a
  * batch cannot commit is committed alone, so a bad item fails alone.
  */
@@ -48,13 +47,12 @@ export class GroupCommit<Item, Result> {
       const waiting = this.#waiting.get(ownerId);
       if (waiting) waiting.push(waiter);
       else this.#waiting.set(ownerId, [waiter]);
-      if (this.#isCommitting) return;
-      this.#isCommitting = true;
-      setImmediate(() => this.#commitWaiting());
+      if (!this.#isCommitting) this.#commitWaiting();
     });
   }
 
   async #commitWaiting(): Promise<void> {
+    this.#isCommitting = true;
     while (this.#waiting.size > 0) await this.#commitBatch(this.#takeBatch());
     this.#isCommitting = false;
   }
