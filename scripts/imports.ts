@@ -10,7 +10,7 @@ const layers: readonly (readonly string[])[] = [
   ['cli'],
   ['main'],
   ['http', 'smtp'],
-  ['identities', 'receiving', 'webhooks'],
+  ['identities', 'receiving', 'sending', 'webhooks'],
   ['contract'],
   ['store'],
   ['queue'],

@@ -24,6 +24,8 @@ describe('wrong directions', () => {
     ['identities/lookup.ts', '../webhooks/url.ts', 'identities may not import webhooks'],
     ['webhooks/url.ts', '../identities/lookup.ts', 'webhooks may not import identities'],
     ['receiving/accept.ts', '../webhooks/url.ts', 'receiving may not import webhooks'],
+    ['receiving/route.ts', '../sending/bounce-address.ts', 'receiving may not import sending'],
+    ['sending/bounce-address.ts', '../receiving/route.ts', 'sending may not import receiving'],
     ['receiving/accept.ts', '../smtp/session.ts', 'receiving may not import smtp'],
     ['http/routes/me.ts', '../../smtp/session.ts', 'http may not import smtp'],
     ['smtp/session.ts', '../http/app.ts', 'smtp may not import http'],
