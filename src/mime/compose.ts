@@ -1,0 +1,115 @@
+/**
+ * Writes the bytes of a message that was given as fields. The fields are those that `readDraft` found no fault in.
+ * Guarantees: CRLF ends every line; no line of the header has more than 998 octets; there is no Bcc field; every byte is ASCII,
+ * so the message needs neither 8BITMIME nor a downgrade. The one exception: an address whose local part is not ASCII is written in
+ * UTF-8 and needs SMTPUTF8 (RFC 6532).
+ */
+import { isAscii } from 'node:buffer';
+import MailComposer from 'nodemailer/lib/mail-composer';
+import { detectMimeType, encodeWord } from 'nodemailer/lib/mime-funcs';
+import type { Address } from './address-list.ts';
+import type { Draft, DraftAttachment } from './draft.ts';
+import { htmlToText } from './html-text.ts';
+import type { ReplyFields } from './reply.ts';
+
+const lineFeed = 0x0a;
+const carriageReturn = 0x0d;
+/** RFC 5322 §2.1.1, without the CRLF. */
+const maxLine = 998;
+
+export interface OutgoingMail extends Omit<Draft, 'from' | 'bcc'>, ReplyFields {
+  from: Address;
+  messageId: string;
+  date: Date;
+}
+
+export async function composeMail(mail: OutgoingMail): Promise<Buffer> {
+  const text = mail.text ?? htmlToText(mail.html ?? '');
+  const hasText = mail.text !== null || mail.html === null || text !== '';
+  const composer = new MailComposer({
+    newline: 'windows',
+    disableFileAccess: true,
+    disableUrlAccess: true,
+    from: nameAddress(mail.from),
+    to: mail.to.map(nameAddress),
+    cc: mail.cc.map(nameAddress),
+    replyTo: mail.replyTo.map(nameAddress),
+    messageId: mail.messageId,
+    date: mail.date,
+    ...(mail.inReplyTo === null ? {} : { inReplyTo: mail.inReplyTo }),
+    references: mail.references,
+    headers: [
+      { key: 'Subject', value: write(encodeText(mail.subject ?? '')) },
+      ...mail.headers.map(({ name, value }) => ({ key: name, value: write(encodeField(value)) })),
+    ],
+    // Not `text` and `html`: with these an empty body would have no part.
+    alternatives: [
+      ...(hasText ? [makeBody('text/plain', text)] : []),
+      ...(mail.html === null ? [] : [makeBody('text/html', mail.html)]),
+    ],
+    attachments: mail.attachments.map(makeAttachment),
+  });
+  return await composer.compile().build();
+}
+
+function nameAddress({ name, address }: Address) {
+  return { name: name ?? '', address };
+}
+
+/** Folded and otherwise written as it is. Without this, nodemailer encodes every field that has a quote in it. */
+function write(value: string) {
+  return { prepared: true, foldLines: true, value };
+}
+
+/** A value that must not be folded or would be read as something else becomes encoded words. */
+function encodeText(text: string): string {
+  const isPlain = /^[!-~]+(?: [!-~]+)*$/.test(text) && !text.includes('=?') && !/\S{900}/.test(text);
+  return isPlain || text === '' ? text : encodeWords(text);
+}
+
+/** A value of ASCII may have a syntax of its own, and encoded words that the user wrote. */
+function encodeField(value: string): string {
+  return isAscii(Buffer.from(value)) ? value.trim() : encodeWords(value);
+}
+
+function encodeWords(text: string): string {
+  const beyondAscii = text.replace(/[ -~]/g, '').length;
+  return encodeWord(text, beyondAscii > text.length / 2 ? 'B' : 'Q', 52);
+}
+
+function makeBody(contentType: 'text/plain' | 'text/html', content: string) {
+  return {
+    contentType: `${contentType}; charset=utf-8`,
+    content: content.toWellFormed().replace(/\r\n?|\n/g, '\r\n'),
+  };
+}
+
+function makeAttachment({ filename, content, contentType, contentId }: DraftAttachment) {
+  const bytes = Buffer.from(content, 'base64');
+  const type = contentType ?? detectMimeType(filename);
+  // nodemailer takes "gzip" for a multipart.
+  const isOpaque = /^multipart\//i.test(type) || (/^message\//i.test(type) && !canStandUnencoded(bytes));
+  return {
+    filename,
+    content: bytes,
+    contentType: isOpaque ? 'application/octet-stream' : type,
+    ...(contentId === null ? {} : { cid: contentId }),
+    contentDisposition: contentId === null ? 'attachment' : 'inline',
+  };
+}
+
+/** RFC 2046 §5.2.1 forbids to encode a message in a message. True: its bytes survive without an encoding. */
+function canStandUnencoded(bytes: Buffer): boolean {
+  if (!isAscii(bytes)) return false;
+  let lineStart = 0;
+  for (let i = 0; i < bytes.length; i++) {
+    if (bytes[i] === 0 || (i - lineStart >= maxLine && !isLineEnd(bytes[i]))) return false;
+    if ((bytes[i] === carriageReturn) !== (bytes[i + 1] === lineFeed)) return false;
+    if (bytes[i] === lineFeed) lineStart = i + 1;
+  }
+  return bytes[0] !== lineFeed;
+}
+
+function isLineEnd(byte: number | undefined): boolean {
+  return byte === carriageReturn || byte === lineFeed;
+}
