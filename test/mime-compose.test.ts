@@ -46,6 +46,14 @@ function readHeader(raw: Buffer): { lines: string[]; names: string[] } {
   return { lines, names };
 }
 
+/** Microseconds of the processor. */
+function measureWork(act: () => void): number {
+  const started = process.cpuUsage();
+  act();
+  const { user, system } = process.cpuUsage(started);
+  return user + system;
+}
+
 const ownNames = ['From', 'To', 'Subject', 'Message-ID', 'Date', 'MIME-Version', 'Content-Type'];
 
 function checkBytes(raw: Buffer): void {
@@ -512,6 +520,41 @@ describe('address lists', () => {
   });
 });
 
+test('a hostile address list costs at most 30 times what an ordinary list of its size costs', () => {
+  const fill = (unit: string) => unit.repeat(Math.floor((63 * 1024) / unit.length));
+  const ordinary = fill('"Doe, Bob" <bob@example.org>, ');
+  read({ to: ordinary });
+  const control = Math.max(
+    10_000,
+    measureWork(() => read({ to: ordinary })),
+  );
+  for (const unit of [
+    '(',
+    '()',
+    '"',
+    '""',
+    'a ',
+    '.',
+    'a.',
+    ' ',
+    '@',
+    'a@',
+    '<',
+    '<>',
+    ',',
+    ':',
+    'g:;',
+    '\\',
+    '[',
+    '=?',
+    '　',
+  ])
+    for (const end of ['', ' <a@example.org>', 'a@example.org', '>']) {
+      const cost = measureWork(() => read({ to: `${fill(unit)}${end}` }));
+      assert.ok(cost <= 30 * control, `${JSON.stringify(unit + end)}: ${cost} µs, ordinary ${control} µs`);
+    }
+});
+
 /** Pieces that break out of a field, if anything does. */
 const piece = fc.oneof(
   fc.constantFrom(
@@ -676,12 +719,7 @@ describe('the text of HTML', () => {
 
   test('takes linear time: hostile HTML costs at most 30 times what ordinary HTML of its size costs', () => {
     const fill = (unit: string) => unit.repeat(Math.ceil((1024 * 1024) / unit.length));
-    const work = (html: string) => {
-      const started = process.cpuUsage();
-      htmlToText(html);
-      const { user, system } = process.cpuUsage(started);
-      return user + system;
-    };
+    const work = (html: string) => measureWork(() => htmlToText(html));
     const ordinary = fill('<p>Hello <b>Ada</b>, see <a href="https://x.example/">this</a> &amp; that.</p>\n');
     work(ordinary);
     const control = Math.max(10_000, work(ordinary));
