@@ -15,8 +15,11 @@ export interface TargetAddress {
 
 type Resolution =
   | { ok: true; addresses: TargetAddress[] }
-  /** `reason` may be shown to the owner of the webhook. */
-  | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string };
+  /**
+   * `reason` may be shown to the owner of the webhook. `isAbsent`: DNS says that the name does not exist or has no address, so
+   * that asking again gives the same answer.
+   */
+  | { ok: false; code: 'dns_failed' | 'target_refused'; reason: string; isAbsent: boolean };
 
 export interface Egress {
   /** `host` is a name or an IP address, as in `URL.hostname`. One refused address refuses the host. Never rejects. */
@@ -70,7 +73,7 @@ export function makeEgress(options: {
   async function resolve(given: string, deadlineMs = 5000): Promise<Resolution> {
     const host = normalise(given);
     const refusal = findNameRefusal(host);
-    if (refusal) return { ok: false, code: 'target_refused', reason: `${host} ${refusal}` };
+    if (refusal) return { ok: false, code: 'target_refused', reason: `${host} ${refusal}`, isAbsent: false };
     const family = isIP(host);
     if (family !== 0) return { ok: true, addresses: [{ address: host, family: family as 4 | 6 }] };
     if (isUnder(host, 'localhost')) return { ok: true, addresses: allowedLoopback() };
@@ -82,7 +85,8 @@ export function makeEgress(options: {
     // IPv4 first: a machine without IPv6 is common, one without IPv4 is not.
     const addresses = [...listAddresses(v4, 4), ...listAddresses(v6, 6)];
     if (addresses.length === 0) {
-      return { ok: false, code: 'dns_failed', reason: `${host} ${describeFailure([v4, v6])}.` };
+      const isAbsent = v4.kind === 'none' && v6.kind === 'none';
+      return { ok: false, code: 'dns_failed', reason: `${host} ${describeFailure([v4, v6])}.`, isAbsent };
     }
     for (const { address } of addresses) {
       const kind = findAddressRefusal(address);
@@ -93,7 +97,7 @@ export function makeEgress(options: {
       );
       // Without the address: a user could read the operator's internal DNS, name by name.
       const reason = `${host} resolves to an address that is not public. ${advice}`;
-      return { ok: false, code: 'target_refused', reason };
+      return { ok: false, code: 'target_refused', reason, isAbsent: false };
     }
     return { ok: true, addresses };
   }
