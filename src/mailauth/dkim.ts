@@ -182,7 +182,7 @@ export function makeVerifier(message: SignedMessage, keys: Keys, now: Date): Ver
   return { verify, verifyText };
 }
 
-function readFieldName(field: string): string {
+export function readFieldName(field: string): string {
   return trimBlanks(field.slice(0, Math.max(0, field.indexOf(':')))).toLowerCase();
 }
 
