@@ -3,9 +3,9 @@ import { once } from 'node:events';
 import net, { type AddressInfo } from 'node:net';
 import { after, beforeEach, describe, test } from 'node:test';
 import tls from 'node:tls';
-import { Worker } from 'node:worker_threads';
 import { makeEgress } from '../src/net/egress.ts';
 import { type PostErrorCode, Poster, type PostOutcome } from '../src/webhooks/post.ts';
+import { startDeafServer } from './deaf-server.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';
 import {
@@ -46,27 +46,6 @@ async function findClosedPort(): Promise<number> {
   const { port } = server.address() as AddressInfo;
   server.close();
   await once(server, 'close');
-  return port;
-}
-
-/** A port whose queue of connections is full, and which nobody serves: the system drops what else comes. */
-async function startDeafServer(): Promise<number> {
-  const worker = new Worker(
-    `const { parentPort } = require('node:worker_threads');
-     const server = require('node:net').createServer();
-     server.listen({ port: 0, host: '127.0.0.1', backlog: 1 }, () => {
-       parentPort.postMessage(server.address().port);
-       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
-     });`,
-    { eval: true },
-  );
-  const [port] = (await once(worker, 'message')) as [number];
-  const queued = Array.from({ length: 8 }, () => net.connect(port, '127.0.0.1').on('error', () => {}));
-  await Promise.race(queued.map((socket) => once(socket, 'connect')));
-  after(async () => {
-    for (const socket of queued) socket.destroy();
-    await worker.terminate();
-  });
   return port;
 }
 

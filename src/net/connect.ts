@@ -107,7 +107,11 @@ export function connect(
   };
 }
 
-function openSocket({ hostname, port, secure }: ConnectTarget, addresses: TargetAddress[]): net.Socket {
+/** `hostname` is what the certificate is checked for; `addresses` are what is called, one after the other. */
+export function openSocket(
+  { hostname, port, secure }: ConnectTarget,
+  addresses: TargetAddress[],
+): net.Socket {
   const [first] = addresses;
   // Node tries the next address after 500 ms. The first address is tried again at the end, with all the time that is left: TCP
   // resends a lost packet only after a second.

@@ -13,7 +13,7 @@ export interface TargetAddress {
   family: 4 | 6;
 }
 
-type Resolution =
+export type Resolution =
   | { ok: true; addresses: TargetAddress[] }
   /**
    * `reason` may be shown to the owner of the webhook. `isAbsent`: DNS says that the name does not exist or has no address, so
