@@ -1,0 +1,319 @@
+import assert from 'node:assert/strict';
+import { after, beforeEach, describe, test } from 'node:test';
+import { makeDnsClient } from '../src/net/dns.ts';
+import { makeEgress } from '../src/net/egress.ts';
+import { findMailHosts } from '../src/net/mx.ts';
+import { resolveOperatorHost } from '../src/net/operator-host.ts';
+import { makeSelfSigned } from '../src/net/self-signed.ts';
+import { Connections } from '../src/sending/connections.ts';
+import type { OutgoingMail } from '../src/sending/outgoing-mail.ts';
+import { makeTlsContexts, type Server, standardTimeouts } from '../src/sending/transmit.ts';
+import { startDns } from './dns.ts';
+import { waitFor } from './harness.ts';
+import { hangUp, startSink } from './smtp-sink.ts';
+
+const dnsServer = await startDns();
+after(() => dnsServer.close());
+beforeEach(() => {
+  dnsServer.reset();
+  for (const name of ['mx', 'mx1', 'mx2']) dnsServer.answer(`${name}.dest.example`, { A: ['127.0.0.1'] });
+});
+const dnsServers = [dnsServer.address];
+const dns = makeDnsClient({ dnsServers });
+const loopback = makeEgress({ allowTargets: ['127.0.0.0/8', '::1'], dnsServers });
+const own = makeSelfSigned('mx.dest.example', new Date());
+const contexts = makeTlsContexts(own.cert);
+const never = new AbortController().signal;
+const message = Buffer.from('From: ada@example.com\r\n\r\nHello\r\n');
+
+function makeMail(rcptTo = 'bob@dest.example'): OutgoingMail {
+  const size = { content: [message], size: message.length, eightBit: false, smtpUtf8: false };
+  return { mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
+}
+
+function start(options: ConstructorParameters<typeof Connections>[1] = {}, egress = loopback) {
+  const resolve = (host: string) => egress.resolve(host);
+  const connections = new Connections(
+    { resolve, heloName: 'us.example', contexts, timeouts: standardTimeouts },
+    // Only the tests of idleness let it pass.
+    { idleMs: 600_000, ...options },
+  );
+  after(() => connections.close());
+  return connections;
+}
+
+function at(port: number, host = 'mx.dest.example', change: Partial<Server> = {}): Server {
+  return { host, port, isImplicitTls: false, security: 'opportunistic', login: null, ...change };
+}
+
+describe('reuse', () => {
+  test('messages to one host share a connection', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    for (let n = 0; n < 5; n++) {
+      const reply = await connections.send([at(sink.port)], makeMail(`user${n}@dest${n}.example`), never);
+      assert.equal(reply.kind, 'accepted');
+    }
+    assert.deepEqual(
+      sink.mails.map(({ connection, rcpt }) => [connection, rcpt]),
+      [0, 1, 2, 3, 4].map((n) => [1, `RCPT TO:<user${n}@dest${n}.example>`]),
+    );
+  });
+
+  test('an idle connection is closed with QUIT', async () => {
+    const [sink, connections] = [await startSink(), start({ idleMs: 50 })];
+    await connections.send([at(sink.port)], makeMail(), never);
+    await sink.got(/^QUIT$/);
+    await waitFor('the end of the connection', () => sink.openConnections() === 0);
+  });
+
+  test('a connection carries at most so many messages', async () => {
+    const [sink, connections] = [await startSink(), start({ maxMails: 2 })];
+    for (let n = 0; n < 5; n++) await connections.send([at(sink.port)], makeMail(), never);
+    assert.deepEqual(
+      sink.mails.map(({ connection }) => connection),
+      [1, 1, 2, 2, 3],
+    );
+    await sink.got(/^QUIT$/, 2);
+  });
+
+  test('close ends idle connections, and the others after their message', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    await connections.send([at(sink.port)], makeMail(), never);
+    sink.behave('.', ({ say }) => {
+      connections.close();
+      say('250 Ok');
+    });
+    assert.equal((await connections.send([at(sink.port)], makeMail(), never)).kind, 'accepted');
+    await sink.got(/^QUIT$/);
+    assert.equal(sink.connections(), 1);
+  });
+
+  test('hosts, ports and users do not share', async () => {
+    const extensions = ['AUTH PLAIN'];
+    const [one, other] = [await startSink({ extensions }), await startSink()];
+    const connections = start();
+    const login = { user: 'ada', password: 'x' };
+    await connections.send([at(one.port)], makeMail(), never);
+    await connections.send([at(one.port, 'mx1.dest.example')], makeMail(), never);
+    await connections.send([at(one.port, 'mx.dest.example', { login })], makeMail(), never);
+    await connections.send([at(other.port)], makeMail(), never);
+    assert.deepEqual([one.connections(), other.connections()], [3, 1]);
+  });
+
+  test('verified mail does not go over a connection that was not verified; the other way round it does', async () => {
+    const [sink, connections] = [await startSink({ tls: own }), start()];
+    const verified = at(sink.port, 'mx.dest.example', { security: 'verified' });
+    await connections.send([at(sink.port)], makeMail(), never);
+    await connections.send([verified], makeMail(), never);
+    assert.equal(sink.connections(), 2);
+    await connections.send([verified], makeMail(), never);
+    await connections.send([at(sink.port)], makeMail(), never);
+    await connections.send([at(sink.port)], makeMail(), never);
+    assert.equal(sink.connections(), 2);
+    assert.deepEqual(
+      sink.mails.map(({ connection }) => connection),
+      [1, 2, 2, 2, 2],
+    );
+  });
+});
+
+describe('connections that end', () => {
+  for (const [title, ending] of [
+    ['is closed while idle', hangUp],
+    ['is answered with 421 and closed', '421 4.4.2 Idle for too long'],
+  ] as const) {
+    test(`a reused connection that ${title}: the message goes over a new one, once`, async () => {
+      const [sink, connections] = [await startSink({ extensions: [] }), start()];
+      sink.behave('MAIL', '250 Ok', ending, '250 Ok');
+      await connections.send([at(sink.port)], makeMail(), never);
+      const reply = await connections.send([at(sink.port)], makeMail(), never);
+      assert.equal(reply.kind, 'accepted', JSON.stringify(reply));
+      assert.deepEqual(
+        sink.mails.map(({ connection }) => connection),
+        [1, 2],
+      );
+    });
+  }
+
+  test('421 while idle: the connection is not used again', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    sink.behave('.', ({ say, socket }) => {
+      say('250 Ok');
+      say('421 4.3.2 Going down');
+      socket.end();
+    });
+    await connections.send([at(sink.port)], makeMail(), never);
+    await waitFor('the end of the connection', () => sink.openConnections() === 0);
+    const reply = await connections.send([at(sink.port)], makeMail(), never);
+    assert.equal(reply.kind, 'accepted');
+    assert.equal(sink.mails.length, 2);
+  });
+
+  test('a new connection that is refused at MAIL is not tried again', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    sink.behave('MAIL', '421 4.7.0 Too many');
+    const reply = await connections.send([at(sink.port)], makeMail(), never);
+    assert.equal(reply.response?.code, 421);
+    assert.equal(sink.connections(), 1);
+  });
+
+  test('a connection that dies after the final dot: no second copy at once', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    await connections.send([at(sink.port)], makeMail(), never);
+    sink.behave('.', hangUp);
+    const reply = await connections.send([at(sink.port)], makeMail(), never);
+    assert.deepEqual([reply.error, reply.uncertain], ['connection_lost', true]);
+    assert.equal(sink.mails.length, 2);
+  });
+});
+
+describe('limits', () => {
+  test('at most so many connections to a host; the rest waits and goes over the same ones', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 3 })];
+    const held: (() => void)[] = [];
+    sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
+    const sent = Array.from({ length: 8 }, () => connections.send([at(sink.port)], makeMail(), never));
+    await sink.got(/^MAIL/, 3);
+    assert.equal(sink.connections(), 3);
+    for (let n = 1; n <= 8; n++) {
+      await sink.got(/^MAIL/, n);
+      held[n - 1]?.();
+    }
+    const replies = await Promise.all(sent);
+    assert.ok(replies.every(({ kind }) => kind === 'accepted'));
+    assert.equal(sink.connections(), 3);
+  });
+
+  test('ten by itself, and idle connections of another kind make room', async () => {
+    const [sink, connections] = [await startSink({ tls: own, extensions: [] }), start()];
+    const held: (() => void)[] = [];
+    sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
+    const sent = Array.from({ length: 12 }, () => connections.send([at(sink.port)], makeMail(), never));
+    await sink.got(/^MAIL/, 10);
+    assert.equal(sink.connections(), 10);
+    for (let n = 1; n <= 12; n++) {
+      await sink.got(/^MAIL/, n);
+      held[n - 1]?.();
+    }
+    await Promise.all(sent);
+    sink.behave('MAIL', '250 Ok');
+    const verified = at(sink.port, 'mx.dest.example', { security: 'verified' });
+    await connections.send([verified], makeMail(), never);
+    await sink.got(/^QUIT$/);
+    await waitFor('one connection less', () => sink.openConnections() === 10);
+  });
+
+  test('the signal ends the wait for a place', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 1 })];
+    const stop = new AbortController();
+    sink.behave('MAIL', () => {});
+    const sent = [1, 2, 3].map(() => connections.send([at(sink.port)], makeMail(), stop.signal));
+    await sink.got(/^MAIL/);
+    stop.abort();
+    const replies = await Promise.all(sent);
+    assert.deepEqual(
+      replies.map(({ error }) => error),
+      ['stopped', 'stopped', 'stopped'],
+    );
+    assert.equal(sink.connections(), 1);
+  });
+});
+
+describe('several hosts', () => {
+  /** Of an MX look-up, all on one port: by 127.0.0.1, 127.0.0.2 and ::1. */
+  async function send(domain: string, port: number, connections: Connections) {
+    const found = await findMailHosts(domain, { dns, random: () => 0, signal: never });
+    assert.ok(found.kind === 'hosts', JSON.stringify(found));
+    const [first = '', ...others] = found.hosts;
+    return connections.send([at(port, first), ...others.map((host) => at(port, host))], makeMail(), never);
+  }
+
+  beforeEach(() => {
+    dnsServer.answer('dest.example', { MX: ['10 mx1.dest.example', '20 mx2.dest.example'] });
+    dnsServer.answer('mx1.dest.example', { A: ['127.0.0.1'] });
+    dnsServer.answer('mx2.dest.example', { A: ['127.0.0.2'] });
+  });
+
+  test('the first takes it', async () => {
+    const first = await startSink();
+    const second = await startSink({ host: '127.0.0.2', port: first.port });
+    const reply = await send('dest.example', first.port, start());
+    assert.deepEqual([reply.host, reply.address], ['mx1.dest.example', '127.0.0.1']);
+    assert.equal(second.connections(), 0);
+  });
+
+  test('nothing listens at the first', async () => {
+    const second = await startSink({ host: '127.0.0.2' });
+    const reply = await send('dest.example', second.port, start());
+    assert.deepEqual([reply.kind, reply.host], ['accepted', 'mx2.dest.example']);
+  });
+
+  for (const [step, reply] of [
+    ['connect', '554 5.7.1 Not you'],
+    ['connect', '421 4.3.2 Busy'],
+    ['EHLO', '450 4.3.2 Not now'],
+    ['EHLO', hangUp],
+  ] as const) {
+    test(`the first says ${reply === hangUp ? 'nothing' : reply} at ${step}`, async () => {
+      const first = await startSink();
+      const second = await startSink({ host: '127.0.0.2', port: first.port });
+      first.behave(step, reply);
+      assert.equal((await send('dest.example', first.port, start())).host, 'mx2.dest.example');
+      assert.equal(second.mails.length, 1);
+    });
+  }
+
+  test('a refusal of the recipient counts: the next host is not asked', async () => {
+    const first = await startSink();
+    const second = await startSink({ host: '127.0.0.2', port: first.port });
+    first.behave('RCPT', '550 5.1.1 No such user');
+    assert.equal((await send('dest.example', first.port, start())).response?.code, 550);
+    assert.equal(second.connections(), 0);
+  });
+
+  test('all are dead: the first failure is returned', async () => {
+    const sink = await startSink();
+    await sink.close();
+    const reply = await send('dest.example', sink.port, start());
+    assert.deepEqual([reply.error, reply.host], ['connect_failed', 'mx1.dest.example']);
+  });
+
+  test('in production a host at a private address is not called', async () => {
+    const sink = await startSink();
+    const strict = makeEgress({ allowTargets: [], dnsServers });
+    const reply = await send('dest.example', sink.port, start({}, strict));
+    assert.deepEqual([reply.error, reply.phase], ['target_refused', 'connect']);
+    assert.match(reply.detail ?? '', /not public/);
+    assert.equal(sink.connections(), 0);
+  });
+
+  test('a host that can never be reached does not hide a failure that may pass', async () => {
+    dnsServer.answer('mx1.dest.example', 'NXDOMAIN');
+    dnsServer.answer('mx2.dest.example', 'SERVFAIL');
+    assert.equal((await send('dest.example', 25, start())).error, 'dns_failed');
+    dnsServer.answer('mx1.dest.example', 'SERVFAIL');
+    dnsServer.answer('mx2.dest.example', 'NXDOMAIN');
+    assert.equal((await send('dest.example', 25, start())).error, 'dns_failed');
+    dnsServer.answer('mx1.dest.example', 'NXDOMAIN');
+    assert.equal((await send('dest.example', 25, start())).error, 'no_such_host');
+  });
+
+  test('IPv6 where IPv4 is dead, and without an MX record', async () => {
+    const sink = await startSink({ host: '::1' });
+    dnsServer.answer('six.example', { A: ['127.0.0.9'], AAAA: ['::1'] });
+    const reply = await send('six.example', sink.port, start());
+    assert.deepEqual([reply.kind, reply.host, reply.address], ['accepted', 'six.example', '::1']);
+  });
+});
+
+test('a host of the operator is resolved as the system does', async () => {
+  const found = await resolveOperatorHost('localhost');
+  assert.ok(
+    found.ok && found.addresses.some(({ address }) => address === '127.0.0.1'),
+    JSON.stringify(found),
+  );
+  const literal = await resolveOperatorHost('10.0.0.5');
+  assert.deepEqual(literal, { ok: true, addresses: [{ address: '10.0.0.5', family: 4 }] });
+  const missing = await resolveOperatorHost('no such name');
+  assert.ok(!missing.ok && missing.code === 'dns_failed' && !missing.isAbsent);
+});
