@@ -2,14 +2,17 @@ import assert from 'node:assert/strict';
 import { after, beforeEach, describe, test } from 'node:test';
 import { makeDnsClient } from '../src/net/dns.ts';
 import { makeEgress } from '../src/net/egress.ts';
+import { makeMtaSts } from '../src/net/mta-sts.ts';
 import { findMailHosts } from '../src/net/mx.ts';
 import { resolveOperatorHost } from '../src/net/operator-host.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { Connections } from '../src/sending/connections.ts';
+import { findDirectServers } from '../src/sending/direct.ts';
 import type { OutgoingMail } from '../src/sending/outgoing-mail.ts';
 import { makeTlsContexts, type Server, standardTimeouts } from '../src/sending/transmit.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';
+import { answer, startReceiver } from './receiver.ts';
 import { hangUp, startSink } from './smtp-sink.ts';
 
 const dnsServer = await startDns();
@@ -271,6 +274,13 @@ describe('several hosts', () => {
     assert.equal(second.connections(), 0);
   });
 
+  test('no further host is tried after a time', async () => {
+    const second = await startSink({ host: '127.0.0.2' });
+    const reply = await send('dest.example', second.port, start({ maxOpeningMs: 0 }));
+    assert.deepEqual([reply.error, reply.host], ['connect_failed', 'mx1.dest.example']);
+    assert.equal(second.connections(), 0);
+  });
+
   test('all are dead: the first failure is returned', async () => {
     const sink = await startSink();
     await sink.close();
@@ -303,6 +313,71 @@ describe('several hosts', () => {
     dnsServer.answer('six.example', { A: ['127.0.0.9'], AAAA: ['::1'] });
     const reply = await send('six.example', sink.port, start());
     assert.deepEqual([reply.kind, reply.host, reply.address], ['accepted', 'six.example', '::1']);
+  });
+});
+
+describe('the direct way, with MTA-STS', () => {
+  const policyHost = 'mta-sts.dest.example';
+  const webCertificate = makeSelfSigned(policyHost, new Date());
+  const other = makeSelfSigned('other.example', new Date());
+  const ca = webCertificate.cert;
+
+  /** Two hosts: mx.dest.example at 127.0.0.1, whose certificate is `first`, and mx2.dest.example at 127.0.0.2 without TLS. */
+  async function sendDirect(mode: string, mx: string, first: { key: string; cert: string }) {
+    const web = await startReceiver({ tls: webCertificate });
+    after(() => web.close());
+    const policy = `version: STSv1\nmode: ${mode}\nmx: ${mx}\nmax_age: 86400\n`;
+    web.behave(answer(200, { 'content-type': 'text/plain' }, policy));
+    dnsServer.answer(policyHost, { A: ['127.0.0.1'] });
+    dnsServer.answer('_mta-sts.dest.example', { TXT: ['v=STSv1; id=1'] });
+    dnsServer.answer('dest.example', { MX: ['10 mx.dest.example', '20 mx2.dest.example'] });
+    dnsServer.answer('mx2.dest.example', { A: ['127.0.0.2'] });
+    const sink = await startSink({ tls: first });
+    const plain = await startSink({ host: '127.0.0.2', port: sink.port });
+    const mtaSts = makeMtaSts({ dns, egress: loopback, now: () => new Date(), ca, port: web.port });
+    const parts = { dns, mtaSts, random: () => 0, signal: never, port: sink.port };
+    const found = await findDirectServers('dest.example', parts);
+    const reply = found.kind === 'servers' ? await start().send(found.servers, makeMail(), never) : null;
+    return { found, reply, taken: [...sink.mails, ...plain.mails] };
+  }
+
+  test('enforce, and a valid certificate: sent', async () => {
+    const { reply, taken } = await sendDirect('enforce', '*.dest.example', own);
+    assert.deepEqual([reply?.kind, reply?.host, taken.length], ['accepted', 'mx.dest.example', 1]);
+    assert.equal(taken[0]?.isSecure, true);
+  });
+
+  test('enforce, and a certificate for another name: no host gets it, also none without TLS', async () => {
+    const { reply, taken } = await sendDirect('enforce', '*.dest.example', other);
+    assert.deepEqual([reply?.error, reply?.phase, reply?.host], ['tls_failed', 'tls', 'mx.dest.example']);
+    assert.deepEqual(taken, []);
+  });
+
+  test('enforce, and a host that the policy does not name: it is not called', async () => {
+    const { found, taken } = await sendDirect('enforce', 'mx2.dest.example', own);
+    assert.deepEqual(found.kind === 'servers' && found.servers.map(({ host }) => host), ['mx2.dest.example']);
+    assert.deepEqual(taken, []);
+  });
+
+  test('enforce, and no host of the policy: temporary', async () => {
+    const { found, taken } = await sendDirect('enforce', 'mx.elsewhere.example', own);
+    assert.equal(found.kind, 'temporary');
+    assert.deepEqual(taken, []);
+  });
+
+  for (const mode of ['testing', 'none']) {
+    test(`${mode}: sent with any certificate`, async () => {
+      const { reply, taken } = await sendDirect(mode, 'mx.elsewhere.example', other);
+      assert.deepEqual([reply?.kind, reply?.host, taken.length], ['accepted', 'mx.dest.example', 1]);
+    });
+  }
+
+  test('a null MX stays permanent', async () => {
+    dnsServer.answer('null.example', { MX: ['0 .'] });
+    const mtaSts = makeMtaSts({ dns, egress: loopback, now: () => new Date() });
+    const parts = { dns, mtaSts, random: () => 0, signal: never, port: 25 };
+    const found = await findDirectServers('null.example', parts);
+    assert.equal(found.kind, 'permanent');
   });
 });
 

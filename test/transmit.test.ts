@@ -4,6 +4,7 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import type { OutgoingMail } from '../src/sending/outgoing-mail.ts';
+import { type Reply, ReplyReader } from '../src/sending/replies.ts';
 import {
   type ClientParts,
   makeTlsContexts,
@@ -407,6 +408,23 @@ describe('the message is under way', () => {
 });
 
 describe('replies', () => {
+  test('any bytes, in any pieces, give the same replies', () => {
+    const units = fc.constantFrom('250', '-', ' ', '\r\n', '\n', '\r', '5.1.1', 'x', '550 ', '\0', '\xff');
+    const bytes = fc.array(units, { maxLength: 40 }).map((parts) => Buffer.from(parts.join(''), 'latin1'));
+    const read = (chunks: Buffer[]) => {
+      const reader = new ReplyReader();
+      const found: (Reply | null)[] = [];
+      for (const chunk of chunks) if (!found.includes(null)) found.push(...reader.push(chunk));
+      return found;
+    };
+    fc.assert(
+      fc.property(bytes, fc.nat(80), (all, cut) => {
+        assert.deepEqual(read([all.subarray(0, cut), all.subarray(cut)]), read([all]));
+      }),
+      { numRuns: 500 },
+    );
+  });
+
   test('several lines, with an enhanced code in each', async () => {
     const sink = await startSink();
     sink.behave('RCPT', '550-5.7.1 Blocked\r\n550-5.7.1 by policy;\r\n550 5.7.1 see https://example.com');

@@ -22,17 +22,28 @@ export class Connections {
   readonly #idleMs: number;
   readonly #maxPerHost: number;
   readonly #maxMails: number;
+  readonly #maxOpeningMs: number;
   readonly #slots: Slots;
   /** By host, in the order in which they became idle. */
   readonly #idle = new Map<string, Idle[]>();
   readonly #busy = new Map<string, number>();
   #isClosed = false;
 
-  constructor(parts: ClientParts, options: { idleMs?: number; maxPerHost?: number; maxMails?: number } = {}) {
+  constructor(
+    parts: ClientParts,
+    options: {
+      idleMs?: number;
+      maxPerHost?: number;
+      maxMails?: number;
+      /** After this time no further host is tried: ten hosts that hang must not make one try last for an hour. */
+      maxOpeningMs?: number;
+    } = {},
+  ) {
     this.#parts = parts;
     this.#idleMs = options.idleMs ?? 5000;
     this.#maxPerHost = options.maxPerHost ?? 10;
     this.#maxMails = options.maxMails ?? 100;
+    this.#maxOpeningMs = options.maxOpeningMs ?? 300_000;
     this.#slots = new Slots({ inAll: Number.POSITIVE_INFINITY, perOwner: this.#maxPerHost });
   }
 
@@ -43,10 +54,11 @@ export class Connections {
     signal: AbortSignal,
   ): Promise<TryReply> {
     const [first, ...others] = servers;
+    const startedAt = performance.now();
     let kept = await this.#sendTo(first, mail, signal);
     let last = kept;
     for (const server of others) {
-      if (!isHostFailure(last)) break;
+      if (!isHostFailure(last) || performance.now() - startedAt >= this.#maxOpeningMs) break;
       last = await this.#sendTo(server, mail, signal);
       if (!isHostFailure(last) || isUnreachable(kept)) kept = last;
     }
