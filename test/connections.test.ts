@@ -372,6 +372,21 @@ describe('the direct way, with MTA-STS', () => {
     });
   }
 
+  test('the signal ends the wait for the policy, and nothing can be sent without it', async () => {
+    const web = await startReceiver({ tls: webCertificate });
+    after(() => web.close());
+    const stop = new AbortController();
+    web.behave(() => stop.abort());
+    dnsServer.answer(policyHost, { A: ['127.0.0.1'] });
+    dnsServer.answer('_mta-sts.dest.example', { TXT: ['v=STSv1; id=1'] });
+    dnsServer.answer('dest.example', { MX: ['10 mx.dest.example'] });
+    const fetchWithinMs = 600_000;
+    const now = () => new Date();
+    const mtaSts = makeMtaSts({ dns, egress: loopback, now, ca, port: web.port, fetchWithinMs });
+    const parts = { dns, mtaSts, random: () => 0, signal: stop.signal, port: 25 };
+    assert.equal((await findDirectServers('dest.example', parts)).kind, 'temporary');
+  });
+
   test('a null MX stays permanent', async () => {
     dnsServer.answer('null.example', { MX: ['0 .'] });
     const mtaSts = makeMtaSts({ dns, egress: loopback, now: () => new Date() });

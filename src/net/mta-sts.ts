@@ -18,7 +18,7 @@ export interface StsPolicy {
 }
 
 export interface MtaSts {
-  /** Null: the domain has no policy, or none that can be fetched. */
+  /** Null: the domain has no policy, or none that can be fetched. After `signal` aborts, a policy may be missed: do not send. */
   find(domain: string, signal: AbortSignal): Promise<StsPolicy | null>;
 }
 
@@ -87,9 +87,18 @@ export function makeMtaSts(parts: {
       const id = answer.kind === 'records' ? readRecordId(answer.values) : null;
       const known = findKnown(domain);
       if (id === null || known?.id === id) return known?.policy ?? null;
-      return refreshOnce(domain, id);
+      return orAborted(refreshOnce(domain, id), signal);
     },
   };
+}
+
+function orAborted<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result | null> {
+  return new Promise((resolve) => {
+    const giveUp = () => resolve(null);
+    if (signal.aborted) giveUp();
+    signal.addEventListener('abort', giveUp, { once: true });
+    work.then(resolve).finally(() => signal.removeEventListener('abort', giveUp));
+  });
 }
 
 /** RFC 8461 §4.1: the wildcard is one whole label, the first. */

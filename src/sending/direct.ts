@@ -19,6 +19,8 @@ export async function findDirectServers(
     findMailHosts(domain, parts),
     parts.mtaSts.find(domain, parts.signal),
   ]);
+  // The policy may be missing now, and a server that is called without it could be the wrong one.
+  if (parts.signal.aborted) return { kind: 'temporary', reason: 'Posthorn is shutting down.' };
   if (found.kind !== 'hosts') return found;
   const isEnforced = policy?.mode === 'enforce';
   const hosts = isEnforced ? found.hosts.filter((host) => matchesPolicy(policy, host)) : found.hosts;
