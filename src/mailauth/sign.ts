@@ -3,7 +3,7 @@
  * cannot be used is a value, not an exception; linear time for any input.
  *
  * Not by mailauth's `dkimSign`: it cannot sign a field more often than the field occurs, and its time grows with the square of a
- * run of blanks (docs/decisions/0012-own-smtp-client.md).
+ * run of blanks (docs/decisions/0013-own-smtp-client.md).
  */
 import { createHash, createPrivateKey, type KeyObject, sign } from 'node:crypto';
 import { promisify } from 'node:util';

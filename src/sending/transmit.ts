@@ -2,7 +2,7 @@
  * An SMTP client: opens a connection to a mail server and sends messages over it, one MAIL transaction for each recipient.
  * Guarantees: never rejects, because a failure is a value that says where the conversation ended; the socket is connected to an
  * address that `resolve` allowed; a message that the server could misread is not sent. Why our own:
- * docs/decisions/0012-own-smtp-client.md.
+ * docs/decisions/0013-own-smtp-client.md.
  */
 import { isIP } from 'node:net';
 import tls from 'node:tls';
