@@ -162,7 +162,7 @@ test('a stop ends the wait of large bodies for memory, and gives them back at on
   await receiver.received(1, at('/heavy'));
   const stopping = loop.stop();
   const leased = () =>
-    sql`select from deliveries where webhook_id = ${webhook.id} and lease_token is not null`;
+    sql`select from delivery_queue where webhook_id = ${webhook.id} and lease_token is not null`;
   await waitFor('one lease, of the POST that runs', async () => (await leased()).count === 1);
   gate.open();
   await stopping;

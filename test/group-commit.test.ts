@@ -175,7 +175,7 @@ describe('messages', () => {
 
   test('a bad one fails alone', async () => {
     const identity = await makeIdentity();
-    const bad = write(identity, { data: 'not JSON' });
+    const bad = write(identity, { summary: 'not JSON' });
     const messages = [write(identity), bad, write(identity)];
     assert.deepEqual(await recordTogether(messages, makeRecorder()), [
       'recorded',

@@ -93,14 +93,16 @@ export async function purgeOld(
       from events join messages on messages.id = events.message_id
       where ${isOld} order by events.id limit ${messageBatch}`,
   );
+  // Only then, because this passes over all old events that have a message.
+  if (messages > 0) return true;
   const events = await sql`
     delete from events where id = any (array(
       select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
-  return messages > 0 || events.count === batch;
+  return events.count === batch;
 }
 
-/** Small, because each message may be large. */
-const messageBatch = 100;
+/** At most, and at most `maxRemovedBytes`. A thousand at once cost PostgreSQL less than half of what ten times a hundred cost. */
+const messageBatch = 1000;
 const maxRemovedBytes = 64 * 1024 * 1024;
 /** A message that was being accepted while its identity was deleted may be stored this much later. */
 const lateSeconds = 60;
