@@ -242,7 +242,10 @@ describe('a place in the loop comes back', () => {
     const { parts, listener } = await keepsPlaces(async (listener, parts) => {
       const refused = accept(parts, listener, write(), async (examine, record) => {
         const { messages, ...examined } = await examine();
-        await record(sql, { ...examined, messages: messages.map((one) => ({ ...one, summary: 'not JSON' })) });
+        await record(sql, {
+          ...examined,
+          messages: messages.map((one) => ({ ...one, summary: 'not JSON' })),
+        });
       });
       await assert.rejects(refused, /json/);
     });

@@ -16,6 +16,7 @@ import { listEvents } from '../src/store/events.ts';
 import { identityKinds, listIdentities } from '../src/store/identities.ts';
 import { listMessages } from '../src/store/messages.ts';
 import type { Page, PageRequest } from '../src/store/page.ts';
+import { createReplay, runReplayBatch } from '../src/store/replays.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { identityStatuses } from '../src/store/verification.ts';
 import { listWebhooks } from '../src/store/webhooks.ts';
@@ -53,7 +54,8 @@ before(async () => {
   // Indexes are built at the end, and foreign keys are not checked: both would take most of the time of the inserts.
   const indexes = await sql<{ name: string; definition: string }[]>`
     select indexrelid::regclass::text as name, pg_get_indexdef(indexrelid) as definition from pg_index
-    where not indisunique and indrelid in ('identities'::regclass, 'events'::regclass, 'messages'::regclass, 'deliveries'::regclass)`;
+    where not indisunique and indrelid in ('identities'::regclass, 'events'::regclass, 'messages'::regclass,
+      'delivery_queue'::regclass, 'ended_deliveries'::regclass)`;
   await sql.script(
     `drop index ${indexes.map(({ name }) => name).join(', ')}; set session_replication_role = replica`,
   );
@@ -101,12 +103,16 @@ before(async () => {
       case when n % 2000 = 1 then ${quiet}::uuid else ${busy}::uuid end, gen_random_uuid(), gen_random_uuid(), 1, '',
       gen_random_uuid(), '{}', ${age}
     from generate_series(1, ${rows}::int) n`;
+  const delivery = sql`
+    gen_random_uuid(), ${owner}::uuid, gen_random_uuid(),
+    case when n % 2000 = 1 then ${quietHook}::uuid else ${busyHook}::uuid end,
+    case when n > ${rows} - 6 then 'message.bounced' else 'message.received' end, ${age}`;
   await sql`
-    insert into deliveries (id, owner_id, event_id, webhook_id, event, status, ready, created_at)
-    select gen_random_uuid(), ${owner}, gen_random_uuid(),
-      case when n % 2000 = 1 then ${quietHook}::uuid else ${busyHook}::uuid end,
-      case when n > ${rows} - 6 then 'message.bounced' else 'message.received' end,
-      case when n > ${rows} - 12 then 'failed' when n < 5 then 'pending' else 'delivered' end, n < 5, ${age}
+    insert into delivery_queue (id, owner_id, event_id, webhook_id, event, created_at, ready)
+    select ${delivery}, n % 2 = 0 from generate_series(1, ${rows}::int) n`;
+  await sql`
+    insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, created_at, attempt_count, status)
+    select ${delivery}, 1, case when n > ${rows} - 12 then 'failed' else 'delivered' end
     from generate_series(1, ${rows}::int) n`;
   await sql.script(
     `${indexes.map(({ definition }) => definition).join(';')}; set session_replication_role = origin`,
@@ -199,6 +205,29 @@ describe('deliveries', () => {
           test(`${webhookId === busyHook ? 'busy' : 'quiet'} ${name(filter)}`, () =>
             assertCheap((sql, page) => listDeliveries(sql, owner, webhookId, filter, page)));
         }
+});
+
+test('a replay reads the next events alone, of all kinds', async () => {
+  for (const mode of ['force_custom_plan', 'force_generic_plan']) {
+    await connection.run(`set plan_cache_mode = ${mode}`);
+    const given = {
+      webhookId: busyHook,
+      since: '2020-01-01T00:00:00Z',
+      until: null,
+      status: 'failed' as const,
+    };
+    const { id } = await createReplay(sql, owner, given);
+    for (let batches = 1; batches <= 3; batches += 1) {
+      plans.length = 0;
+      const step = await runReplayBatch(explained, 200);
+      assert.equal(step?.examined, 200);
+      const nodes = plans.flatMap(nodesOf).filter((node) => node['Relation Name'] === 'events');
+      const described = nodes.map((node) => `${node['Node Type']} ${node['Index Name']} ${countRead(node)}`);
+      const read = nodes.reduce((sum, node) => sum + countRead(node), 0);
+      assert.ok(read > 200 && read <= maxRowsRead, `${mode}, batch ${batches}: ${described.join(', ')}`);
+    }
+    await sql`update replays set completed_at = now() where id = ${id}`;
+  }
 });
 
 describe('messages', () => {

@@ -19,7 +19,7 @@ after(async () => {
   await sql.end();
   await database.drop();
 });
-afterEach(() => sql.script('truncate deliveries, webhooks cascade'));
+afterEach(() => sql.script('truncate delivery_queue, ended_deliveries, earlier_attempts, webhooks cascade'));
 
 const url = 'https://example.com/';
 

@@ -234,7 +234,7 @@ test('deliveries of webhooks that were disabled before an upgrade are held after
     insert into deliveries (id, owner_id, event_id, webhook_id, event)
     select gen_random_uuid(), owner_id, gen_random_uuid(), id, 'message.received' from webhooks, generate_series(1, 3)`);
   await migrate(sql, log);
-  const ready = async () => (await sql`select from deliveries where ready`).count;
+  const ready = async () => (await sql`select from delivery_queue where ready`).count;
   while ((await settleWebhooks(sql)).webhooks > 0);
   assert.equal(await ready(), 6);
   await sql`update webhooks set enabled = true`;

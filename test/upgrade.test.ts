@@ -27,7 +27,8 @@ const settings = {
 /** As migrations promise that do not say otherwise. */
 const additive = `
   alter table messages add column later text;
-  alter table deliveries add column later int not null default 0;
+  alter table delivery_queue add column later int not null default 0;
+     alter table ended_deliveries add column later int not null default 0;
   alter table webhooks add column later jsonb;
   create table later_things (id uuid primary key, owner_id uuid not null references users on delete cascade);
   create index messages_later on messages (owner_id, later) where later is not null;`;
