@@ -80,6 +80,28 @@ describe('GET /webhooks/{id}/deliveries', () => {
     assert.deepEqual(await found(`since=${hourAgo}`), [bad]);
   });
 
+  test('pending and ended ones are in one order, across pages', async () => {
+    const webhook = await makeWebhook(receiver.url('/ordered'), { enabled: false });
+    const delivery = sql`
+      gen_random_uuid(), ${user.userId}::uuid, gen_random_uuid(), ${webhook.id}::uuid,
+      case n % 2 when 0 then 'message.received' else 'message.sent' end, now() - (n / 4) * interval '1 minute'`;
+    await sql`
+      insert into delivery_queue (id, owner_id, event_id, webhook_id, event, created_at, ready, next_attempt_at)
+      select ${delivery}, false, 'infinity' from generate_series(1, 20) n`;
+    await sql`
+      insert into ended_deliveries (id, owner_id, event_id, webhook_id, event, created_at, attempt_count, status)
+      select ${delivery}, 1, case n % 3 when 0 then 'failed' when 1 then 'delivered' else 'cancelled' end
+      from generate_series(1, 20) n`;
+    const rows = await sql`
+      select id from deliveries where webhook_id = ${webhook.id} order by created_at desc, id desc`;
+    const listed = (await walk(`/webhooks/${webhook.id}/deliveries?limit=7`)).flat();
+    assert.deepEqual(
+      listed.map(({ id }) => id),
+      rows.map(({ id }) => id),
+    );
+    assert.equal(new Set(listed.map(({ status }) => status)).size, 4);
+  });
+
   test('pages of 50, up to 200, stable under inserts', async () => {
     const webhook = await makeWebhook(receiver.url('/paged'), { enabled: false });
     const add = (count: number) => sql`

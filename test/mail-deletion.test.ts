@@ -248,6 +248,30 @@ describe('the purge of deleted identities', () => {
     });
   }
 
+  test('deletes a delivery whose result is being recorded', async () => {
+    receiver.behaveAt('/recorded', answer(500));
+    const sql = await leave(async (service) => {
+      const identity = await makeIdentity(service);
+      await service.makeWebhook(receiver.url('/recorded'));
+      await arrive(service, [identity]);
+      await waitFor('the try', async () => (await service.sql`select from attempts`).count === 1);
+      await remove(service, identity);
+    });
+    let purging: Promise<boolean> | undefined;
+    await sql.begin(async (recording) => {
+      await endDeliveries(recording, recording`true`);
+      purging = purgeDeletedIdentities(sql);
+      await waitFor('the purge to wait', async () => {
+        await recording`select pg_stat_clear_snapshot()`;
+        const waiting = await recording`
+          select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+        return waiting.count > 0;
+      });
+    });
+    assert.equal(await purging, true);
+    assert.deepEqual(await countRows(sql), none);
+  });
+
   test('deletes fewer at once if they are large', async () => {
     const sql = await leave(async (service) => {
       const identity = await makeIdentity(service);

@@ -109,17 +109,18 @@ const lateSeconds = 60;
 
 /** Deletes a batch of the mail of deleted identities, also pending deliveries; true if there may be more. */
 export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
-  const removed = await removeMessages(
-    sql,
-    sql`
-      select messages.id, messages.raw_id, messages.size
-      from identity_purges cross join lateral (
-        select * from messages
-        where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
-        order by created_at desc limit ${messageBatch}
-      ) messages
-      limit ${messageBatch}`,
-  );
+  const ofDeleted = sql`
+    select messages.id, messages.raw_id, messages.size
+    from identity_purges cross join lateral (
+      select * from messages
+      where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
+      order by created_at desc limit ${messageBatch}
+    ) messages
+    limit ${messageBatch}`;
+  const removed = await transaction(sql, async (sql) => {
+    await lockDeliveriesOf(sql, ofDeleted);
+    return removeMessages(sql, ofDeleted);
+  });
   if (removed > 0) return true;
   await sql`
     delete from identity_purges
@@ -129,6 +130,20 @@ export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
         where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
       )`;
   return false;
+}
+
+/** Waits for results that are being recorded: the statement that deletes would see their deliveries in neither table. */
+async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
+  await sql`
+    select from delivery_queue where id = any (array(
+      select queued.id
+      from (${messages}) doomed join events on events.message_id = doomed.id cross join lateral (
+        select id from delivery_queue
+        where id between first_id_with(events.id) and last_id_with(events.id) and event_id = events.id
+        offset 0
+      ) queued
+    ))
+    order by id for update`;
 }
 
 /** Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. Returns how many. */
