@@ -24,7 +24,7 @@ const attemptFields = [
 ];
 
 /** Every page of a list, by its links. */
-async function walk(first: string, as = user): Promise<{ id: string }[][]> {
+async function walk(first: string, as = user): Promise<{ id: string; status?: string }[][]> {
   const pages = [];
   for (let path: string | undefined = first; path; ) {
     const { status, body, headers, text } = await call('GET', path, { as });
