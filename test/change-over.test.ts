@@ -10,8 +10,9 @@ import { makeLinks } from '../src/contract/links.ts';
 import { completeData } from '../src/contract/payload.ts';
 import { changeOverBatch, isChangingOver } from '../src/store/change-over.ts';
 import { unpackContent } from '../src/store/content.ts';
-import { deliveryKey, startTestDelivery, startTestService, waitFor } from './harness.ts';
+import { startTestService, waitFor } from './harness.ts';
 import { startReceiver } from './receiver.ts';
+import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 
 const settings = { POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey };
 const service = await startTestService(settings);
