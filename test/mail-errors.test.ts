@@ -47,8 +47,9 @@ describe('a query that fails', () => {
 
   for (const [name, table, when, code, expected] of [
     ['of the event', 'events', 'true', 'XX000', '451 4.3.0'],
-    ['of the bytes', 'raw_chunks', 'true', 'XX000', '451 4.3.0'],
-    ['of a delivery', 'deliveries', 'true', 'XX000', '451 4.3.0'],
+    ['of the first piece of a large message', 'raw_chunks', 'new.n = 0', 'XX000', '451 4.3.0'],
+    ['of the message', 'messages', 'true', 'XX000', '451 4.3.0'],
+    ['of a delivery', 'delivery_queue', 'true', 'XX000', '451 4.3.0'],
     ['of the third piece of a large message', 'raw_chunks', 'new.n = 2', 'XX000', '451 4.3.0'],
     ['for want of room', 'messages', 'true', '53100', '452 4.3.1'],
     ['for want of room for a later piece', 'raw_chunks', 'new.n = 1', '53100', '452 4.3.1'],
