@@ -203,7 +203,7 @@ describe('the purge of deleted identities', () => {
       [232, 232, 464, 3],
     );
     const counts: number[] = [];
-    while (await purgeDeletedIdentities(sql)) counts.push((await countRows(sql)).messages ?? -1);
+    while (await purgeDeletedIdentities(sql, 100)) counts.push((await countRows(sql)).messages ?? -1);
     assert.deepEqual(counts, [132, 32, 1]);
     const { attempts, ...left } = await countRows(sql);
     assert.deepEqual(left, { messages: 1, events: 1, deliveries: 2, raw_chunks: 0 });
@@ -387,7 +387,7 @@ describe('retention', () => {
         await Promise.all(Array.from({ length: 10 }, () => arrive(service, [identity])));
     });
     for (const { id } of await sql`select id from messages`) await age(sql, id, 31);
-    assert.equal(await purgeOld(sql, 30), true);
+    assert.equal(await purgeOld(sql, 30, 100), true);
     assert.deepEqual(await countRows(sql), { ...none, messages: 110, events: 110 });
     await purgeAll(sql);
     assert.deepEqual(await countRows(sql), none);

@@ -17,9 +17,9 @@ const newer = makeFolder();
 const gate = 4711;
 makeNewer(
   newer.path,
-  `-- Stops older processes: they would write the column that is dropped here.
+  `-- Stops older processes: they would not write this table.
    select pg_advisory_xact_lock(${gate});
-   alter table attempts drop column error_detail;`,
+   create table later_things (id int);`,
 );
 after(() => newer.remove());
 

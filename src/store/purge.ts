@@ -91,7 +91,7 @@ export async function purgeOld(
     sql`
       select messages.id, messages.raw_id, messages.size
       from events join messages on messages.id = events.message_id
-      where ${isOld} order by events.id limit ${messageBatch}`,
+      where ${isOld} order by events.id limit ${batch}`,
   );
   // Only then, because this passes over all old events that have a message.
   if (messages > 0) return true;
@@ -101,22 +101,21 @@ export async function purgeOld(
   return events.count === batch;
 }
 
-/** At most, and at most `maxRemovedBytes`. A thousand at once cost PostgreSQL less than half of what ten times a hundred cost. */
-const messageBatch = 1000;
+/** A batch of messages also ends here, because each may be large. */
 const maxRemovedBytes = 64 * 1024 * 1024;
 /** A message that was being accepted while its identity was deleted may be stored this much later. */
 const lateSeconds = 60;
 
 /** Deletes a batch of the mail of deleted identities, also pending deliveries; true if there may be more. */
-export async function purgeDeletedIdentities(sql: Sql): Promise<boolean> {
+export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boolean> {
   const ofDeleted = sql`
     select messages.id, messages.raw_id, messages.size
     from identity_purges cross join lateral (
       select * from messages
       where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
-      order by created_at desc limit ${messageBatch}
+      order by created_at desc limit ${batch}
     ) messages
-    limit ${messageBatch}`;
+    limit ${batch}`;
   const removed = await transaction(sql, async (sql) => {
     await lockDeliveriesOf(sql, ofDeleted);
     return removeMessages(sql, ofDeleted);
