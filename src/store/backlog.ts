@@ -1,17 +1,18 @@
 /** How many deliveries wait, and for how long, for the metrics. Not by owner: the metrics are the operator's. */
 import { only, type Sql } from '../db/client.ts';
+import { readyIn } from './delivery-queue.ts';
 
 /** Enabled webhooks with ready deliveries, found by hopping along the index of ready deliveries, as `claimDeliveries` does. */
 function waiting(sql: Sql) {
   return sql`
     recursive walk as (
-      (select owner_id, webhook_id from delivery_queue where ready order by owner_id, webhook_id limit 1)
+      (select owner_id, webhook_id from delivery_queue where ready order by owner_id, webhook_id, id limit 1)
       union all
       select next.owner_id, next.webhook_id
       from walk cross join lateral (
         select owner_id, webhook_id from delivery_queue
-        where ready and (owner_id, webhook_id) > (walk.owner_id, walk.webhook_id)
-        order by owner_id, webhook_id limit 1
+        where ready and (owner_id, webhook_id, id) > (walk.owner_id, walk.webhook_id, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+        order by owner_id, webhook_id, id limit 1
       ) next
     ), waiting as (
       select walk.owner_id, id from walk join webhooks on webhooks.id = walk.webhook_id and webhooks.enabled
@@ -28,8 +29,8 @@ export async function countBacklog(sql: Sql, most = 100_000): Promise<number> {
       )
       select count(*)::int as backlog from (
         (select from waiting cross join lateral (
-          select from delivery_queue
-          where owner_id = waiting.owner_id and webhook_id = waiting.id and ready limit ${most}) ready)
+          select from delivery_queue where ${readyIn(sql, sql`waiting.owner_id, waiting.id`)}
+          order by owner_id, webhook_id, id limit ${most}) ready)
         union all
         (select from scheduled join webhooks on webhooks.id = scheduled.webhook_id and webhooks.enabled)
         limit ${most}

@@ -37,11 +37,13 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
   // deliveries, over everything that waits (18 ms instead of 0.2 at 20,000 rows).
   return sql<ClaimedDelivery[]>`
     with recursive owners as (
-      (select owner_id from delivery_queue where ready and owner_id > ${afterGroup ?? firstUuid} order by owner_id limit 1)
+      (select owner_id from delivery_queue
+      where ready and owner_id > ${afterGroup ?? firstUuid} order by owner_id, webhook_id, id limit 1)
       union all
       select next.owner_id
       from owners cross join lateral (
-        select owner_id from delivery_queue where ready and owner_id > owners.owner_id order by owner_id limit 1
+        select owner_id from delivery_queue
+        where ready and owner_id > owners.owner_id order by owner_id, webhook_id, id limit 1
       ) next
     ), walk as (
       -- One webhook of each owner. Each step of the recursion adds the next webhook of each.
@@ -50,18 +52,13 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
       left join unnest(${[...afterLanes.keys()]}::uuid[], ${[...afterLanes.values()]}::uuid[]) as last (owner_id, webhook_id)
         on last.owner_id = owners.owner_id
       cross join lateral (
-        select owner_id, webhook_id from delivery_queue
-        where ready and owner_id between owners.owner_id and owners.owner_id
-          and webhook_id > coalesce(last.webhook_id, ${firstUuid})
-        order by owner_id, webhook_id limit 1
+        ${firstReady(sql, sql`owners.owner_id, coalesce(last.webhook_id, ${firstUuid})`, sql`owners.owner_id`)}
       ) first
       where owners.owner_id <> all (${skippedGroups}::uuid[]))
       union all
       select next.owner_id, next.webhook_id
       from walk cross join lateral (
-        select owner_id, webhook_id from delivery_queue
-        where ready and owner_id between walk.owner_id and walk.owner_id and webhook_id > walk.webhook_id
-        order by owner_id, webhook_id limit 1
+        ${firstReady(sql, sql`walk.owner_id, walk.webhook_id`, sql`walk.owner_id`)}
       ) next
     ), chosen as materialized (
       select walk.owner_id, walk.webhook_id, coalesce(limits.allowance, ${allowance}) as allowance
@@ -98,12 +95,23 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
       attempt_count = 0 as "isNew", extract(epoch from now() - next_attempt_at)::float8 as "waitedSeconds"`;
 }
 
+/** The first ready delivery of an owner after those of a webhook. In the order of the index of ready deliveries, which no other has. */
+function firstReady(sql: Sql, webhook: ReturnType<Sql>, ownerId: ReturnType<Sql>) {
+  return sql`
+    select owner_id, webhook_id from delivery_queue
+    where ready
+      and (owner_id, webhook_id, id) > (${webhook}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      and (owner_id, webhook_id, id) <= (${ownerId}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff',
+        uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    order by owner_id, webhook_id, id limit 1`;
+}
+
 /**
  * The ready deliveries of a webhook, to be ordered by owner, webhook and id. `webhook`: the ids of its owner and of itself. Comparisons
  * of rows: with `=`, and with a range of one value for each column, the planner takes the rows for a handful, and may read all
  * deliveries of the webhook by an index for lists and sort them (1.4 s instead of 10 ms with 510,000 deliveries of 300 webhooks).
  */
-function readyIn(sql: Sql, webhook: ReturnType<Sql>) {
+export function readyIn(sql: Sql, webhook: ReturnType<Sql>) {
   return sql`ready
     and (owner_id, webhook_id, id) >= (${webhook}, uuid '00000000-0000-0000-0000-000000000000')
     and (owner_id, webhook_id, id) <= (${webhook}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')`;
