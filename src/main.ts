@@ -241,13 +241,13 @@ function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): 
 function startChangeOver({ sql, log }: Parts): Loop {
   log.info('changing stored messages to the new form, in the background');
   let announced = 0;
+  let isDone = false;
   const work = async () => {
+    if (isDone) return false;
     const changed = await changeOverBatch(sql);
     if (changed === null) {
-      if (!(await isChangingOver(sql)) && announced >= 0) {
-        log.info('all stored messages have the new form');
-        announced = -1;
-      }
+      isDone = !(await isChangingOver(sql));
+      if (isDone) log.info('all stored messages have the new form');
       return false;
     }
     if (changed >= announced + 10_000) {

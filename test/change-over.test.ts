@@ -8,8 +8,10 @@ import { after, test } from 'node:test';
 import { zstdDecompressSync } from 'node:zlib';
 import { makeLinks } from '../src/contract/links.ts';
 import { completeData } from '../src/contract/payload.ts';
+import { connect } from '../src/db/client.ts';
 import { changeOverBatch, isChangingOver } from '../src/store/change-over.ts';
 import { unpackContent } from '../src/store/content.ts';
+import { lockPurge } from '../src/store/purge.ts';
 import { startTestService, waitFor } from './harness.ts';
 import { startReceiver } from './receiver.ts';
 import { deliveryKey, startTestDelivery } from './test-delivery.ts';
@@ -147,4 +149,29 @@ test('stored messages are served the same before, during and after their change'
   const all = await readAll();
   for (const [key, value] of Object.entries(expected))
     if (key.trim() !== '/messages' && key.trim() !== '/events') assert.equal(all[key], value, key);
+});
+
+test('raw bytes count for the size of a batch', async () => {
+  for (const byte of ['a', 'b']) await arrive(write(attach(byte.repeat(2_500_000)), parted));
+  const count = await storeAsBefore();
+  assert.equal(await changeOverBatch(sql), count - 1);
+  assert.equal(await changeOverBatch(sql), count);
+  assert.equal(await changeOverBatch(sql), null);
+});
+
+test('a batch waits while the purge deletes messages', async () => {
+  await storeAsBefore();
+  const watcher = connect(service.databaseUrl, { max: 1, applicationName: 'posthorn test' });
+  let batch: Promise<number | null> | undefined;
+  await sql.begin(async (purging) => {
+    await lockPurge(purging);
+    batch = changeOverBatch(sql, 1);
+    await waitFor('the batch to wait', async () => {
+      const waiting = await watcher`
+        select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+      return waiting.count > 0;
+    });
+  });
+  assert.equal(await batch, 1);
+  await watcher.end();
 });

@@ -5,6 +5,7 @@
  */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { compress, packContent } from './content.ts';
+import { lockPurge } from './purge.ts';
 
 export async function isChangingOver(sql: Sql): Promise<boolean> {
   const { isChanging } = only(
@@ -19,6 +20,8 @@ export function changeOverBatch(sql: Sql, batch = 100): Promise<number | null> {
     const [progress] = await sql<{ position: string; until: string; changed: number }[]>`
       select position, until, changed::int as changed from change_over for update skip locked`;
     if (!progress) return null;
+    // The purge deletes the same rows, also the oldest first: each could wait for the other.
+    await lockPurge(sql);
     const messages = await readBatch(sql, progress, batch);
     const last = messages.at(-1);
     if (!last) {
@@ -40,7 +43,7 @@ interface OldMessage {
   data: string;
 }
 
-/** A message can have megabytes: a batch ends when it has as much as a large one. */
+/** A message and its raw bytes can have megabytes: a batch ends when it has as much as a large one. */
 const maxBatchBytes = 4 * 1024 * 1024;
 
 async function readBatch(
@@ -50,7 +53,8 @@ async function readBatch(
 ): Promise<OldMessage[]> {
   return sql<OldMessage[]>`
     with next as materialized (
-      select messages.id, messages.raw_id, events.id as event_id, sum(events.bytes) over (order by messages.id) - events.bytes as before
+      select messages.id, messages.raw_id, events.id as event_id,
+        sum(events.bytes + size) over (order by messages.id) - events.bytes - size as before
       from messages join events on events.id = messages.event_id
       where messages.id > ${position} and messages.id <= ${until} and content is null
         and events.data is not null

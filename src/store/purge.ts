@@ -149,9 +149,18 @@ async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
 function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
   return transaction(sql, async (sql) => {
     // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
-    const { ours } = only(await sql`select pg_try_advisory_xact_lock(hashtext('posthorn purge')) as ours`);
+    const { ours } = only(await sql`select pg_try_advisory_xact_lock(${purgeLock(sql)}) as ours`);
     return ours ? removeChosen(sql, chosen) : 0;
   });
+}
+
+function purgeLock(sql: Sql) {
+  return sql`hashtext('posthorn purge')`;
+}
+
+/** Until the end of the transaction, no process deletes messages. */
+export async function lockPurge(sql: Sql): Promise<void> {
+  await sql`select pg_advisory_xact_lock(${purgeLock(sql)})`;
 }
 
 async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
