@@ -34,10 +34,11 @@ export interface Delivery {
   completedAt: string | null;
 }
 
-function columns(sql: Sql, pending: { status: Fragment; nextAttemptAt: Fragment; completedAt: Fragment }) {
+/** `progress`: the columns that are not in both tables. */
+function columns(sql: Sql, progress: { status: Fragment; nextAttemptAt: Fragment; completedAt: Fragment }) {
   return sql`
-    id, event_id as "eventId", webhook_id as "webhookId", event, ${pending.status} as status, attempt_count as "attemptCount",
-    ${pending.nextAttemptAt} as "nextAttemptAt", iso_time(created_at) as "createdAt", ${pending.completedAt} as "completedAt"`;
+    id, event_id as "eventId", webhook_id as "webhookId", event, ${progress.status} as status, attempt_count as "attemptCount",
+    ${progress.nextAttemptAt} as "nextAttemptAt", iso_time(created_at) as "createdAt", ${progress.completedAt} as "completedAt"`;
 }
 
 /** A held delivery is scheduled for 'infinity'. */

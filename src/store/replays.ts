@@ -176,7 +176,8 @@ async function queueBatch(sql: Sql, replay: OpenReplay, batch: number): Promise<
       coalesce(taken.created_at, now())
     from wanted join events on events.id = wanted.event_id left join taken on taken.id = wanted.id
     where taken.id is not null
-      or ${selection !== 'failed'} and not exists (select from ended_deliveries where ended_deliveries.id = wanted.id)
+      -- Not "exists": after "or" PostgreSQL may read all ended deliveries into a hash table.
+      or ${selection !== 'failed'} and (select true from ended_deliveries where ended_deliveries.id = wanted.id) is null
     on conflict (id) do update set ${restart(sql)} where ${selection === 'all'}
     returning 1`;
   const last = events.at(-1);
