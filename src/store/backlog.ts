@@ -1,6 +1,6 @@
 /** How many deliveries wait, and for how long, for the metrics. Not by owner: the metrics are the operator's. */
 import { only, type Sql } from '../db/client.ts';
-import { readyIn } from './delivery-queue.ts';
+import { readyIn } from './queue-rows.ts';
 
 /** Enabled webhooks with ready deliveries, found by hopping along the index of ready deliveries, as `claimDeliveries` does. */
 function waiting(sql: Sql) {
@@ -47,8 +47,7 @@ export async function readOldestPending(sql: Sql): Promise<number> {
       select coalesce(greatest(extract(epoch from now() - min(first.next_attempt_at)), 0), 0)::float8 as seconds
       from waiting cross join lateral (
         select next_attempt_at from delivery_queue
-        where ready and owner_id between waiting.owner_id and waiting.owner_id
-          and webhook_id between waiting.id and waiting.id
+        where ${readyIn(sql, sql`waiting.owner_id, waiting.id`)}
         order by owner_id, webhook_id, id limit 1
       ) first`,
   );

@@ -11,6 +11,7 @@ import { newId } from '../lib/ids.ts';
 import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { lockDisabled } from './held.ts';
+import { isOneOf, readyIn } from './queue-rows.ts';
 
 export const leaseSeconds = 20;
 
@@ -106,17 +107,6 @@ function firstReady(sql: Sql, webhook: ReturnType<Sql>, ownerId: ReturnType<Sql>
     order by owner_id, webhook_id, id limit 1`;
 }
 
-/**
- * The ready deliveries of a webhook, to be ordered by owner, webhook and id. `webhook`: the ids of its owner and of itself. Comparisons
- * of rows: with `=`, and with a range of one value for each column, the planner takes the rows for a handful, and may read all
- * deliveries of the webhook by an index for lists and sort them (1.4 s instead of 10 ms with 510,000 deliveries of 300 webhooks).
- */
-export function readyIn(sql: Sql, webhook: ReturnType<Sql>) {
-  return sql`ready
-    and (owner_id, webhook_id, id) >= (${webhook}, uuid '00000000-0000-0000-0000-000000000000')
-    and (owner_id, webhook_id, id) <= (${webhook}, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff')`;
-}
-
 export interface TryResult {
   status: 'pending' | 'delivered' | 'failed';
   /** Until the next try; null for none. */
@@ -162,7 +152,7 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
   const ages = tries.map(({ startedAt }) => nowMs - startedAt);
   // The schedule was restarted during this try, by a redelivery or a replay: a failed try must not end the delivery.
   const isRestarted = sql`delivery_queue.tries < tried.tries`;
-  const isOurs = sql`delivery_queue.id = tried.id and lease_token = tried.token`;
+  const isOurs = sql`${isOneOf(sql, sql`select id from tried`)} and delivery_queue.id = tried.id and lease_token = tried.token`;
   const attempt = sql`tried.attempt_id, now() - tried.age_ms * interval '1 millisecond', tried.duration_ms, tried.response_status,
     tried.response_headers, tried.response_body, tried.error, tried.error_detail`;
   const recorded = await sql<{ id: string }[]>`
@@ -217,7 +207,8 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
 function leasedRows(sql: Sql, leases: readonly Lease[]) {
   return sql`
     unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
-    where delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token`;
+    where delivery_queue.id = any (${leases.map(({ id }) => id)}::uuid[])
+      and delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token`;
 }
 
 /** Returns the ids of the deliveries whose lease was still ours. */
@@ -265,7 +256,7 @@ export async function promoteDue(sql: Sql, batch = 1000): Promise<Promotion> {
       update delivery_queue
       set ready = disabled.id is null, next_attempt_at = case when disabled.id is null then next_attempt_at else 'infinity' end
       from due left join disabled on disabled.id = due.webhook_id
-      where delivery_queue.id = due.id
+      where ${isOneOf(sql, sql`select id from due`)} and delivery_queue.id = due.id
       returning 1
     )
     select (select count(*)::int from promoted) as promoted, (

@@ -8,6 +8,7 @@
  */
 import { type Sql, transaction } from '../db/client.ts';
 import type { Lease } from '../queue/leases.ts';
+import { isOneOf, readyIn } from './queue-rows.ts';
 
 /** The disabled ones of these webhooks, which cannot be enabled before the caller's transaction ends. */
 export function lockDisabled(sql: Sql, webhookIds: ReturnType<Sql>) {
@@ -21,7 +22,8 @@ export async function holdDeliveries(sql: Sql, leases: readonly Lease[]): Promis
     with claimed as materialized (
       select delivery_queue.id, lease.token, webhook_id, webhooks.id is null as is_deleted
       from unnest(${leases.map(({ id }) => id)}::uuid[], ${leases.map(({ token }) => token)}::uuid[]) as lease (id, token)
-      join delivery_queue on delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token
+      join delivery_queue on delivery_queue.id = any (${leases.map(({ id }) => id)}::uuid[])
+        and delivery_queue.id = lease.id and delivery_queue.lease_token = lease.token
       left join webhooks on webhooks.id = webhook_id
     ), disabled as materialized (${lockDisabled(sql, sql`select webhook_id from claimed`)}),
     held as materialized (select id from claimed where is_deleted or webhook_id in (select id from disabled))
@@ -29,7 +31,7 @@ export async function holdDeliveries(sql: Sql, leases: readonly Lease[]): Promis
     set lease_token = null, lease_until = null, ready = ready and held.id is null,
       next_attempt_at = case when held.id is null then next_attempt_at else 'infinity' end
     from claimed left join held using (id)
-    where delivery_queue.id = claimed.id and lease_token = claimed.token`;
+    where ${isOneOf(sql, sql`select id from claimed`)} and delivery_queue.id = claimed.id and lease_token = claimed.token`;
 }
 
 /** In one call of `settleWebhooks`. */
@@ -58,15 +60,14 @@ function settleWebhook(sql: Sql, id: string, batch: number): Promise<number> {
       select enabled, owner_id as "ownerId" from webhooks
       where id = ${id} and unsettled_at is not null and deleted_at is null for update skip locked`;
     if (!webhook) return 0;
-    // Ranges with one value, for the reason that `claimDeliveries` gives.
+    // A range with one value, for the reason that `claimDeliveries` gives.
     const unsettled = webhook.enabled
       ? sql`
         select id from delivery_queue
         where webhook_id between ${id} and ${id} and next_attempt_at = 'infinity' order by webhook_id, id`
       : sql`
         select id from delivery_queue
-        where ready and owner_id between ${webhook.ownerId} and ${webhook.ownerId} and webhook_id between ${id} and ${id}
-        order by owner_id, webhook_id, id`;
+        where ${readyIn(sql, sql`${webhook.ownerId}::uuid, ${id}::uuid`)} order by owner_id, webhook_id, id`;
     const changed = await sql`
       update delivery_queue
       set ready = ${webhook.enabled}, next_attempt_at = ${webhook.enabled ? sql`now()` : sql`'infinity'`}

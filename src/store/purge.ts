@@ -67,11 +67,11 @@ export async function purgeOld(
   const bound = sql`first_id_at(${oldest})`;
   const cancelled = await sql<CancelledDelivery[]>`
     with ended as (
-      delete from delivery_queue where id in (
+      delete from delivery_queue where id = any (array(
         select delivery_queue.id from delivery_queue left join webhooks on webhooks.id = delivery_queue.webhook_id
         where delivery_queue.id < ${bound} and delivery_queue.created_at < ${oldest} and webhooks.enabled is not true
         order by delivery_queue.id limit ${batch} for update of delivery_queue skip locked
-      )
+      ))
       returning *
     )
     ${insertCancelled(sql)} returning id as "deliveryId", webhook_id as "webhookId", event_id as "eventId"`;
