@@ -20,7 +20,7 @@ const service = await startTestService({ POSTHORN_ADMIN_TOKEN: adminToken });
 const { user, call, sql } = service;
 const other = await service.makeUser();
 
-const recordFields = ['id', 'name', 'prefix', 'suffix', 'createdAt', 'expiresAt', 'lastUsedAt'];
+const recordFields = ['id', 'name', 'scope', 'prefix', 'suffix', 'createdAt', 'expiresAt', 'lastUsedAt'];
 const isoTime = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 /** Every key that a test here has sent or been given, for the test of the log at the end. */
 const keysSeen: string[] = [user.apiKey, other.apiKey, adminToken];
@@ -102,6 +102,9 @@ for (const [body, expected] of [
   [{ expiresAt: '2099-01-01' }, ['/expiresAt invalid_value']],
   [{ expiresAt: '2099-02-30T00:00:00Z' }, ['/expiresAt invalid_value']],
   [{ expiresAt: 4102444800 }, ['/expiresAt wrong_type']],
+  [{ scope: 'admin' }, ['/scope unknown_value']],
+  [{ scope: ['read'] }, ['/scope unknown_value', '/scope wrong_type']],
+  [{ scope: null }, ['/scope unknown_value', '/scope wrong_type']],
   [{ label: 'ci' }, ['/label unknown_field']],
   [{ apiKey: makeApiKey() }, ['/apiKey unknown_field']],
   [{ name: 5, expiresAt: '2020-01-01T00:00:00Z' }, ['/expiresAt out_of_range', '/name wrong_type']],

@@ -10,6 +10,7 @@ import { migrate, prepareSchema, readSchemaState } from '../src/db/migrate.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { type Service, startService } from '../src/main.ts';
+import { findActiveKey } from '../src/store/api-keys.ts';
 import { settleWebhooks } from '../src/store/held.ts';
 import { makeDatabase } from './harness.ts';
 
@@ -240,4 +241,17 @@ test('deliveries of webhooks that were disabled before an upgrade are held after
   await sql`update webhooks set enabled = true`;
   while ((await settleWebhooks(sql)).webhooks > 0);
   assert.equal(await ready(), 12);
+});
+
+test('a key from before there were scopes may do everything after the upgrade', async (t) => {
+  const sql = (await makeEmpty(t)).open();
+  await migrateUntil(sql, '0013_key_scopes.sql');
+  const keyHash = randomBytes(32);
+  const [{ id: owner } = {}] = await sql`
+    insert into users (id, email) values (gen_random_uuid(), 'ada@users.example') returning id`;
+  await sql`
+    insert into api_keys (id, owner_id, key_hash, prefix, suffix)
+    values (gen_random_uuid(), ${owner}, ${keyHash}, 'ph_12345', '6789')`;
+  await migrate(sql, log);
+  assert.equal((await findActiveKey(sql, keyHash))?.scope, 'full');
 });

@@ -84,6 +84,7 @@ describe('rows are what their interfaces say', () => {
     const shape: Shape<apiKeys.ApiKey> = {
       id: 'string',
       name: 'string|null',
+      scope: 'string',
       prefix: 'string',
       suffix: 'string',
       createdAt: 'string',
@@ -107,7 +108,13 @@ describe('rows are what their interfaces say', () => {
       assert.equal(row.revokedAt === null, row.id === full.id);
     }
     const active = await apiKeys.findActiveKey(sql, hashApiKey(full.apiKey));
-    assertShape(active, { id: 'string', ownerId: 'string', expiresIn: 'number|null', stale: 'boolean' });
+    assertShape(active, {
+      id: 'string',
+      ownerId: 'string',
+      scope: 'string',
+      expiresIn: 'number|null',
+      stale: 'boolean',
+    });
     assert.ok(active.expiresIn && active.expiresIn > 1e9);
     assert.equal(await apiKeys.findKeyOwner(sql, full.id), ownerId);
   });

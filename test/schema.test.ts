@@ -119,6 +119,13 @@ describe('only known words are stored', () => {
   const refused: [string, () => Promise<unknown>, RegExp][] = [
     ['an identity of another kind', () => addIdentity(owner, { kind: 'phone' }), /kind/],
     ['an identity of another status', () => addIdentity(owner, { status: 'ok' }), /status/],
+    [
+      'a key of another scope',
+      () => sql`
+        insert into api_keys (id, owner_id, scope, key_hash, prefix, suffix)
+        values (${newId()}, ${owner}, 'admin', ${randomBytes(32)}, 'p', 's')`,
+      /scope/,
+    ],
     ['a webhook without events', () => addWebhook(owner, { events: [] }), /events/],
     [
       'a webhook off for another reason',

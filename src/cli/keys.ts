@@ -1,10 +1,10 @@
 /** `posthorn keys`: creates, lists and revokes API keys. */
-import { type Command, InvalidArgumentError } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
 import { posthorn } from '../lib/command-line.ts';
 import { isUuid } from '../lib/ids.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { table } from '../lib/table.ts';
-import { createApiKey, findKeyOwner, listAllApiKeys, revokeApiKey } from '../store/api-keys.ts';
+import { createApiKey, findKeyOwner, keyScopes, listAllApiKeys, revokeApiKey } from '../store/api-keys.ts';
 import { addCommand, print, requireUser, withSchema } from './database-tool.ts';
 
 export function addKeys(program: Command): void {
@@ -13,6 +13,7 @@ export function addKeys(program: Command): void {
   addCommand(keys, 'create', 'create an API key for a user')
     .requiredOption('--user <address or id>', 'owner of the key')
     .option('--name <name>', 'purpose of the key')
+    .addOption(new Option('--scope <scope>', 'what the key may do').choices(keyScopes).default('full'))
     .option('--expires-at <time>', 'end of its validity, such as 2027-01-31T00:00:00Z', readFuture)
     .action((options) =>
       withSchema(async (sql) => {
@@ -31,6 +32,7 @@ export function addKeys(program: Command): void {
         const rows = found.map((key) => [
           key.id,
           `${key.prefix}…${key.suffix}`,
+          key.scope,
           key.revokedAt ? 'revoked' : 'active',
           `last used ${key.lastUsedAt ?? 'never'}`,
           key.name ?? '',

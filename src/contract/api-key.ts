@@ -1,11 +1,14 @@
 /** An API key in responses. */
 import { Type } from 'typebox';
-import type { ApiKey as ApiKeyRow } from '../store/api-keys.ts';
-import { describe, NullableString, NullableTimestamp, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { type ApiKey as ApiKeyRow, keyScopes } from '../store/api-keys.ts';
+import { describe, NullableString, NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
+
+export const KeyScope = oneOf(keyScopes);
 
 export const ApiKey = rowSchema<ApiKeyRow>()({
   id: Uuid,
   name: NullableString,
+  scope: describe(KeyScope, 'What the key may do. Each route names the scopes that it accepts.'),
   prefix: Type.String({ description: 'The first 8 characters of the key.' }),
   suffix: Type.String({ description: 'The last 4 characters of the key.' }),
   createdAt: Timestamp,

@@ -4,9 +4,14 @@ import { describeApiKey, hashApiKey, makeApiKey } from '../lib/api-key.ts';
 import { newId } from '../lib/ids.ts';
 import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
 
+/** What a key may do: everything, send mail, or read. `allowedScopes` in http/access.ts says which routes that is. */
+export const keyScopes = ['full', 'send', 'read'] as const;
+export type KeyScope = (typeof keyScopes)[number];
+
 export interface ApiKey {
   id: string;
   name: string | null;
+  scope: KeyScope;
   prefix: string;
   suffix: string;
   createdAt: string;
@@ -16,7 +21,7 @@ export interface ApiKey {
 
 function columns(sql: Sql) {
   return sql`
-    id, name, prefix, suffix,
+    id, name, scope, prefix, suffix,
     iso_time(created_at) as "createdAt",
     iso_time(expires_at) as "expiresAt",
     iso_time(last_used_at) as "lastUsedAt"`;
@@ -25,14 +30,14 @@ function columns(sql: Sql) {
 export async function createApiKey(
   sql: Sql,
   ownerId: string,
-  given: { name?: string | null; expiresAt?: string | null } = {},
+  given: { name?: string | null; scope?: KeyScope; expiresAt?: string | null } = {},
 ): Promise<ApiKey & { apiKey: string }> {
   const apiKey = makeApiKey();
   const { prefix, suffix } = describeApiKey(apiKey);
   const row = only(
     await sql<ApiKey[]>`
-      insert into api_keys (id, owner_id, name, key_hash, prefix, suffix, expires_at)
-      values (${newId()}, ${ownerId}, ${given.name ?? null}, ${hashApiKey(apiKey)}, ${prefix}, ${suffix},
+      insert into api_keys (id, owner_id, name, scope, key_hash, prefix, suffix, expires_at)
+      values (${newId()}, ${ownerId}, ${given.name ?? null}, ${given.scope ?? 'full'}, ${hashApiKey(apiKey)}, ${prefix}, ${suffix},
         ${given.expiresAt ?? null}::timestamptz)
       returning ${columns(sql)}`,
   );
@@ -69,6 +74,7 @@ export async function revokeApiKey(sql: Sql, ownerId: string, id: string): Promi
 export interface ActiveKey {
   id: string;
   ownerId: string;
+  scope: KeyScope;
   /** Seconds; null if the key does not expire. */
   expiresIn: number | null;
   /** `last_used_at` is a minute old or more, so a write is worth it. */
@@ -78,7 +84,7 @@ export interface ActiveKey {
 /** Runs for every request whose key is not cached. Not by owner: it finds the owner. */
 export async function findActiveKey(sql: Sql, keyHash: Buffer): Promise<ActiveKey | undefined> {
   const [row] = await sql<ActiveKey[]>`
-    select id, owner_id as "ownerId", extract(epoch from expires_at - now())::float8 as "expiresIn",
+    select id, owner_id as "ownerId", scope, extract(epoch from expires_at - now())::float8 as "expiresIn",
       coalesce(last_used_at < now() - interval '1 minute', true) as stale
     from api_keys
     where key_hash = ${keyHash} and revoked_at is null and (expires_at is null or expires_at > now())`;

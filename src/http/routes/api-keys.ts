@@ -1,6 +1,6 @@
 /** The owner's own API keys. */
 import { Type } from 'typebox';
-import { ApiKey, CreatedApiKey } from '../../contract/api-key.ts';
+import { ApiKey, CreatedApiKey, KeyScope } from '../../contract/api-key.ts';
 import {
   body,
   describe,
@@ -21,6 +21,12 @@ import { type PageParts, readPage, sendPage } from '../pagination.ts';
 export const NewApiKey = body(
   {
     name: Type.Optional(nullableText(100)),
+    scope: Type.Optional(
+      describe(
+        KeyScope,
+        '`full`: everything. `send`: only sending mail. `read`: only GET, without webhook secrets. Left out: `full`.',
+      ),
+    ),
     expiresAt: Type.Optional(describe(NullableTimestamp, 'Null or left out: the key does not expire.')),
   },
   { example: { name: 'ci' } },
