@@ -65,6 +65,12 @@ export const problems = {
     remedy:
       'The link has expired or is incomplete. Get a new link from `GET /events/{id}`, or send an API key.',
   },
+  scope_insufficient: {
+    status: 403,
+    title: 'The scope of the API key does not allow this request',
+    remedy:
+      'Use an API key with a scope that the route accepts: `/docs` names the scopes of each route. A `full` key may use every route.',
+  },
   owner_mismatch: {
     status: 403,
     title: 'The owner in the request is not the user of the API key',

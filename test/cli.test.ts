@@ -6,7 +6,7 @@ import http from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, test } from 'node:test';
-import { callUrl } from './harness.ts';
+import { assertProblem, callUrl } from './harness.ts';
 import { makeDataFolder, makeFolder, postgresPid, posthorn, readyUrl, run } from './programs.ts';
 
 const folder = makeDataFolder();
@@ -67,6 +67,33 @@ test('keys create, list and revoke', async () => {
   const again = await posthorn(['keys', 'revoke', made.id], settings);
   assert.equal(again.code, 1);
   assert.match(again.output, /No active API key/);
+});
+
+test('keys create makes a full key, or one of the scope it is given', async () => {
+  const create = (...more: string[]) => json('keys', 'create', '--user', 'ada@example.com', ...more);
+  const [full, read] = [await create(), await create('--scope', 'read')];
+  assert.deepEqual(Object.keys(read), ['id', 'apiKey']);
+  const listed: { id: string; scope: string }[] = await json('keys', 'list', '--user', 'ada@example.com');
+  const scopeOf = (id: string) => listed.find((key) => key.id === id)?.scope;
+  assert.deepEqual([scopeOf(full.id), scopeOf(read.id)], ['full', 'read']);
+  const { output } = await posthorn(['keys', 'list', '--user', 'ada@example.com'], settings);
+  assert.match(output, new RegExp(`${read.id} .* read +active`));
+
+  const post = ({ apiKey }: { apiKey: string }) =>
+    callUrl('POST', `${url}/api-keys`, { as: { apiKey, userId: '', email: '' }, body: {} });
+  assert.equal((await post(full)).status, 201);
+  assertProblem(await post(read), 403, 'scope_insufficient');
+
+  const wrong = await posthorn(['keys', 'create', '--user', 'ada@example.com', '--scope', 'all'], settings);
+  assert.equal(wrong.code, 2);
+  assert.match(wrong.output, /full, send, read/);
+});
+
+test('the first key of a user is full, also that of the first start', async () => {
+  for (const user of ['admin@localhost', 'ada@example.com']) {
+    const listed = await json('keys', 'list', '--user', user);
+    assert.equal(listed.at(-1).scope, 'full', user);
+  }
 });
 
 test('keys create takes an expiry in the future only', async () => {

@@ -63,7 +63,7 @@ const document = {
       get: {
         tags: ['All things'],
         summary: 'List things',
-        security: [{ apiKey: [] }],
+        security: [{ apiKey: ['full'] }, { apiKey: ['read'] }],
         parameters: [limit],
         responses: { 200: { content: json({ type: 'array', items: thing }) } },
       },
@@ -83,6 +83,13 @@ const document = {
         summary: 'Count',
         security: [{}, { metricsToken: [] }],
         responses: { 200: { content: { 'text/plain': { schema: { type: 'string' } } } } },
+      },
+    },
+    '/linked': {
+      get: {
+        summary: 'Download',
+        security: [{ apiKey: ['full'] }, { apiKey: ['read'] }, {}],
+        responses: { 200: { content: json({}) } },
       },
     },
     '/open': { get: { summary: 'Look', responses: { 200: { content: json({}) } } } },
@@ -135,6 +142,11 @@ test('ids are unique, and every link within the page leads to one', () => {
 
 test('a route shows its method, path, summary and who may call it', () => {
   assert.match(read(section('post-things')), /^post \/things Make a thing API key Body/);
+  assert.match(read(section('get-things')), /^get \/things List things API key \(full, read\) Query/);
+  assert.match(
+    read(section('get-linked')),
+    /^get \/linked Download API key \(full, read\) or a signed link Example/,
+  );
   assert.match(
     read(section('delete-things-id')),
     /^delete \/things\/\{id\} Delete a thing Operator token Path/,

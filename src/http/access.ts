@@ -1,6 +1,6 @@
 /**
  * Authentication. Every route declares its access rule in its config; a route without a rule cannot be registered.
- *   key          an API key; `request.ownerId` is its owner
+ *   key          an API key with a scope that the route accepts (`allowedScopes`); `request.ownerId` is the owner of the key
  *   key or link  an API key, or a signed link to the message in the path: `request.ownerId` is then the owner of the message, and
  *                `request.keyId` is empty
  *   operator     POSTHORN_ADMIN_TOKEN
@@ -8,7 +8,7 @@
  *   public       anyone
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { FastifyRequest, FastifySchema } from 'fastify';
+import type { FastifyContextConfig, FastifyRequest, FastifySchema } from 'fastify';
 import type { Config } from '../config.ts';
 import type { Links } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
@@ -16,7 +16,7 @@ import { hashApiKey, isApiKey } from '../lib/api-key.ts';
 import { posthorn } from '../lib/command-line.ts';
 import type { Log } from '../lib/log.ts';
 import { Problem, type ProblemCode, problems } from '../problems.ts';
-import { findActiveKey, touchApiKey } from '../store/api-keys.ts';
+import { findActiveKey, type KeyScope, touchApiKey } from '../store/api-keys.ts';
 import { findMessageOwner } from '../store/messages.ts';
 import { orNotFound } from './errors.ts';
 import type { App } from './fastify.ts';
@@ -29,16 +29,20 @@ const operatorId = '00000000-0000-0000-0000-000000000000';
 declare module 'fastify' {
   interface FastifyContextConfig {
     access?: Access;
+    /** The scopes that may use the route, if they are not those of its method: see `allowedScopes`. */
+    scopes?: readonly KeyScope[];
     /** The content type of a body that is not JSON, for the OpenAPI document. */
     consumes?: string;
   }
   interface FastifyRequest extends Caller {}
 }
 
-interface Caller {
+export interface Caller {
   /** The owner of the API key or of the linked message, or `operatorId`. Every query filters by it. */
   ownerId: string;
   keyId: string;
+  /** Null for a caller without an API key: a link, the operator. */
+  keyScope: KeyScope | null;
 }
 
 export interface Authenticator {
@@ -55,7 +59,7 @@ const refusedKey =
   `${problems.invalid_api_key.remedy} ` +
   `On the machine of the service, run: ${posthorn} keys create --user <address>`;
 
-const anonymous: Caller = { ownerId: '', keyId: '' };
+const anonymous: Caller = { ownerId: '', keyId: '', keyScope: null };
 
 /** The options of a route that needs no other config. */
 export function withAccess<Schema extends FastifySchema>(access: Access, tags: string[], schema: Schema) {
@@ -65,6 +69,26 @@ export function withAccess<Schema extends FastifySchema>(access: Access, tags: s
 export function requireAccessRule(app: App): void {
   app.addHook('onRoute', (route) => {
     if (!route.config?.access) throw new Error(`${route.method} ${route.url} has no access rule`);
+  });
+}
+
+/**
+ * The scopes of the API keys that may use a route. `read` is for GET; anything else needs `full`, unless the route has `scopes`.
+ * To open a route to `send` keys, add `scopes: ['full', 'send']` to its config (a GET: `['full', 'read', 'send']`). If
+ * `request.keyScope` is `send`, its query must find only what was made with `request.keyId`.
+ */
+export function allowedScopes(config: FastifyContextConfig | undefined, method: string): readonly KeyScope[] {
+  return config?.scopes ?? (method === 'GET' || method === 'HEAD' ? ['full', 'read'] : ['full']);
+}
+
+/** Before the handler, so that a stored response of an Idempotency-Key is not repeated to a key that may not request it. */
+export function requireScope({ keyScope, method, routeOptions }: FastifyRequest): void {
+  if (keyScope === null) return;
+  const scopes = allowedScopes(routeOptions.config, method);
+  if (scopes.includes(keyScope)) return;
+  const wanted = scopes.map((scope) => `\`${scope}\``).join(' or ');
+  throw new Problem('scope_insufficient', {
+    detail: `The API key has the scope \`${keyScope}\`. Use a key with the scope ${wanted}.`,
   });
 }
 
@@ -99,7 +123,7 @@ export function makeAuthenticator(parts: {
     const { expires = '', signature = '' } = request.query as { expires?: unknown; signature?: unknown };
     if (!links.isValid(id.toLowerCase(), String(expires), String(signature), Date.now()))
       throw new Problem('invalid_link');
-    return { ownerId: await orNotFound(findMessageOwner(sql, id)), keyId: '' };
+    return { ownerId: await orNotFound(findMessageOwner(sql, id)), keyId: '', keyScope: null };
   }
 
   function checkKey(request: FastifyRequest): Caller | Promise<Caller> {
@@ -123,7 +147,8 @@ export function makeAuthenticator(parts: {
       );
     }
     const lifetimeMs = Math.min(cacheMs, found.expiresIn === null ? cacheMs : found.expiresIn * 1000);
-    const caller = { ownerId: found.ownerId, keyId: found.id, expiresAtMs: performance.now() + lifetimeMs };
+    const { id: keyId, ownerId, scope: keyScope } = found;
+    const caller = { ownerId, keyId, keyScope, expiresAtMs: performance.now() + lifetimeMs };
     if (cache.size >= cacheSize) cache.delete(cache.keys().next().value as string);
     cache.set(key, caller);
     return caller;
@@ -143,7 +168,7 @@ function hasSignature(request: FastifyRequest): boolean {
 function checkToken(request: FastifyRequest, token: string | null): Caller {
   const given = readBearer(request, 'missing_token', 'invalid_token');
   if (token === null || !isEqual(given, token)) throw unauthorized('invalid_token');
-  return { ownerId: operatorId, keyId: operatorId };
+  return { ownerId: operatorId, keyId: operatorId, keyScope: null };
 }
 
 function readBearer(request: FastifyRequest, missing: ProblemCode, malformed: ProblemCode): string {

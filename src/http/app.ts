@@ -1,6 +1,6 @@
 /**
- * The API. Every request passes, in this order: request id and CORS headers, access rule, rate limit, validation, handler.
- * Every error becomes a problem document.
+ * The API. Every request passes, in this order: request id and CORS headers, access rule, rate limit, scope of the key,
+ * validation, handler. Every error becomes a problem document.
  */
 import { randomUUID } from 'node:crypto';
 import type { FastifyRequest, RawRequestDefaultExpression } from 'fastify';
@@ -17,7 +17,13 @@ import { Problem } from '../problems.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
 import type { Poster } from '../webhooks/post.ts';
-import { type Authenticator, makeAuthenticator, requireAccessRule } from './access.ts';
+import {
+  type Authenticator,
+  type Caller,
+  makeAuthenticator,
+  requireAccessRule,
+  requireScope,
+} from './access.ts';
 import { type AnswerMemory, boundAnswers } from './answer-memory.ts';
 import { sendClientError } from './errors.ts';
 import { type FairQueries, makeFairQueries } from './fair-queries.ts';
@@ -141,6 +147,7 @@ function addHooks(
   app.setValidatorCompiler(validation.compiler);
   app.decorateRequest('ownerId', '');
   app.decorateRequest('keyId', '');
+  app.decorateRequest('keyScope', null);
 
   // The preHandler hook reports schema errors together with those that only the database can find.
   app.addHook('onRoute', (route) => {
@@ -152,11 +159,14 @@ function addHooks(
     // By default, because some answers have a secret or a signed link. A route may allow more.
     if (request.routeOptions.config.access !== 'public') reply.header('cache-control', 'no-store');
     allowOrigin(request, reply, config.corsOrigins);
-    const admit = (caller: { ownerId: string; keyId: string }) => {
+    const admit = (caller: Caller) => {
       request.ownerId = caller.ownerId;
       request.keyId = caller.keyId;
+      request.keyScope = caller.keyScope;
       // Links have a limit of their own: a stranger who has one cannot lock the owner out of the API.
       if (caller.ownerId) limit(caller.keyId ? caller.ownerId : `links of ${caller.ownerId}`, reply);
+      // After the limit, which counts refused requests too.
+      requireScope(request);
       done();
     };
     try {

@@ -116,8 +116,8 @@ ${rest.map((paragraph) => html`<p>${prose(paragraph)}</p>`)}
 ${baseUrl.startsWith('$') && html`<span>Set this variable to the URL of this service.</span>`} <a href="openapi.json">openapi.json</a></p>
 </header>
 <section class="introduction"><article><h3 id="authentication">Authentication</h3>
-<p>Send the header <code>Authorization: Bearer …</code>. Each route names the credential that it needs. The examples read
-the credential from a shell variable.</p>
+<p>Send the header <code>Authorization: Bearer …</code>. Each route names the credential that it needs, with the scopes
+of API keys that it accepts. The examples read the credential from a shell variable.</p>
 <ul>${schemes.map(([key, scheme]) => {
     const { name, variable } = credentialOf(key);
     return html`<li><b>${name}</b> <code>${variable}</code> ${prose(scheme.description ?? '')}</li>`;
@@ -232,10 +232,15 @@ function describeRange(min: number | undefined, max: number | undefined, unit: s
 }
 
 function describeSecurity({ security = [] }: Route): string {
-  const names = security.flatMap(Object.keys).map((scheme) => credentialOf(scheme).name);
-  if (names.length === 0) return 'Public';
-  if (names.length === security.length) return names.join(' or ');
-  return names.includes('API key') ? 'API key or a signed link' : `${names.join(' or ')}, if configured`;
+  const schemes = [...new Set(security.flatMap(Object.keys))];
+  if (schemes.length === 0) return 'Public';
+  const names = schemes.map((scheme) => {
+    const scopes = security.flatMap((one) => one[scheme] ?? []);
+    return `${credentialOf(scheme).name}${scopes.length > 0 ? ` (${scopes.join(', ')})` : ''}`;
+  });
+  const isNeeded = security.every((one) => Object.keys(one).length > 0);
+  if (isNeeded) return names.join(' or ');
+  return schemes.includes('apiKey') ? `${names} or a signed link` : `${names.join(' or ')}, if configured`;
 }
 
 function credentialOf(scheme: string): { name: string; variable: string } {

@@ -4,7 +4,8 @@ import { Type } from 'typebox';
 import type { Config } from '../config.ts';
 import { readVersion } from '../lib/version.ts';
 import { problems } from '../problems.ts';
-import type { Access } from './access.ts';
+import type { KeyScope } from '../store/api-keys.ts';
+import { type Access, allowedScopes } from './access.ts';
 import type { App } from './fastify.ts';
 
 const ProblemDocument = Type.Object(
@@ -50,13 +51,18 @@ const RecipientHeader = Type.Object({
   ),
 });
 
-const security: Record<Access, Record<string, string[]>[]> = {
-  key: [{ apiKey: [] }],
-  'key or link': [{ apiKey: [] }, {}],
-  operator: [{ operatorToken: [] }],
-  metrics: [{}, { metricsToken: [] }],
-  public: [],
-};
+/** A key needs one of the scopes, so each scope is an alternative of its own. */
+function describeAccess(access: Access, scopes: readonly KeyScope[]): Record<string, string[]>[] {
+  const keys = scopes.map((scope) => ({ apiKey: [scope] }));
+  const security: Record<Access, Record<string, string[]>[]> = {
+    key: keys,
+    'key or link': [...keys, {}],
+    operator: [{ operatorToken: [] }],
+    metrics: [{}, { metricsToken: [] }],
+    public: [],
+  };
+  return security[access];
+}
 
 function bearer(description: string) {
   return { type: 'http', scheme: 'bearer', description } as const;
@@ -79,7 +85,9 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
       servers: [{ url: `${config.publicUrl ?? ''}${config.basePath}` || '/' }],
       components: {
         securitySchemes: {
-          apiKey: bearer('An API key (`ph_…`).'),
+          apiKey: bearer(
+            'An API key (`ph_…`). Each route names the scopes that it accepts; `full` keys may use all.',
+          ),
           operatorToken: bearer('The value of `POSTHORN_ADMIN_TOKEN`.'),
           metricsToken: bearer('The value of `POSTHORN_METRICS_TOKEN`.'),
         },
@@ -89,12 +97,13 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
     transform: ({ schema, url, route }) => {
       const access = route.config?.access ?? 'public';
       const consumes = route.config?.consumes;
+      const scopes = allowedScopes(route.config, String(route.method));
       return {
         url,
         schema: {
           ...schema,
           ...(consumes ? { consumes: [consumes], body: RawMessage, headers: RecipientHeader } : {}),
-          security: security[access],
+          security: describeAccess(access, scopes),
           response: { ...(schema?.response as object), default: failure },
         },
       };

@@ -162,11 +162,16 @@ export function webhookRoutes(
 
   app.get(
     '/webhooks/:id/secret',
-    withAccess('key', tags, {
-      summary: 'Get the secret that signs the deliveries of a webhook',
-      params: IdParams,
-      response: { 200: WebhookSecret },
-    }),
+    {
+      // Who has the secret can sign events: that is more than reading.
+      config: { access: 'key', scopes: ['full'] },
+      schema: {
+        tags,
+        summary: 'Get the secret that signs the deliveries of a webhook',
+        params: IdParams,
+        response: { 200: WebhookSecret },
+      },
+    },
     async (request) => {
       const { id } = request.params;
       const sealed = await orNotFound(findSealedSecret(sql, request.ownerId, id));
