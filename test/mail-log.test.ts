@@ -117,6 +117,41 @@ describe('mail', () => {
     ]);
   });
 
+  test('refused because it is in a loop: more than 50 Received fields; the API takes it', async () => {
+    await addIdentity('log@loop.example');
+    const write = (count: number, rest = '') =>
+      `${'Received: x\r\n'.repeat(count)}Subject: ${count}\r\n${rest}\r\nReceived: x\r\n`;
+    const client = await connectSmtp(service.smtpPort);
+    const send = async (raw: string) => {
+      await client.envelope('loop@sender.example', 'log@loop.example');
+      return (await client.data(toWire(raw))).full;
+    };
+    assert.match(await send(write(50, 'Received-SPF: x\r\nX-Received: x\r\n received: x\r\n')), /^250 /);
+    const refused = /^554 5\.4\.6 Too many Received fields/;
+    assert.match(await send(write(51)), refused);
+    assert.match(await send(write(50, 'RECEIVED\t:\r\n x\r\n')), refused);
+    client.close();
+    const told = linesWith({ reason: 'loop' }).map(({ msg, status, mailFrom, recipients }) => [
+      ...[msg, status, mailFrom],
+      recipients,
+    ]);
+    const line = ['message refused', 554, 'loop@sender.example', ['log@loop.example']];
+    assert.deepEqual(told, [line, line]);
+    const headers = { 'content-type': 'message/rfc822' };
+    const taken = await service.call('POST', '/inbound?recipient=log@loop.example', {
+      body: write(51),
+      headers,
+    });
+    assert.equal(taken.status, 202, taken.text);
+    const { body } = await service.call('GET', '/messages');
+    assert.deepEqual(
+      body
+        .map(({ subject }: { subject: string }) => subject)
+        .filter((subject: string) => /^5\d$/.test(subject)),
+      ['51', '50'],
+    );
+  });
+
   test('put off: over the limit of recipients, or of connections', async () => {
     for (const one of ['a', 'b', 'c']) await addIdentity(`${one}@many.example`);
     const client = await connectSmtp(service.smtpPort);

@@ -1,7 +1,8 @@
 /**
  * The MX server: joins the SMTP protocol (server.ts, connection.ts, session.ts) to the receiving code.
  *   RCPT         → `findRoute` finds the identity: 250, 550 (unknown) or 450 (several unverified owners)
- *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now
+ *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now. A message that has
+ *                  passed through too many servers is in a loop: 554
  * Guarantee: no 250 for a message before its commit.
  */
 import { tmpdir } from 'node:os';
@@ -10,6 +11,7 @@ import type { Config } from '../config.ts';
 import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
+import { cutHeader } from '../mime/headers.ts';
 import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { cacheRoutes, type RoutedRecipient } from '../receiving/route.ts';
@@ -51,6 +53,7 @@ const overloaded = refusal(
   'Too many large messages right now; please try again later',
   'overloaded',
 );
+const loop = refusal(554, '5.4.6', 'Too many Received fields: the message is in a mail loop', 'loop');
 const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
 export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<SmtpServer> {
@@ -68,6 +71,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
 
   async function accept(received: ReceivedMail<RoutedRecipient>): Promise<MessageDecision> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
+    if (isInLoop(raw)) return { accepted: false, refusal: loop };
     const recipients = async () => received.recipients.map(({ route }) => route);
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
@@ -103,6 +107,17 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
       certificateExpires: (at) => metrics.certificateExpiry.set(at.getTime() / 1000),
     },
   });
+}
+
+/** RFC 5321 §6.3: every server on the way adds a Received field. */
+const maxReceivedFields = 50;
+/** As much of a header as is shown. */
+const maxHeaderBytes = 512 * 1024;
+
+function isInLoop(raw: Buffer): boolean {
+  const header = cutHeader(raw, maxHeaderBytes).toString('latin1');
+  const received = header.match(/(?:^|\n)received[ \t]*:/gi) ?? [];
+  return received.length > maxReceivedFields;
 }
 
 /** Throws any other error again: the connection logs it and answers 451. */
