@@ -9,6 +9,7 @@ import { makeLog } from '../src/lib/log.ts';
 import type { MailOrigin } from '../src/mailauth/authenticate.ts';
 import { type Examiner, makeExaminer } from '../src/receiving/examine.ts';
 import { startDns } from './dns.ts';
+import { compose, failed, returnedMessage, simple } from './report-messages.ts';
 
 const dns = await startDns();
 after(() => dns.close());
@@ -96,6 +97,16 @@ test('a large message gets the same results as a small one', () =>
     }
   }));
 
+test('a large report is read as a small one', () =>
+  withExaminer(async (examiner) => {
+    for (const bytes of [1024, 300 * 1024]) {
+      const returned = `${returnedMessage}${line.repeat(Math.ceil(bytes / line.length))}`;
+      const { parsed } = await examiner.examine(compose(failed, { returned }), smtp);
+      assert.deepEqual([parsed.report, parsed.truncated], [simple, []]);
+      assert.deepEqual(parsed.returnedIds, ['<one@sender.example>']);
+    }
+  }));
+
 test('an extracted attachment does not keep the whole message in memory', () =>
   withExaminer(async (examiner) => {
     const extracted = await examiner.extract(Buffer.from(largeMail('notes')), 0);
@@ -120,6 +131,18 @@ describe('a message that breaks the worker', () => {
           ['policy'],
         );
         assert.deepEqual(authentication.dmarc, reject);
+      },
+      { timeoutMs: 1 },
+    ));
+
+  test('is no report: only its header is certain', () =>
+    withExaminer(
+      async (examiner) => {
+        const returned = `${returnedMessage}${line.repeat(5000)}`;
+        const { parsed } = await examiner.examine(compose(failed, { returned }), smtp);
+        assert.equal(parsed.subject, 'Report');
+        assert.deepEqual([parsed.report, parsed.returnedIds], [null, []]);
+        assert.deepEqual(parsed.truncated, ['body']);
       },
       { timeoutMs: 1 },
     ));

@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
+import type { Report } from '../src/mime/reports.ts';
 
 const keys =
-  'attachments autoSubmitted bcc cc date from headers html inReplyTo messageId preview references replyTo sender subject text to truncated';
+  'attachments autoSubmitted bcc cc date from headers html inReplyTo messageId preview references replyTo report returnedIds sender subject text to truncated';
 
 export async function checkMessage(raw: Uint8Array): Promise<void> {
   const before = Buffer.from(raw);
@@ -23,9 +24,13 @@ export async function checkMessage(raw: Uint8Array): Promise<void> {
     if (entry?.address === null) assert.ok(entry.name !== null);
     assert.notEqual(entry?.name, '');
   }
-  for (const id of [parsed.messageId, parsed.inReplyTo, ...parsed.references]) {
+  const { messageId, inReplyTo, references, report, returnedIds } = parsed;
+  const originalId = report?.original?.messageId ?? null;
+  for (const id of [messageId, inReplyTo, ...references, ...returnedIds, originalId]) {
     if (id !== null) assert.match(id, /^<[^\s<>]+>$/);
   }
+  if (originalId !== null) assert.equal(returnedIds.at(-1), originalId);
+  if (report) checkReport(report);
   if (parsed.date !== null) assert.equal(new Date(parsed.date).toISOString(), parsed.date);
   assert.ok([...(parsed.preview ?? '')].length <= 200);
   assert.ok(!parsed.text?.includes('\r') && !parsed.html?.includes('\r'));
@@ -43,6 +48,18 @@ export async function checkMessage(raw: Uint8Array): Promise<void> {
     assert.equal(createHash('sha256').update(extracted.content).digest('hex'), meta.sha256);
   }
   assert.equal(await extractAttachment(raw, parsed.attachments.length), null);
+}
+
+function checkReport({ original, recipients }: Report): void {
+  if (original) assert.ok(original.messageId !== null || original.subject !== null);
+  assert.ok(recipients.length <= 50);
+  for (const { address, action, status } of recipients) {
+    assert.match(address ?? 'n@one', /.@./s);
+    assert.match(action ?? 'none', /^[a-z][a-z-]*$/);
+    assert.match(status ?? '5.0.0', /^[245]\.\d{1,3}\.\d{1,3}$/);
+  }
+  const lines = recipients.flatMap(({ diagnostic, remoteMta }) => [diagnostic, remoteMta]);
+  for (const line of [original?.subject, ...lines]) assert.match(line ?? 'none', /^[^\r\n]{1,1000}$/);
 }
 
 /** PostgreSQL refuses NULs and lone surrogates. */

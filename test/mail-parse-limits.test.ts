@@ -4,6 +4,7 @@ import { describe, test } from 'node:test';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
 import { readStructure } from '../src/mime/structure.ts';
 import { messageKey, readThread } from '../src/receiving/thread.ts';
+import { compose, failed, simple } from './report-messages.ts';
 
 const kib = 1024;
 const largest = 25 * 1024 * kib;
@@ -182,11 +183,34 @@ describe('what is cut is named', () => {
   test('of many ancestors only the root and the nearest count', () => {
     const ids = Array.from({ length: 50 }, (_, i) => `<${i}@x.test>`);
     const read = (references: string[], inReplyTo: string | null) =>
-      readThread('identity', 'id', { messageId: '<new@x.test>', inReplyTo, references }).ancestors;
+      readThread(
+        'identity',
+        'id',
+        {
+          ...{ messageId: '<new@x.test>', inReplyTo, references },
+          ...{ autoSubmitted: null, report: null, returnedIds: [] },
+        },
+        { source: 'smtp', envelope: { mailFrom: 'ada@x.test' } },
+      ).ancestors;
     assert.deepEqual(read(ids, null), [ids[0] ?? '', ...ids.slice(-19)].map(messageKey));
     assert.deepEqual(read(ids.slice(0, 20), null), ids.slice(0, 20).map(messageKey));
     assert.deepEqual(read([], '<49@x.test>'), ids.slice(-1).map(messageKey));
     assert.deepEqual(read([], null), []);
+  });
+
+  test('more than 50 recipients of a report: the first are listed, and `truncated` has "report"', async () => {
+    const read = async (count: number) => {
+      const status = many(count, (i) => `Final-Recipient: rfc822; u${i}@x.test\r\nAction: failed\r\n\r\n`);
+      const { report, truncated } = await parseMessage(compose(status));
+      return { count: report?.recipients.length, truncated };
+    };
+    assert.deepEqual(await read(50), { count: 50, truncated: [] });
+    assert.deepEqual(await read(51), { count: 50, truncated: ['report'] });
+  });
+
+  test('a report of more than 128 KiB: its first part is read, and `truncated` has "report"', async () => {
+    const { report, truncated } = await parseMessage(compose(`${failed}X: ${'x'.repeat(128 * 1024)}\r\n`));
+    assert.deepEqual([report, truncated], [simple, ['report']]);
   });
 
   test('more than 500 parts: the first are listed, and `truncated` has "body"', async () => {

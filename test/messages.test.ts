@@ -6,6 +6,7 @@ import { Ajv } from 'ajv';
 import { startDns } from './dns.ts';
 import { assertProblem, startTestService } from './harness.ts';
 import { startReceiver } from './receiver.ts';
+import { compose, failed } from './report-messages.ts';
 import { connectSmtp, type SmtpClient, toWire } from './smtp-client.ts';
 
 const dns = await startDns();
@@ -74,6 +75,7 @@ const fixtures: [string, Buffer][] = [
     Buffer.from(`Subject: ${'x'.repeat(199)}\u{1f4ef}\r\n\r\n${'x'.repeat(199)}\u{1f4ef}\r\n`),
   ],
   ['text over 512 KiB', Buffer.from(`Subject: long\r\n\r\n${'0123456789abcde\n'.repeat(40_000)}\r\n`)],
+  ['a report', compose(failed)],
   ['a link place in its text', Buffer.from('Subject: "url":"attachment:0"\r\n\r\n"url":"attachment:0"\r\n')],
 ];
 
@@ -217,6 +219,7 @@ describe('a message that came over SMTP', () => {
         arc: { result: 'none' },
       },
       autoSubmitted: 'auto-replied',
+      report: null,
       truncated: [],
     });
     assert.deepEqual(headers[0], {

@@ -62,6 +62,26 @@ const Attachment = closed({
   url: Type.String({ description: 'A signed link that needs no API key.' }),
 });
 
+const Report = closed({
+  type: oneOf(['delivery-status', 'feedback', 'disposition']),
+  original: describe(
+    Type.Union([closed({ messageId: NullableString, subject: NullableString }), Type.Null()]),
+    'The message that the report is about.',
+  ),
+  recipients: Type.Array(
+    closed({
+      address: NullableString,
+      action: describe(
+        NullableString,
+        'Such as `failed`. Of a feedback report its type, such as `abuse`; of a disposition notification the disposition, such as `displayed`.',
+      ),
+      status: describe(NullableString, 'Such as `5.1.1` (RFC 3463).'),
+      diagnostic: describe(NullableString, 'What the mail server of the recipient answered.'),
+      remoteMta: NullableString,
+    }),
+  ),
+});
+
 export const Message = closed({
   id: Uuid,
   identity: MessageIdentity,
@@ -92,6 +112,10 @@ export const Message = closed({
   envelope: SmtpEnvelope,
   authentication: Authentication,
   autoSubmitted: describe(NullableString, 'The keyword of the `Auto-Submitted` header.'),
+  report: describe(
+    Type.Union([Report, Type.Null()]),
+    'Of a report about mail that was sent: a bounce, a complaint or a read receipt. Null on other mail.',
+  ),
   attachments: Type.Array(Attachment),
   truncated: Type.Array(Type.String(), {
     description: 'What was left out, wholly or in part: names of these fields, or `body`.',

@@ -47,11 +47,19 @@ export function storeData(message: Message, raw: Buffer, sha256: Buffer): string
   } satisfies Omit<MessageReceivedData, keyof AddedLater>);
 }
 
+/**
+ * Messages that older versions stored have no `report`. Quotes inside a JSON string are escaped, and a stranger chooses no keys, so
+ * only the key can match.
+ */
+function addReport(data: string): string {
+  return data.includes('"report":') ? data : data.replace('{"message":{', '{"message":{"report":null,');
+}
+
 /** Returns the JSON text of `data` to send now. Events without a message are sent as stored. */
 export function completeData({ data, messageId, raw }: StoredData, links: Links, nowMs: number): string {
   if (messageId === null) return data;
   const link = links.to(messageId, nowMs);
-  const linked = data.replace(
+  const linked = addReport(data).replace(
     linkPlaceholder,
     (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`,
   );
@@ -63,7 +71,7 @@ function writeRaw(raw: Buffer): string {
   return raw.toString(isUtf8(raw) ? 'utf8' : 'base64');
 }
 
-/** Adds the links to a message or a summary. */
+/** Adds the links to a message or a summary, and the keys that older versions did not store. */
 export function completeMessage<Shown extends MessageSummary>(
   message: Shown,
   links: Links,
@@ -74,5 +82,5 @@ export function completeMessage<Shown extends MessageSummary>(
     ...attachment,
     url: link.attachment(attachment.id),
   }));
-  return { ...message, attachments };
+  return { ...message, report: message.report ?? null, attachments };
 }

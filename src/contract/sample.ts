@@ -63,6 +63,7 @@ export function sampleData(): MessageReceivedData {
         arc: { result: 'none' },
       },
       autoSubmitted: null,
+      report: null,
       attachments: [],
       truncated: [],
     },

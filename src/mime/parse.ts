@@ -14,6 +14,7 @@ import type { Field } from './headers.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { makePreview } from './preview.ts';
+import { type Report, readReport, readReturnedIds } from './reports.ts';
 import { type Part, readStructure, type Structure } from './structure.ts';
 
 export type { ParsedAttachment } from './bodies.ts';
@@ -39,6 +40,10 @@ export interface ParsedMessage {
   headers: Field[];
   /** The keyword of RFC 3834 §5, in lower case. */
   autoSubmitted: string | null;
+  /** Null: the message is not a report about mail that was sent. */
+  report: Report | null;
+  /** Of a message at the top level of this one, as bounces return it: see `readReturnedIds`. For the thread; users do not see it. */
+  returnedIds: string[];
   attachments: ParsedAttachment[];
   /** What was left out, wholly or in part: keys of this object, or "body". */
   truncated: string[];
@@ -66,7 +71,12 @@ export async function parseMessage(raw: Uint8Array): Promise<ParsedMessage> {
     () => readBody(bytes, structure),
     () => ({ text: null, html: null, preview: null, attachments: [], truncated: ['body'] }),
   );
-  return { ...header, ...body, truncated: [...header.truncated, ...body.truncated] };
+  const reported = attempt(
+    () => readReported(bytes, structure),
+    () => ({ report: null, returnedIds: [], truncated: ['report'] }),
+  );
+  const truncated = [...header.truncated, ...body.truncated, ...reported.truncated];
+  return { ...header, ...reported, ...body, truncated };
 }
 
 /** No input is known to throw. If one does, the mail must still arrive and say what is missing. */
@@ -95,7 +105,8 @@ function asBuffer(raw: Uint8Array): Buffer {
 }
 
 type Body = Pick<ParsedMessage, 'text' | 'html' | 'preview' | 'attachments' | 'truncated'>;
-type Header = Omit<ParsedMessage, Exclude<keyof Body, 'truncated'>>;
+type Reported = Pick<ParsedMessage, 'report' | 'returnedIds' | 'truncated'>;
+type Header = Omit<ParsedMessage, Exclude<keyof (Body & Reported), 'truncated'>>;
 
 function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   const truncated: string[] = [];
@@ -178,6 +189,16 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
     preview: makePreview(text.joined, html.joined),
     attachments,
     truncated,
+  };
+}
+
+function readReported(raw: Buffer, { root }: Structure): Reported {
+  const found = readReport(raw, root);
+  const report = found?.report ?? null;
+  return {
+    report,
+    returnedIds: readReturnedIds(raw, root, report),
+    truncated: found?.isCut ? ['report'] : [],
   };
 }
 

@@ -71,6 +71,8 @@ const reportTypes = new Map<string, Report['type']>([
   ['message/disposition-notification', 'disposition'],
   ['message/global-disposition-notification', 'disposition'],
 ]);
+/** Some servers write multipart/mixed for multipart/report. */
+const notificationTypes = new Set(['multipart/report', 'multipart/mixed']);
 const returnedTypes = new Set([
   'message/rfc822',
   'message/rfc822-headers',
@@ -84,16 +86,23 @@ const maxRecipients = 50;
 const maxBytes = 128 * 1024;
 const maxFields = 2000;
 
+interface FoundReport {
+  report: Report;
+  evidence: Evidence;
+  /** The report has more recipients or fields than are read. */
+  isCut: boolean;
+}
+
 /** `root` is the structure of `raw`. */
-export function readReport(raw: Buffer, root: Part): { report: Report; evidence: Evidence } | null {
+export function readReport(raw: Buffer, root: Part): FoundReport | null {
   const part = findReportPart(root);
   const type = reportTypes.get(part?.contentType.value ?? '');
   if (!part || !type) return null;
   const blocks = readBlocks(raw, part);
-  const returned = root.children.find((child) => returnedTypes.has(child.contentType.value));
-  const header = returned ? readReturnedHeader(raw, returned) : [];
+  const header = readReturnedHeader(raw, root);
   const fields = blocks.flat();
-  const read = readers[type](blocks);
+  const found = readers[type](blocks);
+  const read = found.slice(0, maxRecipients);
   const feedbackType = type === 'feedback' ? readKeyword(findFirst(fields, 'feedback-type')) : null;
   return {
     report: {
@@ -109,13 +118,24 @@ export function readReport(raw: Buffer, root: Part): { report: Report; evidence:
       mailFrom: readAddress(findFirst(fields, 'original-mail-from')),
       returnAddresses: findReturnAddresses([...fields, ...header]),
     },
+    isCut:
+      read.length < found.length || fields.length === maxFields || part.bodyEnd - part.bodyStart > maxBytes,
   };
 }
 
 /**
- * Some servers write multipart/mixed for multipart/report. A person who forwards a bounce makes a multipart/mixed too, but there the
- * structured part is an attachment.
+ * The ids that lead to the thread of the returned message, the root first: those of the messages that it answers, then its own.
+ * Without a report too: a third of real bounces have no structured part (199 of 599), but some of these return the message.
  */
+export function readReturnedIds(raw: Buffer, root: Part, report: Report | null): string[] {
+  const header = readReturnedHeader(raw, root);
+  const readIds = (name: string) => readMessageIds(findFirst(header, name) ?? '');
+  const original = report ? report.original : readOriginal(header, undefined);
+  const ids = [...readIds('references'), readIds('in-reply-to')[0], original?.messageId];
+  return ids.filter((id) => typeof id === 'string');
+}
+
+/** A person who forwards a bounce makes a multipart/mixed too, but there the structured part is an attachment. */
 function findReportPart({ contentType, children }: Part): Part | undefined {
   const parts = children.filter((child) => reportTypes.has(child.contentType.value));
   if (contentType.value === 'multipart/report') return parts[0];
@@ -147,7 +167,11 @@ function readBlocks(raw: Buffer, part: Part): Field[][] {
   return blocks;
 }
 
-function readReturnedHeader(raw: Buffer, part: Part): Field[] {
+/** The header of the message that a notification returns; empty if it returns none. */
+function readReturnedHeader(raw: Buffer, { contentType, children }: Part): Field[] {
+  if (!notificationTypes.has(contentType.value)) return [];
+  const part = children.find((child) => returnedTypes.has(child.contentType.value));
+  if (!part) return [];
   const text = readLines(raw, part).replace(/^(?:[ \t]*\n)+/, '');
   return readFields(cutHeader(Buffer.from(text, 'latin1'), maxBytes), maxFields);
 }
@@ -194,7 +218,7 @@ function groupByRecipient(blocks: readonly Field[][]): Field[][] {
     }
     if (groups.length > maxRecipients) break;
   }
-  return groups.slice(0, maxRecipients);
+  return groups.slice(0, maxRecipients + 1);
 }
 
 function readDeliveryStatus(fields: readonly Field[]): ReadRecipient {
@@ -225,7 +249,7 @@ function readFeedback(blocks: readonly Field[][]): ReadRecipient[] {
   const action = readKeyword(findFirst(fields, 'feedback-type'));
   return fields
     .filter(({ name }) => name.toLowerCase() === 'original-rcpt-to')
-    .slice(0, maxRecipients)
+    .slice(0, maxRecipients + 1)
     .map(({ value }) => {
       const address = readAddress(value);
       return describe({ address, action }, address);

@@ -212,7 +212,7 @@ function prepareMessages(
       const rawId = isPacked ? null : (rawIds.get(identity.ownerId) ?? id);
       if (rawId) rawIds.set(identity.ownerId, rawId);
       const envelope = { ...mail.envelope, rcptTo: recipients.map(({ address }) => address) };
-      const { threadId, ancestors } = readThread(identity.id, id, parsed);
+      const { threadId, ancestors } = readThread(identity.id, id, parsed, mail);
       const found =
         ancestors.length > 0
           ? await findThread(parts.sql, identity.ownerId, identity.id, ancestors)

@@ -14,7 +14,8 @@ export interface MessageParts
 }
 
 export function composeMessage(parts: MessageParts): Message {
-  const { identity, envelope, parsed, authentication } = parts;
+  const { identity, envelope, authentication } = parts;
+  const { returnedIds, ...parsed } = parts.parsed;
   return {
     id: parts.id,
     identity: {

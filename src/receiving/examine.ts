@@ -113,7 +113,8 @@ async function parseHead(raw: Buffer): Promise<ParsedMessage> {
   const parsed = await parseMessage(cutAtLine(raw, headBytes));
   const missing = findHeaderEnd(raw, headBytes) === null ? ['headers', 'body'] : ['body'];
   const truncated = [...new Set([...parsed.truncated, ...missing])];
-  return { ...parsed, text: null, html: null, preview: null, attachments: [], truncated };
+  const body = { text: null, html: null, preview: null, report: null, returnedIds: [], attachments: [] };
+  return { ...parsed, ...body, truncated };
 }
 
 function overloaded(): Problem {

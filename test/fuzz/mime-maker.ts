@@ -190,9 +190,33 @@ function makePart(random: Random, depth: number): string {
     `Content-Disposition: ${random.pick(['attachment', 'inline', 'x', ''])}${makeParameters(random, ['filename'])}`,
     `Content-ID: ${makeId(random)}`,
   ].filter(() => random.chance(0.7));
-  const isMessage = type === 'message/rfc822' && depth > 0;
-  const content = isMessage ? makePart(random, depth - 1) : makeContent(random);
-  return [...fields, '', encode(random, content, encoding)].join('\r\n');
+  return [...fields, '', encode(random, makeContentOf(random, type, depth), encoding)].join('\r\n');
+}
+
+function makeContentOf(random: Random, type: string, depth: number): string {
+  if (type === 'message/rfc822' && depth > 0) return makePart(random, depth - 1);
+  if (type === 'text/rfc822-headers') return random.some(10, () => makeField(random)).join('\r\n');
+  if (/^message\/(delivery|feedback|disposition)-/.test(type)) return makeReport(random);
+  return makeContent(random);
+}
+
+/** The content of the structured part of a report. */
+function makeReport(random: Random): string {
+  const typed = () => random.pick(['rfc822; ', 'utf-8; ', 'dns; ', 'smtp; ', '; ', '']);
+  const field = () =>
+    random.pick<() => string>([
+      () => '',
+      () => `${random.pick(['Final', 'Original'])}-Recipient: ${typed()}${makeAddress(random)}`,
+      () => `Action: ${random.pick(['failed', 'delayed', 'Delivered (x)', makeText(random)])}`,
+      () => `Status: ${random.pick(['5.1.1', '4.0.0 (x)', '5.1', makeText(random)])}`,
+      () => `Diagnostic-Code: ${typed()}${random.pick(['550 5.1.1 ', '421-', ''])}${makeText(random)}`,
+      () => `Remote-MTA: ${typed()}${makeText(random)}`,
+      () => `Original-Message-ID: ${makeId(random)}`,
+      () => `Feedback-Type: ${random.pick(['abuse', 'not-spam', makeText(random)])}`,
+      () => `Original-Rcpt-To: ${makeAddress(random)}`,
+      () => `Disposition: manual-action/MDN-sent-manually; ${random.pick(['displayed', makeText(random)])}`,
+    ])();
+  return random.times(random.size(200) + 1, field).join('\r\n');
 }
 
 function makeMultipart(random: Random, depth: number): string {

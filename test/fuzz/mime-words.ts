@@ -17,6 +17,7 @@ export const encodings = [
 export const types = [
   'text/plain', 'text/html', 'text/plain', 'text/html', 'text/calendar', 'text/enriched', 'text/x-amp-html',
   'image/png', 'application/pdf', 'application/octet-stream', 'message/rfc822', 'message/delivery-status',
+  'message/feedback-report', 'message/disposition-notification', 'text/rfc822-headers',
   'application/pkcs7-mime', 'application/pgp-encrypted', 'message/partial', 'message/external-body',
   'TEXT / PLAIN', 'message / rfc822', 'multipart/*', 'application/pdf name="x"', 'application/*', 'text', 'text/', '/plain', 'a/b/c', 'x'.repeat(300),
 ];
@@ -43,6 +44,8 @@ export const tokens = [
   '\r\n__proto__: x\r\n', 'undisclosed-recipients:;', '\r\n \r\n', '\r\nwords\r\n',
   '\r\nbegin 644 x\r\n#86)C\r\n`\r\nend\r\n', 'YQ==\r\n', '=?iso-8859-1?Q?\xe9?=', ' name="x" ', ' PM ', ' GMT+0200',
   '\xe3\x80\x80', '\xfe\xff\0a', 'a'.repeat(999), ' '.repeat(600),
+  '\r\nFinal-Recipient: rfc822; a@a.example\r\nAction: failed\r\nStatus: 5.1.1\r\n', '\r\nDiagnostic-Code: smtp; 550 ',
+  '\r\nFeedback-Type: abuse\r\nOriginal-Rcpt-To: a@a.example\r\n', '\r\nOriginal-Message-ID: <a@a.example>\r\n',
 ];
 
 // biome-ignore format: a list to add to

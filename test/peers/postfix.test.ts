@@ -77,6 +77,13 @@ test('an unknown recipient bounces, and the bounce is mail like any other', asyn
   assert.equal(bounce.envelope.mailFrom, null);
   assert.deepEqual(bounce.envelope.rcptTo, ['bounces@shop.example']);
   assert.equal(bounce.autoSubmitted, 'auto-replied');
+  const { type, original, recipients } = bounce.report;
+  assert.deepEqual([type, original.subject], ['delivery-status', 'for nobody']);
+  assert.deepEqual(
+    recipients.map(({ address, action, status }: Record<string, string>) => [address, action, status]),
+    [['nobody@shop.example', 'failed', '5.1.1']],
+  );
+  assert.match(recipients[0].diagnostic, /^550 5\.1\.1 /);
   assert.match(bounce.text, /<nobody@shop\.example>: host 127\.0\.0\.1.*said: 550 5\.1\.1/s);
   await waitFor('an empty queue', async () => (await postfix.queue()).length === 0);
 });
