@@ -200,35 +200,6 @@ describe('DKIM', () => {
     assert.equal(signature?.domain, null);
   });
 
-  for (const [title, text] of [
-    ['a line of blanks', ' '.repeat(25 * 1024 * 1024)],
-    ['empty lines', '\r\n'.repeat(12 * 1024 * 1024)],
-    ['blanks with something after them', `${' \t'.repeat(12 * 1024 * 1024)}x`],
-  ] as const) {
-    test(`25 MB of ${title} take no longer than 25 MB of text`, async () => {
-      publish(rsa.publicKey);
-      const signed = await sign(plain);
-      const started = process.cpuUsage();
-      const [found] = await checkDkim(signed + text);
-      assert.equal(found?.result, text.endsWith('x') ? 'fail' : 'pass', 'blanks at the end do not count');
-      const { user } = process.cpuUsage(started);
-      assert.ok(user < 10_000_000, `${user / 1000} ms`);
-    });
-  }
-
-  test('ten signatures that name thousands of fields', async () => {
-    publish(rsa.publicKey);
-    const signed = await sign(plain);
-    const long = signed.slice(0, -plain.length).replace(/ h=/, ` h=${'x:'.repeat(4000)}`);
-    assert.notEqual(`${long}${plain}`, signed);
-    const header = `${long.repeat(10)}${'y: z\r\n'.repeat(3000)}`;
-    const started = process.cpuUsage();
-    const results = (await checkDkim(`${header}${plain}`)).map(({ result }) => result);
-    assert.deepEqual(results, Array(10).fill('fail'));
-    const { user } = process.cpuUsage(started);
-    assert.ok(user < 2_000_000, `${user / 1000} ms`);
-  });
-
   const tags: [string, (signed: string) => string, string][] = [
     ['another version', (signed) => signed.replace(' v=1;', ' v=2;'), 'neutral'],
     ['no version', (signed) => signed.replace(' v=1;', ''), 'neutral'],
