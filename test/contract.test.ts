@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Ajv } from 'ajv';
+import { eventTypes } from '../src/contract/event-types.ts';
 import { MessageReceived } from '../src/contract/payload.ts';
-import { sampleData } from '../src/contract/sample.ts';
+import { sampleData, sampledEvents } from '../src/contract/sample.ts';
 
 const validate = new Ajv({
   strict: true,
@@ -11,6 +12,14 @@ const validate = new Ajv({
   allowUnionTypes: true,
   formats: { uuid: /^[\da-f-]{36}$/, 'date-time': (text: string) => new Date(text).toISOString() === text },
 }).compile(MessageReceived);
+
+test('every supported event has a sample, and no other event', () => {
+  const supported = eventTypes.filter(({ availability }) => availability === 'supported');
+  assert.deepEqual(
+    sampledEvents,
+    supported.map(({ name }) => name),
+  );
+});
 
 test('the sample event is what its schema says', () => {
   const data = sampleData();

@@ -258,6 +258,36 @@ describe('POST /webhooks/{id}/test', () => {
     assert.deepEqual((await call('GET', `/events/${listed.eventId}`)).body.data, data);
   });
 
+  test('the body may name the event: every supported event has a sample, no other is sent', async () => {
+    const webhook = await makeWebhook(receiver.url('/named'));
+    const send = (body?: unknown) => call('POST', `/webhooks/${webhook.id}/test`, { body });
+    const sent = () =>
+      receiver.requests
+        .filter(({ url }) => url === '/named')
+        .map(({ body }) => JSON.parse(String(body)).event);
+    const known = (await call('GET', '/event-types')).body as { name: string; availability: string }[];
+    const supported = known
+      .filter(({ availability }) => availability === 'supported')
+      .map(({ name }) => name);
+    const others = known.map(({ name }) => name).filter((name) => !supported.includes(name));
+
+    for (const body of [undefined, {}, ...supported.map((event) => ({ event }))])
+      assert.equal((await send(body)).body.delivered, true);
+    assert.deepEqual(sent(), ['message.received', 'message.received', ...supported]);
+
+    for (const event of [...others, 'message.recieved', 'toString', '']) {
+      const { errors = [] } = assertProblem(await send({ event }), 400, 'invalid_body');
+      assert.deepEqual(
+        errors.map(({ pointer, code }) => [pointer, code]),
+        [['/event', 'unknown_value']],
+      );
+      for (const name of supported) assert.ok(errors[0]?.message.includes(name), errors[0]?.message);
+    }
+    for (const body of [{ event: null }, { event: [] }, { evnt: 'message.received' }, [], 5])
+      assertProblem(await send(body), 400, 'invalid_body');
+    assert.equal(sent().length, 2 + supported.length, 'nothing was sent for a refused body');
+  });
+
   test('works while the webhook is disabled, and leaves it so', async () => {
     const webhook = await makeWebhook(receiver.url('/disabled'), { enabled: false });
     assert.equal((await tryOut(webhook)).delivered, true);

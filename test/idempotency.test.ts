@@ -169,6 +169,18 @@ describe('while the first is under way', () => {
     assert.equal(receiver.requests.filter(({ url }) => url === '/slow-test').length, 1);
   });
 
+  test('of a POST whose body is optional: another body is another request', async () => {
+    const key = randomUUID();
+    const { id } = await service.makeWebhook(receiver.url('/optional-body'));
+    const path = `/webhooks/${id}/test`;
+    const first = await post(path, key, { event: 'message.received' });
+    assert.equal(first.body.delivered, true);
+    assert.equal((await post(path, key, { event: 'message.received' })).text, first.text);
+    assertProblem(await post(path, key, {}), 409, 'idempotency_mismatch');
+    assertProblem(await post(path, key), 409, 'idempotency_mismatch');
+    assert.equal(receiver.requests.filter(({ url }) => url === '/optional-body').length, 1);
+  });
+
   test('a mark that a dead process left counts for a minute', async () => {
     const key = randomUUID();
     const { id } = await service.makeWebhook(receiver.url('/after-death'));

@@ -14,6 +14,7 @@ const { body: document, headers } = await service.call('GET', '/openapi.json', {
 interface Documented {
   summary?: string;
   tags?: string[];
+  requestBody?: { required?: boolean };
   responses: Record<string, { content?: Record<string, { schema: Schema }> }>;
 }
 interface Schema {
@@ -42,6 +43,14 @@ test('every operation has a summary, a tag, an answer and the problem document',
       assert.deepEqual(problem?.properties?.code?.enum, Object.keys(problems), name);
     }
   }
+});
+
+test('every body is required, except of routes that work without a body', () => {
+  const optional: string[] = [];
+  for (const [path, operations] of Object.entries<Record<string, Documented>>(document.paths))
+    for (const [method, { requestBody }] of Object.entries(operations))
+      if (requestBody && !requestBody.required) optional.push(`${method} ${path}`);
+  assert.deepEqual(optional, ['post /webhooks/{id}/test']);
 });
 
 describe('answers are what the document says', () => {

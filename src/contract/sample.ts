@@ -1,4 +1,4 @@
-/** The `data` of a sample `message.received` event: every field of a real event, and `"test": true`. */
+/** The `data` of sample events: every field of a real event, and `"test": true`. */
 import { createHash } from 'node:crypto';
 import { newId } from '../lib/ids.ts';
 import type { MessageReceivedData } from './payload.ts';
@@ -14,6 +14,11 @@ const rawEmail = [
   'If you can read this, your webhook works.',
   '',
 ].join('\r\n');
+
+/** A sample for each event that `GET /event-types` calls supported. */
+export const samples = { 'message.received': sampleData };
+export type SampledEvent = keyof typeof samples;
+export const sampledEvents = Object.keys(samples) as SampledEvent[];
 
 export function sampleData(): MessageReceivedData {
   const id = newId();

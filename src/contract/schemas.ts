@@ -48,6 +48,15 @@ export function body<Properties extends Record<string, TSchema>>(
   });
 }
 
+/** The schema of a body that may be missing. Fastify validates a missing body as null. */
+export function optionalBody<Properties extends Record<string, TSchema>>(
+  properties: Properties,
+  options: { example: unknown },
+) {
+  const schema = body(properties, options);
+  return Type.Unsafe<Static<typeof schema> | null | undefined>({ ...schema, type: ['object', 'null'] });
+}
+
 export const maxPage = 1000;
 
 /** Messages, events and deliveries: lists that grow with use have shorter pages. */

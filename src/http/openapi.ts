@@ -94,6 +94,11 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
       },
     },
     stripBasePath: true,
+    transformObject: (made) => {
+      if (!('openapiObject' in made)) return made.swaggerObject;
+      markOptionalBodies(made.openapiObject as Documented);
+      return made.openapiObject;
+    },
     transform: ({ schema, url, route }) => {
       const access = route.config?.access ?? 'public';
       const consumes = route.config?.consumes;
@@ -109,4 +114,23 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
       };
     },
   });
+}
+
+interface Documented {
+  paths?: Record<string, Record<string, { requestBody?: DocumentedBody }>>;
+}
+interface DocumentedBody {
+  required?: boolean;
+  content: Record<string, { schema?: { type?: string | string[] } }>;
+}
+
+/** @fastify/swagger calls every body required. A body whose schema allows null may be missing. */
+function markOptionalBodies({ paths = {} }: Documented): void {
+  const operations = Object.values(paths).flatMap((methods) => Object.values(methods));
+  for (const { requestBody: body } of operations) {
+    const isOptional = Object.values(body?.content ?? {}).some(({ schema }) =>
+      schema?.type?.includes('null'),
+    );
+    if (body && isOptional) body.required = false;
+  }
 }

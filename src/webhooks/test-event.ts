@@ -1,6 +1,6 @@
 /** Sends a sample event to a webhook: one try, by the process that got the request, without retries or replays. */
 import type { Span } from '@opentelemetry/api';
-import { sampleData } from '../contract/sample.ts';
+import { type SampledEvent, samples } from '../contract/sample.ts';
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/secrets.ts';
@@ -26,12 +26,13 @@ export async function tryWebhook(
   parts: { sql: Sql; sealer: Sealer; poster: Poster; userAgent: string; tracer: Tracer | null },
   ownerId: string,
   webhookId: string,
+  name: SampledEvent,
   requestSpan?: Span,
 ): Promise<TestTry | undefined> {
   const webhook = await findWebhook(parts.sql, ownerId, webhookId);
   const [target] = webhook ? await readTargets(parts.sql, [webhookId]) : [];
   if (!webhook || !target) return undefined;
-  const event = { id: newId(), event: 'message.received', data: JSON.stringify(sampleData()) };
+  const event = { id: newId(), event: name, data: JSON.stringify(samples[name]()) };
   const body = buildBody(event.event, event.data);
   const trace = parts.tracer && traceTry(parts.tracer, event.id, requestSpan);
   const signing = openTarget(target, parts.sealer);

@@ -2,6 +2,7 @@
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { eventNames } from '../../contract/event-types.ts';
+import { type SampledEvent, sampledEvents } from '../../contract/sample.ts';
 import {
   body,
   describe,
@@ -11,6 +12,7 @@ import {
   NullableUuid,
   nullableText,
   oneOf,
+  optionalBody,
   Uuid,
 } from '../../contract/schemas.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../../contract/webhook.ts';
@@ -61,6 +63,19 @@ const readOnly = Object.keys(Webhook.properties).filter(
 const WebhookPatch = body(
   { ...writable, ownerId: Type.Optional(Uuid) },
   { example: { enabled: false }, readOnly },
+);
+
+const TestBody = optionalBody(
+  {
+    event: Type.Optional(
+      Type.Unsafe<SampledEvent>({
+        ...oneOf(sampledEvents),
+        default: 'message.received',
+        description: 'The event whose sample is sent: one that `GET /event-types` calls supported.',
+      }),
+    ),
+  },
+  { example: { event: 'message.received' } },
 );
 
 type TestParts = Parameters<typeof tryWebhook>[0];
@@ -205,11 +220,13 @@ export function webhookRoutes(
       summary: 'Send a sample event to a webhook now',
       description: 'Also works while the webhook is disabled. The event is sent once and never retried.',
       params: IdParams,
+      body: TestBody,
       response: { 200: WebhookTest },
     }),
     async (request, reply) => {
       const { ownerId, span } = request;
-      const send = () => orNotFound(tryWebhook(parts, ownerId, request.params.id, span));
+      const event = request.body?.event ?? 'message.received';
+      const send = () => orNotFound(tryWebhook(parts, ownerId, request.params.id, event, span));
       await actAndRespondOnce(parts, request, reply, send, async (sql, tried) => ({
         status: 200,
         body: await keepTestTry(sql, ownerId, tried),
