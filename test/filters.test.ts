@@ -46,9 +46,11 @@ after(async () => {
 
 const owner = (await ensureUser(sql, 'owner@users.example')).user.userId;
 const other = (await ensureUser(sql, 'other@users.example')).user.userId;
-/** One identity and one webhook have nearly all rows, the others a few old ones. */
-const [busy, quiet, checked] = [newId(), newId(), newId()];
+/** One identity and one webhook have nearly all rows, the others a few old ones. All events of `early` are of the first kind. */
+const [busy, quiet, early, checked] = [newId(), newId(), newId(), newId()];
 const [busyHook, quietHook] = [newId(), newId()];
+/** The busy thread has half of all messages. Nearly all of them are of the busy identity, a few of the quiet one. */
+const [busyThread, quietThread] = [newId(), newId()];
 
 before(async () => {
   // Indexes are built at the end, and foreign keys are not checked: both would take most of the time of the inserts.
@@ -65,7 +67,8 @@ before(async () => {
     values (${busy}, ${owner}, 'domain', 'busy', 'busy.example', 'busy.example', 'verified', null, now()),
       (${checked}, ${owner}, 'domain', 'checked', 'checked.example', 'checked.example', 'unverified',
         now() + interval '1 day', now() - interval '1 year'),
-      (${quiet}, ${owner}, 'domain', 'quiet', 'quiet.example', 'quiet.example', 'failed', null, now() - interval '1 year')`;
+      (${quiet}, ${owner}, 'domain', 'quiet', 'quiet.example', 'quiet.example', 'failed', null, now() - interval '1 year'),
+      (${early}, ${owner}, 'domain', 'early', 'early.example', 'early.example', 'failed', null, now() - interval '1 year')`;
   await sql`
     insert into identities (id, owner_id, kind, public_id, value, value_key, status, domain_identity_id, created_at)
     select gen_random_uuid(), case when n % 3 = 0 then ${other}::uuid else ${owner}::uuid end, 'email', 'p' || n,
@@ -98,10 +101,15 @@ before(async () => {
       case when n % 2000 = 1 then ${quiet}::uuid else ${busy}::uuid end, '{}', ${age}
     from generate_series(1, ${rows}::int) n`;
   await sql`
+    insert into events (id, owner_id, event, message_id, identity_id, data, created_at)
+    select gen_random_uuid(), ${owner}, 'message.bounced', gen_random_uuid(), ${early}, '{}', now() - interval '1 year'
+    from generate_series(1, 4) n`;
+  await sql`
     insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, created_at)
     select gen_random_uuid(), case when n % 3 = 0 then ${other}::uuid else ${owner}::uuid end,
       case when n % 2000 = 1 then ${quiet}::uuid else ${busy}::uuid end, gen_random_uuid(), gen_random_uuid(), 1, '',
-      gen_random_uuid(), '{}', ${age}
+      case when n % 2 = 0 or n % 4000 = 1 then ${busyThread}::uuid when n % 2000 = 1 then ${quietThread}::uuid
+        else gen_random_uuid() end, '{}', ${age}
     from generate_series(1, ${rows}::int) n`;
   const delivery = sql`
     gen_random_uuid(), ${owner}::uuid, gen_random_uuid(),
@@ -189,7 +197,7 @@ const name = (filter: object) => JSON.stringify(filter);
 
 describe('events', () => {
   for (const event of [undefined, 'message.received', 'message.bounced', 'message.sent'])
-    for (const identityId of [undefined, busy, quiet, newId()])
+    for (const identityId of [undefined, busy, quiet, early, newId()])
       for (const from of since) {
         const filter = { event, identityId, since: from };
         test(name(filter), () => assertCheap((sql, page) => listEvents(sql, owner, filter, page)));
@@ -232,10 +240,36 @@ test('a replay reads the next events alone, of all kinds', async () => {
 
 describe('messages', () => {
   for (const identityId of [undefined, busy, quiet, newId()])
-    for (const from of since) {
-      const filter = { identityId, since: from };
-      test(name(filter), () => assertCheap((sql, page) => listMessages(sql, owner, filter, page)));
-    }
+    for (const threadId of [undefined, busyThread, quietThread, newId()])
+      for (const from of since) {
+        const filter = { identityId, threadId, since: from };
+        test(name(filter), () => assertCheap((sql, page) => listMessages(sql, owner, filter, page)));
+      }
+
+  for (const identityId of [undefined, quiet])
+    test(`of a thread of two identities are listed newest first, each once, of ${identityId ? 'one' : 'both'}`, async () => {
+      const listed: string[] = [];
+      for (let page: PageRequest | null = { limit: 7, after: null }; page && listed.length < 100; ) {
+        const found: Page<{ id: string }> = await listMessages(
+          sql,
+          owner,
+          { identityId, threadId: busyThread },
+          page,
+        );
+        listed.push(...found.rows.map(({ id }) => id));
+        page = found.next && { ...page, after: found.next };
+      }
+      const wanted = await sql<{ id: string; identityId: string }[]>`
+        select id, identity_id as "identityId" from messages
+        where owner_id = ${owner} and thread_id = ${busyThread} and identity_id = any (${[identityId ?? busy, quiet]}::uuid[])
+        order by created_at desc, id desc limit ${listed.length}`;
+      assert.deepEqual(
+        listed,
+        wanted.map(({ id }) => id),
+      );
+      assert.ok(wanted.some((message) => message.identityId === quiet));
+      assert.equal(new Set(wanted.map((message) => message.identityId)).size, identityId ? 1 : 2);
+    });
 });
 
 describe('identities', () => {
@@ -275,4 +309,21 @@ test('webhooks and API keys, beside many that were deleted or revoked', async ()
   await assertCheap((sql, page) => listApiKeys(sql, owner, page));
   const { count } = only(await sql<{ count: number }[]>`select count(*)::int as count from api_keys`);
   assert.equal(count, 20_000);
+});
+
+/** The last test: it replaces all events. */
+test('events of an identity that is newer than the statistics, beside very many of a later kind', async () => {
+  await sql.script('truncate events; alter table events set (autovacuum_enabled = false)');
+  const add = (identityId: string, event: string, count: number) => sql`
+    insert into events (id, owner_id, event, identity_id, data, created_at)
+    select gen_random_uuid(), ${owner}, ${event}, ${identityId}, '{}', now() - n * interval '1 second'
+    from generate_series(1, ${count}::int) n`;
+  await add(busy, 'message.received', 20_000);
+  await sql.script('analyze events');
+  await add(early, 'message.bounced', 4);
+  for (const identityId of [busy, quiet, early])
+    for (const event of [undefined, 'message.bounced', 'message.received'])
+      await assertCheap((sql, page) => listEvents(sql, owner, { event, identityId }, page));
+  const { rows } = await listEvents(sql, owner, { identityId: early }, { limit: 50, after: null });
+  assert.equal(rows.length, 4);
 });

@@ -1,9 +1,9 @@
-/** Which thread a message joins, and which mailbox it gets into. */
+/** Which thread a message joins, how a thread is listed, and which mailbox a message gets into. */
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { startDns } from './dns.ts';
-import { startTestService } from './harness.ts';
+import { assertProblem, startTestService } from './harness.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, toWire } from './smtp-client.ts';
 
@@ -123,6 +123,48 @@ describe('a new thread begins with', () => {
     const other = await arrive(theirs, { id: '2@x', replyTo: '1@x' }, stranger);
     assert.notEqual(other, thread);
     assert.equal(await arrive(mine, { id: '3@x', replyTo: '1@x' }), thread);
+  });
+});
+
+describe('GET /messages?thread_id=', () => {
+  const list = (query: string, as = user) => call('GET', `/messages?${query}`, { as });
+  const read = async (query: string, as = user) =>
+    (await list(query, as)).body.map((message: { messageId: string }) => message.messageId);
+
+  test('lists the thread alone, newest first, with every other filter', async () => {
+    const [to, elsewhere] = [await makeIdentity(), await makeIdentity()];
+    const thread = await arrive(to, { id: '1@x' });
+    await arrive(to, { id: '2@x', replyTo: '1@x' });
+    await arrive(to, { id: '3@x', references: ['1@x', '2@x'] });
+    await arrive(to, { id: '4@x' });
+    await arrive(elsewhere, { id: '5@x', replyTo: '1@x' });
+    const whole = ['<3@x>', '<2@x>', '<1@x>'];
+    for (const [filters, found] of [
+      ['', whole],
+      [`&identity_id=${to.id}`, whole],
+      [`&identity_id=${elsewhere.id}`, []],
+      ['&since=2020-01-01T00:00:00Z', whole],
+      ['&since=2100-01-01T00:00:00Z', []],
+      [`&identity_id=${to.id}&since=2020-01-01T00:00:00Z`, whole],
+      [`&identity_id=${to.id}&since=2100-01-01T00:00:00Z`, []],
+    ] as const)
+      assert.deepEqual(await read(`thread_id=${thread}${filters}`), found, filters);
+    const { body, headers } = await list(`thread_id=${thread}&identity_id=${to.id}&limit=2`);
+    const next = /<[^>]*\?([^>]+)>; rel="next"/.exec(headers.get('link') ?? '')?.[1] ?? '';
+    assert.equal(body.length, 2);
+    assert.deepEqual(await read(next), ['<1@x>']);
+  });
+
+  test("is empty for an unknown thread and for another owner's; a malformed id is 400", async () => {
+    const thread = await arrive(await makeIdentity(), { id: '1@x' });
+    assert.equal((await read(`thread_id=${thread}`)).length, 1);
+    assert.deepEqual(await read(`thread_id=${thread}`, await service.makeUser()), []);
+    assert.deepEqual(await read(`thread_id=${randomUUID()}`), []);
+    const { errors = [] } = assertProblem(await list('thread_id=x'), 400, 'invalid_query');
+    assert.deepEqual(
+      errors.map(({ pointer, code }) => [pointer, code]),
+      [['/thread_id', 'invalid_value']],
+    );
   });
 });
 

@@ -3,17 +3,20 @@
  * once for each owner: small ones in the content of the message (`content.ts`), others in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
-import { list } from '../db/sql.ts';
+import { type Fragment, list } from '../db/sql.ts';
 import { compress, decompress, unpackContent } from './content.ts';
 import { queueDeliveries } from './events.ts';
 import {
   collectPage,
   type Listed,
+  mergePages,
   type Page,
   type PageRequest,
   pageOf,
+  pagesOf,
   pageWithin,
   position,
+  valuesOf,
 } from './page.ts';
 import { isDomainFree } from './receivers.ts';
 
@@ -225,6 +228,7 @@ export async function findThread(
 
 export interface MessageFilter {
   identityId?: string | undefined;
+  threadId?: string | undefined;
   since?: string | undefined;
 }
 
@@ -246,21 +250,37 @@ function identityExists(sql: Sql) {
     )`;
 }
 
+function lowestId(sql: Sql) {
+  return sql`uuid '00000000-0000-0000-0000-000000000000'`;
+}
+
 export async function listMessages(
   sql: Sql,
   ownerId: string,
   filter: MessageFilter,
   page: PageRequest,
 ): Promise<Page<Listed<MessageSummary>>> {
-  const { identityId, since } = filter;
-  const read = (step: PageRequest) => sql<Listed<MessageSummary>[]>`
-    select id, summary::text as summary, ${position(sql)}
-    from messages
-    where owner_id = ${ownerId} and ${identityExists(sql)} ${
-      identityId
-        ? pageWithin(sql, step, 'messages', { identity_id: identityId }, since)
-        : sql`${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``} ${pageOf(sql, step)}`
-    }`;
+  const { identityId, threadId, since } = filter;
+  const ofOwner = sql`messages where owner_id = ${ownerId}`;
+  const select = (end: Fragment) => sql<Listed<MessageSummary>[]>`
+    select id, summary::text as summary, ${position(sql)} from ${ofOwner} and ${identityExists(sql)} ${end}`;
+  const read = (step: PageRequest) => {
+    const within = (group: Record<string, string | Fragment>) =>
+      select(pageWithin(sql, step, 'messages', group, since));
+    if (threadId) {
+      const ofThread = { thread_id: threadId };
+      // The index has the identity before the time: the pages of all identities in the thread are merged.
+      const members = identityId
+        ? sql`(select ${identityId}::uuid as identity_id)`
+        : valuesOf(sql, ofOwner, ofThread, 'identity_id', lowestId(sql));
+      const ofMember = within({ ...ofThread, identity_id: sql`members.identity_id` });
+      return mergePages<MessageSummary>(sql, step, [pagesOf(sql, sql`${members} members`, ofMember)]);
+    }
+    if (identityId) return within({ identity_id: identityId });
+    return select(
+      sql`${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``} ${pageOf(sql, step)}`,
+    );
+  };
   return collectPage(page, read, summariesAtOnce);
 }
 

@@ -128,20 +128,39 @@ export function mergePages<Row>(sql: Sql, page: PageRequest, [first = sql``, ...
     select * from (${all}) merged order by position::bigint desc, id desc limit ${page.limit}`;
 }
 
+/** A FROM item `kinds (event)`: the events that occur in these rows. The arguments are those of `valuesOf`. */
+export function kindsOf(sql: Sql, rows: Fragment, within: Record<string, Value | Fragment> = {}) {
+  return sql`${valuesOf(sql, rows, within, 'event', sql`text ''`)} kinds`;
+}
+
 /**
- * A FROM item `kinds (event)`: the events that occur in `rows`, a table with its conditions. It hops along an index from one event
- * to the next, so its cost does not grow with the number of rows.
+ * A subquery: the values of a column in `rows`, a table with its conditions, among the rows that have the values `within`. It hops
+ * from one value to the next along an index that has the columns of `within` before this column, so its cost does not grow with the
+ * number of rows. It compares rows for the same reason as `pageWithin`. `lowest` is a value below all others.
  */
-export function kindsOf(sql: Sql, rows: Fragment) {
+export function valuesOf(
+  sql: Sql,
+  rows: Fragment,
+  within: Record<string, Value | Fragment>,
+  column: string,
+  lowest: Fragment,
+) {
+  const fixed = Object.entries(within).map(([name, value]) => ({ name: identifier(name), value }));
+  const columns = listOf(sql, [...fixed.map(({ name }) => name), identifier(column)]);
+  const last = listOf(sql, [...fixed.map(({ value }) => sql`${value}`), sql`found.value`]);
+  const notBeyond = fixed.reduce((all, { name, value }) => sql`${all} and ${name} <= ${value}`, sql``);
   return sql`(
-    with recursive kinds as (
-      (select event from ${rows} order by event limit 1)
+    with recursive found (value) as (
+      select ${lowest}
       union all
-      select (select event from ${rows} and event > kinds.event order by event limit 1)
-      from kinds where kinds.event is not null
+      select (
+        select ${identifier(column)} from ${rows} and (${columns}) > (${last}) ${notBeyond}
+        order by ${columns} limit 1
+      )
+      from found where found.value is not null
     )
-    select event from kinds
-  ) kinds`;
+    select found.value as ${identifier(column)} from found where found.value > ${lowest}
+  )`;
 }
 
 export function position(sql: Sql) {

@@ -5,7 +5,7 @@ import { type TSchema, Type } from 'typebox';
 import type { Links } from '../../contract/links.ts';
 import { cutSummary, Message, MessageSummary } from '../../contract/message.ts';
 import { completeMessage } from '../../contract/payload.ts';
-import { defaultShortPage, IdParams, Since, shortListQuery, Uuid } from '../../contract/schemas.ts';
+import { defaultShortPage, describe, IdParams, Since, shortListQuery, Uuid } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
@@ -19,7 +19,13 @@ import { keepContext } from '../fair-queries.ts';
 import type { App } from '../fastify.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-const Filters = shortListQuery({ identity_id: Type.Optional(Uuid), since: Since });
+const Filters = shortListQuery({
+  identity_id: Type.Optional(Uuid),
+  thread_id: Type.Optional(
+    describe(Uuid, 'Only the messages of this conversation: the `threadId` of a message.'),
+  ),
+  since: Since,
+});
 
 const LinkQuery = Type.Object(
   {
@@ -68,9 +74,9 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       response: { 200: json(Type.Array(MessageSummary)) },
     }),
     async (request, reply) => {
-      const { identity_id: identityId, since } = request.query;
+      const { identity_id: identityId, thread_id: threadId, since } = request.query;
       const page = await readPage(parts, request, reply, defaultShortPage);
-      const found = await listMessages(sql, request.ownerId, { identityId, since }, page);
+      const found = await listMessages(sql, request.ownerId, { identityId, threadId, since }, page);
       const now = Date.now();
       const rows = found.rows.map(({ summary }) =>
         completeMessage(cutSummary(JSON.parse(summary)), links, now),
