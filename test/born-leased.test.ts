@@ -13,6 +13,7 @@ import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
 import { redeliver } from '../src/store/deliveries.ts';
+import { leaseSeconds } from '../src/store/delivery-queue.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { startTestService, waitFor } from './harness.ts';
 import { answer, hang, startReceiver } from './receiver.ts';
@@ -154,7 +155,9 @@ describe('a delivery', () => {
     offers.dispose();
     await loop.stop();
     const expired = await sql`
-      update delivery_queue set lease_until = now() where event_id = ${made?.eventId ?? ''} and lease_until > now() + interval '1 s'`;
+      update delivery_queue set lease_until = now()
+      where event_id = ${made?.eventId ?? ''}
+        and lease_until between now() + interval '1 s' and now() + ${leaseSeconds} * interval '1 s'`;
     assert.equal(expired.count, 1);
     startLoop().wake();
     await receiver.received(2, ({ url }) => url === listener.path);
