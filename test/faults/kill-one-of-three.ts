@@ -62,7 +62,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     (sql) => sql<{ id: string; status: string; attempts: number }[]>`
       select deliveries.id, status, count(attempts.id)::int as attempts
       from deliveries left join attempts on delivery_id = deliveries.id
-      group by deliveries.id having status <> 'delivered' or count(attempts.id) <> 1`,
+      group by deliveries.id, status having status <> 'delivered' or count(attempts.id) <> 1`,
   );
   const odd = unsettled.map(
     (row) => `delivery ${row.id} is ${row.status} after ${row.attempts} recorded tries`,
