@@ -346,7 +346,9 @@ async function readPacked(sql: Sql, { ownerId, id, size }: StoredRaw): Promise<B
     await sql<{ content: string }[]>`
       select encode(content, 'base64') as content from messages where owner_id = ${ownerId} and id = ${id}`,
   );
-  return unpackContent({ content, size, hasRaw: true }).raw ?? Buffer.alloc(0);
+  const { raw } = unpackContent({ content, size, hasRaw: true });
+  if (raw?.length !== size) throw new Error(`The raw bytes of message ${id} are not complete`);
+  return raw;
 }
 
 /** Base64 instead of the longer hex. */

@@ -93,6 +93,7 @@ export async function purgeOld(
       from events join messages on messages.id = events.message_id
       where ${isOld} order by events.id limit ${batch}`,
   );
+  if (messages === 'busy') return false;
   // Only then, because this passes over all old events that have a message.
   if (messages > 0) return true;
   const events = await sql`
@@ -113,13 +114,11 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
     from identity_purges cross join lateral (
       select * from messages
       where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
-      order by created_at desc limit ${batch}
+      order by created_at desc, id desc limit ${batch}
     ) messages
     limit ${batch}`;
-  const removed = await transaction(sql, async (sql) => {
-    await lockDeliveriesOf(sql, ofDeleted);
-    return removeMessages(sql, ofDeleted);
-  });
+  const removed = await removeMessages(sql, ofDeleted, (sql) => lockDeliveriesOf(sql, ofDeleted));
+  if (removed === 'busy') return false;
   if (removed > 0) return true;
   await sql`
     delete from identity_purges
@@ -145,12 +144,21 @@ async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
     order by id for update`;
 }
 
-/** Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. Returns how many. */
-function removeMessages(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
+/**
+ * Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. Returns how many, or `busy` if another
+ * process is deleting messages.
+ */
+function removeMessages(
+  sql: Sql,
+  chosen: ReturnType<Sql>,
+  prepare: (sql: Sql) => Promise<void> = async () => {},
+): Promise<number | 'busy'> {
   return transaction(sql, async (sql) => {
     // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
     const { ours } = only(await sql`select pg_try_advisory_xact_lock(${purgeLock(sql)}) as ours`);
-    return ours ? removeChosen(sql, chosen) : 0;
+    if (!ours) return 'busy';
+    await prepare(sql);
+    return removeChosen(sql, chosen);
   });
 }
 
