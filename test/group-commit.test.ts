@@ -150,14 +150,15 @@ describe('messages', () => {
     assert.equal(new Set((await stored(messages)).values()).size, 1);
     for (const { id, eventId, ownerId, raw, content } of messages) {
       const [row] = await sql`
-        select raw_chunks.bytes, content, webhook_id as "webhookId", delivery_queue.owner_id as "ownerId", lease_token as token
+        select raw_chunks.bytes, content, webhook_id as "webhookId", delivery_queue.owner_id as "ownerId", lease_token as token,
+          array[events.xmin, raw_chunks.xmin, delivery_queue.xmin] = array_fill(messages.xmin, array[3]) as "isOneCommit"
         from messages join raw_chunks using (raw_id) join events on events.message_id = messages.id
         join delivery_queue on delivery_queue.event_id = events.id
         where messages.id = ${id} and events.id = ${eventId}`;
       const webhookId = ownerId === user.userId ? mine.id : theirs.id;
       const { bytes, ...others } = row ?? {};
       assert.deepEqual(zstdDecompressSync(bytes), raw);
-      assert.deepEqual(others, { content, webhookId, ownerId, token: null });
+      assert.deepEqual(others, { content, webhookId, ownerId, token: null, isOneCommit: true });
     }
   });
 
