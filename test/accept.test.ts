@@ -183,3 +183,19 @@ describe('an identity that is deleted after routing', () => {
     assert.deepEqual(done, []);
   });
 });
+
+test('messages for which no memory is free wait, and those of another owner do not', async () => {
+  const { recorder } = makeParts().parts;
+  const largest = 26_214_400;
+  using first = await recorder.takeMemory('one', largest);
+  using _second = await recorder.takeMemory('one', largest);
+  let isTaken = false;
+  const third = recorder.takeMemory('one', 1000).then((share) => {
+    isTaken = true;
+    return share;
+  });
+  using _other = await recorder.takeMemory('another', largest);
+  assert.equal(isTaken, false);
+  first.release();
+  (await third).release();
+});

@@ -12,6 +12,7 @@ import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
+import { packContent } from '../src/store/content.ts';
 import { redeliver } from '../src/store/deliveries.ts';
 import { leaseSeconds } from '../src/store/delivery-queue.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
@@ -148,7 +149,9 @@ describe('a delivery', () => {
       const [message] = messages;
       assert.ok(message);
       made = message;
-      const recorded = await recorder.record(sql, message, offers);
+      const data = message.writeData();
+      const content = await packContent(message.raw, data);
+      const recorded = await recorder.record(sql, { ...message, data, content }, offers);
       assert.equal(recorded.offer?.webhookIds.length, 1);
     });
     assert.equal(listener.posts().length, 1);

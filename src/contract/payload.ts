@@ -37,14 +37,22 @@ export function placeLink(n: number): string {
   return `attachment:${n}`;
 }
 
-/** Returns the JSON text that the message stores. */
-export function storeData(message: Message, raw: Buffer, sha256: Buffer): string {
-  return JSON.stringify({
-    message,
+type LongTexts = Pick<Message, 'text' | 'html' | 'headers'>;
+type RawFacts = Omit<MessageReceivedData, keyof AddedLater | 'message' | 'test'>;
+
+/**
+ * Returns a function that writes the JSON text that a message stores. What is the same for all recipients of a mail is written
+ * once: it can have 9 MiB, and a mail a hundred recipients.
+ */
+export function makeStoreData({ text, html, headers }: LongTexts, raw: Buffer, sha256: Buffer) {
+  const texts = JSON.stringify({ text, html, headers } satisfies LongTexts).slice(1);
+  const facts = JSON.stringify({
     rawEmailEncoding: isUtf8(raw) ? 'utf-8' : 'base64',
     rawEmailSize: raw.length,
     rawEmailSha256: sha256.toString('hex'),
-  } satisfies Omit<MessageReceivedData, keyof AddedLater>);
+  } satisfies RawFacts).slice(1);
+  return ({ text, html, headers, ...message }: Message): string =>
+    `{"message":${JSON.stringify(message).slice(0, -1)},${texts},${facts}`;
 }
 
 /**

@@ -8,7 +8,7 @@
 import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
 import { type Message, summarize } from '../contract/message.ts';
-import { storeData } from '../contract/payload.ts';
+import { makeStoreData } from '../contract/payload.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
@@ -47,8 +47,10 @@ export interface AcceptParts extends RouteParts {
   wakeDelivery(): void;
 }
 
-interface PreparedMessage extends NewMessage {
+/** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
+interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
   recipients: readonly string[];
+  writeData(): string;
 }
 
 interface ExaminedMail {
@@ -76,6 +78,7 @@ export async function acceptMail(
   mail: IncomingMail,
   runSteps: RunSteps = async (examine, record) => record(parts.sql, await examine()),
 ): Promise<string[]> {
+  using memory = new DisposableStack();
   using offers = new DisposableStack();
   let trace: AcceptTrace | null | undefined;
   let outcomes: readonly MessageOutcome[] = [];
@@ -86,6 +89,7 @@ export async function acceptMail(
     // The owner whose turn the work takes (`Examiner`). If the message has several owners: the first.
     const ownerId = recipients[0]?.identity.ownerId;
     const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
+    memory.use(await parts.recorder.takeMemory(ownerId ?? '', mail.raw.length));
     const messages = await prepareMessages(parts, mail, recipients, examination);
     trace?.examined(messages);
     return { recipients, examination, messages };
@@ -105,7 +109,7 @@ export async function acceptMail(
   // The message is committed: from here on the caller may acknowledge it. (`POST /inbound` has already done so.)
   trace?.recorded(outcomes);
   for (const outcome of outcomes) countAndLog(parts, mail, outcome);
-  const unclaimed = outcomes.filter(({ message, recorded }) => parts.recorder.adopt(message, recorded));
+  const unclaimed = outcomes.filter(({ recorded }) => parts.recorder.adopt(recorded));
   if (unclaimed.length > 0) parts.wakeDelivery();
   return listIds(outcomes);
 }
@@ -163,7 +167,9 @@ async function recordEach(
 ): Promise<MessageOutcome[]> {
   const outcomes: MessageOutcome[] = [];
   for (const message of messages) {
-    const recorded = await recorder.record(sql, message, offers);
+    const data = message.writeData();
+    const content = await packContent(message.rawId === null ? message.raw : null, data);
+    const recorded = await recorder.record(sql, { ...message, data, content }, offers);
     const { outcome } = recorded;
     const ids = { recorded: message.id, gone: null };
     const id = outcome === 'repeat' ? await findFirst(sql, message) : ids[outcome];
@@ -194,6 +200,7 @@ function prepareMessages(
   { parsed, authentication }: Examination,
 ): Promise<PreparedMessage[]> {
   const sha256 = createHash('sha256').update(mail.raw).digest();
+  const writeData = makeStoreData(parsed, mail.raw, sha256);
   const receivedAt = new Date();
   /** By owner: bytes that have rows of their own are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();
@@ -221,7 +228,6 @@ function prepareMessages(
         ...{ id, threadId: found ?? threadId, source: mail.source, receivedAt, size: mail.raw.length },
         ...{ identity, tag, envelope, parsed, authentication },
       });
-      const data = storeData(message, mail.raw, sha256);
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
         threadId: message.threadId,
@@ -229,8 +235,7 @@ function prepareMessages(
         raw: mail.raw,
         sha256,
         summary: JSON.stringify(summarize(message)),
-        data,
-        content: await packContent(isPacked ? mail.raw : null, data),
+        writeData: () => writeData(message),
         inline: mail.raw.length <= parts.inlineRawBytes,
         messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
         repeatKey: parsed.messageId === null ? null : repeatKey(envelope, sha256),

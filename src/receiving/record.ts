@@ -4,6 +4,7 @@
  * Guarantee: outside of a transaction, the message is committed when `record` resolves.
  */
 import { isTransaction, type Pool, type Sql } from '../db/client.ts';
+import { type Share, Slots } from '../lib/slots.ts';
 import type { ReadEvent } from '../store/events.ts';
 import {
   eventBytes,
@@ -33,14 +34,27 @@ interface RecordedOffer extends RecordedMessage {
   offer: DeliveryOffer | null;
 }
 
+/** `event`: null if nothing was offered. Not the message: a mail with many recipients keeps all results until the commit. */
+interface RecordedEvent extends RecordedOffer {
+  event: (ReadEvent & { ownerId: string }) | null;
+}
+
 /** A message, and where the offers for its deliveries are kept until they are adopted or given back. */
 interface OfferedMessage {
   message: NewMessage;
   offers: DisposableStack;
 }
 
+/** Memory for messages as they are recorded, in total and for each owner. A message for which none is free waits. */
+const recordingBytes = { inAll: 64 * 1024 * 1024, perOwner: 24 * 1024 * 1024 };
+/** Its JSON is six times as long as a text of control characters, and is in memory beside the message itself. */
+const bytesPerByte = 8;
+/** About what is left of a larger message, because its texts and headers are cut. */
+const maxJsonSourceBytes = 1.5 * 1024 * 1024;
+
 export class MessageRecorder {
   readonly #parts: RecorderParts;
+  readonly #memory = new Slots(recordingBytes);
   readonly #group: GroupCommit<OfferedMessage, RecordedOffer>;
   readonly #listeners = new KnownListeners();
 
@@ -55,26 +69,22 @@ export class MessageRecorder {
     });
   }
 
+  /** Call it after the message was examined and before its first `record`, outside of a transaction. */
+  takeMemory(ownerId: string, rawBytes: number): Promise<Share> {
+    return this.#memory.take(ownerId, bytesPerByte * Math.min(rawBytes, maxJsonSourceBytes));
+  }
+
   /** The caller disposes of `offers` at the end, whatever happens: after `adopt`, or after a failure. */
-  async record(sql: Sql, message: NewMessage, offers: DisposableStack): Promise<RecordedOffer> {
+  async record(sql: Sql, message: NewMessage, offers: DisposableStack): Promise<RecordedEvent> {
     const recorded = await this.#record(sql, { message, offers });
     if (recorded.outcome === 'recorded') this.#listeners.note(message, recorded.deliveries);
-    return recorded;
+    return { ...recorded, event: recorded.offer && toEvent(message) };
   }
 
   /** After the commit. Returns whether deliveries are left for the delivery loops to claim. */
-  adopt(message: NewMessage, { offer, deliveries }: RecordedOffer): boolean {
+  adopt({ offer, event, deliveries }: RecordedEvent): boolean {
     const leased = deliveries.filter(({ webhookId }) => offer?.webhookIds.includes(webhookId));
-    const { id: messageId, eventId, ownerId, data, inline, raw } = message;
-    const event = {
-      id: eventId,
-      event: 'message.received',
-      ownerId,
-      messageId,
-      data,
-      raw: inline ? raw : null,
-    };
-    if (leased.length > 0) offer?.adopt(event, leased);
+    if (event && leased.length > 0) offer?.adopt(event, leased);
     return leased.length < deliveries.length;
   }
 
@@ -104,6 +114,10 @@ export class MessageRecorder {
     const offer = this.#parts.offerDeliveries?.(this.#listeners.of(message), eventBytes(message));
     return offer ? offers.use(offer) : null;
   }
+}
+
+function toEvent({ id: messageId, eventId: id, ownerId, data, inline, raw }: NewMessage) {
+  return { id, event: 'message.received', ownerId, messageId, data, raw: inline ? raw : null };
 }
 
 const maxKnownIds = 100_000;

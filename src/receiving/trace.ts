@@ -9,9 +9,11 @@ import { newId } from '../lib/ids.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import type { NewMessage } from '../store/messages.ts';
 
+type TracedMessage = Pick<NewMessage, 'id' | 'eventId' | 'identityId' | 'raw'>;
+
 export interface AcceptTrace {
-  examined(messages: readonly NewMessage[]): void;
-  recorded(outcomes: readonly { message: NewMessage; outcome: string }[]): void;
+  examined(messages: readonly TracedMessage[]): void;
+  recorded(outcomes: readonly { message: TracedMessage; outcome: string }[]): void;
   /** Nothing was recorded. */
   failed(error: unknown): void;
 }
@@ -23,9 +25,9 @@ export function startAcceptTrace(tracer: Tracer, source: Message['source'], requ
   const now = () => epochMs + performance.now();
   const startTime = now();
   let examinedTime = startTime;
-  let messages: readonly NewMessage[] = [];
+  let messages: readonly TracedMessage[] = [];
 
-  function trace(message: Partial<NewMessage>, outcome: string, error: string | null): void {
+  function trace(message: Partial<TracedMessage>, outcome: string, error: string | null): void {
     const endTime = now();
     const kind = source === 'smtp' ? 'server' : 'internal';
     const links = request ? [{ context: request.spanContext() }] : [];
