@@ -204,7 +204,8 @@ describe('the purge of deleted identities', () => {
     );
     const counts: number[] = [];
     while (await purgeDeletedIdentities(sql, 100)) counts.push((await countRows(sql)).messages ?? -1);
-    assert.deepEqual(counts, [132, 32, 1]);
+    // The deliveries of a hundred messages, then these messages.
+    assert.deepEqual(counts, [232, 132, 132, 32, 32, 1]);
     const { attempts, ...left } = await countRows(sql);
     assert.deepEqual(left, { messages: 1, events: 1, deliveries: 2, raw_chunks: 0 });
     const orphans = await sql`
@@ -269,6 +270,20 @@ describe('the purge of deleted identities', () => {
       });
     });
     assert.equal(await purging, true);
+    assert.deepEqual(await countRows(sql), none);
+  });
+
+  test('deletes the deliveries of a message in batches, too', async () => {
+    receiver.behaveAt('/many', answer(500));
+    const sql = await leave(async (service) => {
+      const identity = await makeIdentity(service);
+      for (let n = 0; n < 25; n++) await service.makeWebhook(receiver.url('/many'));
+      await arrive(service, [identity]);
+      await remove(service, identity);
+    });
+    const counts: number[] = [];
+    while (await purgeDeletedIdentities(sql, 10)) counts.push((await countRows(sql)).deliveries ?? -1);
+    assert.deepEqual(counts, [15, 5, 0, 0]);
     assert.deepEqual(await countRows(sql), none);
   });
 

@@ -117,6 +117,18 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
       order by created_at desc, id desc limit ${batch}
     ) messages
     limit ${batch}`;
+  const deliveriesOf = (table: string, locking: Fragment) => sql`
+    select dependent.id
+    from (${ofDeleted}) doomed join events on events.message_id = doomed.id cross join lateral (
+      select id from ${identifier(table)}
+      where id between first_id_with(events.id) and last_id_with(events.id) and event_id = events.id ${locking}
+    ) dependent
+    limit ${batch}`;
+  // Before the messages, in batches of their own: a message can have a thousand deliveries, and a batch of results, which has
+  // those of other owners too, would wait for all of them. Those that are being recorded are left for the next batch.
+  const queued = deliveriesOf('delivery_queue', sql`for update skip locked`);
+  const ended = deliveriesOf('ended_deliveries', sql`offset 0`);
+  if ((await removeDeliveries(sql, queued, ended)) > 0) return true;
   const removed = await removeMessages(sql, ofDeleted, (sql) => lockDeliveriesOf(sql, ofDeleted));
   if (removed === 'busy') return false;
   if (removed > 0) return true;
