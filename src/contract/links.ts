@@ -7,7 +7,7 @@ import { createHmac, createSecretKey, hkdfSync, type KeyObject, timingSafeEqual 
 const dayMs = 86_400_000;
 const validDays = 7;
 
-interface MessageLinks {
+export interface MessageLinks {
   raw: string;
   attachment(n: number | string): string;
 }

@@ -5,7 +5,7 @@
 import { isUtf8 } from 'node:buffer';
 import { type Static, Type } from 'typebox';
 import type { StoredData } from '../store/events.ts';
-import type { Links } from './links.ts';
+import type { Links, MessageLinks } from './links.ts';
 import { Message, type MessageSummary } from './message.ts';
 import { describe, NullableString, oneOf } from './schemas.ts';
 
@@ -67,12 +67,20 @@ function addReport(data: string): string {
 export function completeData({ data, messageId, raw }: StoredData, links: Links, nowMs: number): string {
   if (messageId === null) return data;
   const link = links.to(messageId, nowMs);
-  const linked = addReport(data).replace(
-    linkPlaceholder,
-    (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`,
-  );
   const added = { rawEmail: raw && writeRaw(raw), rawEmailUrl: link.raw } satisfies AddedLater;
-  return `${linked.slice(0, -1)},${JSON.stringify(added).slice(1)}`;
+  return `${addLinks(addReport(data), link).slice(0, -1)},${JSON.stringify(added).slice(1)}`;
+}
+
+/** Returns the JSON text of the message alone, from the data that it stores. */
+export function writeMessage(stored: string, messageId: string, links: Links, nowMs: number): string {
+  const data = addReport(stored);
+  // Only facts of ours follow the message, so the last match is where it ends, whatever the message contains.
+  const message = data.slice('{"message":'.length, data.lastIndexOf(',"rawEmailEncoding":'));
+  return addLinks(message, links.to(messageId, nowMs));
+}
+
+function addLinks(json: string, link: MessageLinks): string {
+  return json.replace(linkPlaceholder, (_, n: string) => `"url":${JSON.stringify(link.attachment(n))}`);
 }
 
 function writeRaw(raw: Buffer): string {

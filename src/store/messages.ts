@@ -284,12 +284,8 @@ export async function listMessages(
   return collectPage(page, read, summariesAtOnce);
 }
 
-/** The message as in its event, without links. */
-export async function findMessage(
-  sql: Sql,
-  ownerId: string,
-  id: string,
-): Promise<Record<string, unknown> | undefined> {
+/** The data of its event, as JSON text without links. */
+export async function findMessage(sql: Sql, ownerId: string, id: string): Promise<string | undefined> {
   const [row] = await sql<
     { content: string | null; size: number; hasRaw: boolean; eventData: string | null }[]
   >`
@@ -298,9 +294,7 @@ export async function findMessage(
     where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql)}`;
   if (!row) return undefined;
   const { content, eventData } = row;
-  // In the program, because PostgreSQL's `->` refuses a text that contains \u0000.
-  return JSON.parse(content === null ? (eventData ?? 'null') : unpackContent({ ...row, content }).data)
-    .message;
+  return content === null ? (eventData ?? undefined) : unpackContent({ ...row, content }).data;
 }
 
 export interface StoredRaw {
