@@ -5,7 +5,8 @@ import { makeApiKey } from '../src/lib/api-key.ts';
 import { newId } from '../src/lib/ids.ts';
 import { assertProblem, callUrl, startTestService } from './harness.ts';
 
-const service = await startTestService();
+// Without checks of DNS: during a check an identity shows as pending.
+const service = await startTestService({ POSTHORN_ROLES: 'api,smtp,deliver' });
 const { user, call } = service;
 
 const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
