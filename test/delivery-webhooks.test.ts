@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { recordEvent } from '../src/store/events.ts';
-import { disableGone, noteFailures } from '../src/store/targets.ts';
+import { disableGone, noteFailures, readTargets } from '../src/store/targets.ts';
 import { startTestService, type TestWebhook, waitFor } from './harness.ts';
 import { answer, type ReceivedRequest, startReceiver } from './receiver.ts';
 
@@ -246,6 +246,14 @@ describe('a receiver that fails', () => {
     assert.equal((await findDelivery(await makeEvent(), webhook)).status, 'delivered');
   });
 
+  test('a 410 to a try from before the webhook was enabled again does not disable it', async () => {
+    const { id } = await makeWebhook(receiver.url('/again'));
+    const before = await readTargets(sql, [id]);
+    await patch({ id } as TestWebhook, { enabled: true });
+    assert.deepEqual(await disableGone(sql, before), []);
+    assert.deepEqual(await disableGone(sql, await readTargets(sql, [id])), [id]);
+  });
+
   test('a redirect is not followed, wherever it points', async () => {
     receiver.behaveAt('/redirects', answer(307, { location: receiver.url('/redirected') }));
     const webhook = await makeWebhook(receiver.url('/redirects'));
@@ -330,7 +338,7 @@ describe('a receiver that fails', () => {
     await patch(webhook, { enabled: false });
     await sql`update webhooks set first_failure_at = now() - interval '9 days', failed_tries = 99 where id = ${webhook.id}`;
     await noteFailures(sql, [webhook.id]);
-    await disableGone(sql, [{ id: webhook.id, url: receiver.url('/by-hand') }]);
+    await disableGone(sql, await readTargets(sql, [webhook.id]));
     const { enabled, disabledReason } = await read(webhook);
     assert.deepEqual({ enabled, disabledReason }, { enabled: false, disabledReason: null });
   });

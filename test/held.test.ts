@@ -8,7 +8,7 @@ import { findDelivery, redeliver } from '../src/store/deliveries.ts';
 import { claimDeliveries, promoteDue, recordTries } from '../src/store/delivery-queue.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { holdDeliveries, settleWebhooks } from '../src/store/held.ts';
-import { disableGone, noteFailures } from '../src/store/targets.ts';
+import { disableGone, noteFailures, readTargets } from '../src/store/targets.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { createWebhook, deleteWebhook, updateWebhook } from '../src/store/webhooks.ts';
 import { makeDatabase, waitFor } from './harness.ts';
@@ -99,7 +99,7 @@ function lockWait(): Promise<unknown> {
 describe('disabling holds pending deliveries, enabling resumes them', () => {
   const ways: [string, (webhook: Prepared) => Promise<unknown>][] = [
     ['by hand', (webhook) => enable(webhook, false)],
-    ['after 410', ({ id }) => disableGone(sql, [{ id, url }])],
+    ['after 410', ({ id }) => readTargets(sql, [id]).then((found) => disableGone(sql, found))],
     [
       'after days of failures',
       async ({ id }) => {

@@ -9,11 +9,13 @@ export interface WebhookTarget {
   sealedSecrets: Buffer[];
   /** A try failed since the last success. */
   failing: boolean;
+  /** When its owner last changed it, or it was disabled. */
+  updatedAt: string;
 }
 
 export async function readTargets(sql: Sql, ids: readonly string[]): Promise<WebhookTarget[]> {
   const rows = await sql<(Omit<WebhookTarget, 'sealedSecrets'> & { secret: Buffer; retired: string[] })[]>`
-    select id, url, enabled, first_failure_at is not null as failing, secret,
+    select id, url, enabled, first_failure_at is not null as failing, updated_at::text as "updatedAt", secret,
       array(
         select encode(secret, 'base64') from retired_webhook_secrets
         where owner_id = webhooks.owner_id and webhook_id = webhooks.id and retired_at > now() - interval '24 hours'
@@ -52,12 +54,15 @@ export async function noteRecoveries(sql: Sql, ids: readonly string[]): Promise<
 }
 
 /** Disables webhooks whose receiver answered 410 (Gone). Returns the webhooks it disabled. */
-export async function disableGone(sql: Sql, gone: readonly { id: string; url: string }[]): Promise<string[]> {
+export async function disableGone(
+  sql: Sql,
+  gone: readonly Pick<WebhookTarget, 'id' | 'updatedAt'>[],
+): Promise<string[]> {
   const disabled = await sql<{ id: string }[]>`
     update webhooks set enabled = false, disabled_reason = 'gone', updated_at = now()
-    from unnest(${gone.map(({ id }) => id)}::uuid[], ${gone.map(({ url }) => url)}::text[]) as gone (id, url)
-    -- The URL may have been changed since the try.
-    where webhooks.id = gone.id and webhooks.url = gone.url and enabled
+    from unnest(${gone.map(({ id }) => id)}::uuid[], ${gone.map(({ updatedAt }) => updatedAt)}::text[]) as gone (id, updated_at)
+    -- Since the try, its owner may have given it another URL, or enabled it again.
+    where webhooks.id = gone.id and webhooks.updated_at = gone.updated_at::timestamptz and enabled
     returning webhooks.id`;
   return disabled.map(({ id }) => id);
 }

@@ -81,7 +81,8 @@ export class KnownTargets {
   /** A secret that was encrypted with a key which is no longer configured stops its own webhook only. */
   #open(target: WebhookTarget): FoundTarget {
     const known = this.#known.get(target.id)?.target;
-    if (typeof known === 'object' && isSame(known, target)) return { ...known, failing: target.failing };
+    if (typeof known === 'object' && isSame(known, target))
+      return { ...known, failing: target.failing, updatedAt: target.updatedAt };
     const { log, sealer } = this.#parts;
     try {
       return openTarget({ ...target, sealedSecrets: target.sealedSecrets.map(copyOutOfPool) }, sealer);
