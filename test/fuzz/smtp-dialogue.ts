@@ -17,6 +17,7 @@ export class Dialogue {
   #text = '';
   #lines: string[] = [];
   #isOver = false;
+  #isReset = false;
   #changed = () => {};
   readonly replies: Reply[] = [];
   /** What is no reply. */
@@ -32,6 +33,11 @@ export class Dialogue {
   /** The server has closed its side, or the connection is broken. */
   get isOver(): boolean {
     return this.#isOver;
+  }
+
+  /** The server closed while bytes of ours were on their way: its last replies may be lost. */
+  get isReset(): boolean {
+    return this.#isReset;
   }
 
   async send(pieces: readonly Buffer[]): Promise<void> {
@@ -102,7 +108,9 @@ export class Dialogue {
     this.#socket
       .on('end', over)
       .on('close', over)
-      .on('error', () => {});
+      .on('error', ({ code }: NodeJS.ErrnoException) => {
+        this.#isReset ||= code === 'ECONNRESET' || code === 'EPIPE';
+      });
   }
 
   #read(text: string): void {
