@@ -14,7 +14,7 @@ import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
 import { packContent } from '../src/store/content.ts';
 import { redeliver } from '../src/store/deliveries.ts';
-import { leaseSeconds } from '../src/store/delivery-queue.ts';
+import { leaseSeconds } from '../src/store/queue-rows.ts';
 import { deliveryLimits } from '../src/webhooks/deliver.ts';
 import { startTestService, waitFor } from './harness.ts';
 import { answer, hang, startReceiver } from './receiver.ts';

@@ -109,3 +109,24 @@ test(`plans of an empty queue, then ${waiting} deliveries wait`, async (t) => {
       assert.ok(reads < mostRead, `${reads} rows were read`);
     });
 });
+
+test('the time to renew leases does not grow with the square of their number', async () => {
+  const rows = await other<{ id: string }[]>`select id from delivery_queue limit 16000`;
+  const tokens = Array.from({ length: 64 }, () => randomUUID());
+  const all = rows.map(({ id }, n) => ({ id, token: tokens[n % 64] ?? '' }));
+  await other`
+    update delivery_queue set lease_token = lease.token from unnest(${all.map(({ id }) => id)}::uuid[],
+      ${all.map(({ token }) => token)}::uuid[]) as lease (id, token) where delivery_queue.id = lease.id`;
+  const measure = async (count: number) => {
+    let least = Number.POSITIVE_INFINITY;
+    for (let n = 0; n < 3; n += 1) {
+      const from = performance.now();
+      assert.equal((await renewLeases(sql, all.slice(0, count))).size, count);
+      least = Math.min(least, performance.now() - from);
+    }
+    return least;
+  };
+  const [few, many] = [await measure(1000), await measure(16_000)];
+  // With the square: 256 times.
+  assert.ok(many < 80 * few, `1,000: ${few.toFixed(1)} ms, 16,000: ${many.toFixed(1)} ms`);
+});

@@ -8,7 +8,7 @@ import type { Log } from '../lib/log.ts';
 
 /** One statement costs about the same for one outcome as for many, so a batch waits a few milliseconds for more outcomes. */
 const gatherMs = 25;
-const fullBatch = 512;
+const fullBatch = 256;
 const retryMs = 500;
 /** A write that fails this often while the database is available would fail forever, and every later batch would wait for it. */
 const maxRejections = 5;
@@ -67,7 +67,8 @@ export class Recorder<Outcome extends { id: string }> {
     while (this.#waiting.length > 0) {
       const isStopping = this.#giveUpAt < Number.POSITIVE_INFINITY;
       if (this.#waiting.length < fullBatch && !isStopping) await pause(gatherMs);
-      const batch = this.#waiting.splice(0);
+      // Not all of them: after a pause of the database thousands may wait, and the time of a statement can grow with their square.
+      const batch = this.#waiting.splice(0, fullBatch);
       const recorded = new Set<string>();
       const isDone = await this.persist(`recording ${name}`, async () => {
         for (const id of await record(batch)) recorded.add(id);

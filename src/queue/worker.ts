@@ -120,6 +120,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   #fullGroups: ReadonlySet<string> = new Set();
   #moreTries: NodeJS.Immediate | undefined;
   #isStopping = false;
+  /** One for all offers: each is for new jobs, and a claim of the same job has another. So renewing compares with few tokens. */
+  readonly #offerToken = randomUUID();
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
     const { name, log, isUnavailable: isTransient, pollMs = defaultPollMs } = queue;
@@ -175,7 +177,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const reserved = new Set(laneKeys.filter((key) => this.#lanes.reserve(key, offeredAt)));
     if (reserved.size === 0) return undefined;
     return {
-      token: randomUUID(),
+      token: this.#offerToken,
       laneKeys: [...reserved],
       adopt: (jobs) => {
         const adopted = jobs.filter((job) => reserved.has(this.#queue.laneOf(job)));

@@ -3,7 +3,7 @@ import { only, type Sql } from '../db/client.ts';
 import type { Fragment } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
 import { decompress, unpackContent } from './content.ts';
-import { leaseSeconds } from './delivery-queue.ts';
+import { leaseSeconds } from './queue-rows.ts';
 import {
   collectPage,
   kindsOf,

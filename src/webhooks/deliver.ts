@@ -15,7 +15,6 @@ import {
   type ClaimedDelivery,
   cancelDeliveries,
   claimDeliveries,
-  leaseSeconds,
   promoteDue,
   recordTries,
   releaseLeases,
@@ -25,6 +24,7 @@ import {
 } from '../store/delivery-queue.ts';
 import type { ReadEvent } from '../store/events.ts';
 import { holdDeliveries } from '../store/held.ts';
+import { leaseSeconds } from '../store/queue-rows.ts';
 import { Bodies, type CompleteData, maxSmallBytes } from './bodies.ts';
 import { decide } from './decide.ts';
 import { type TriedWebhook, WebhookHealth } from './health.ts';

@@ -5,7 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from '../../src/db/client.ts';
-import { leaseSeconds } from '../../src/store/delivery-queue.ts';
+import { leaseSeconds } from '../../src/store/queue-rows.ts';
 import { waitFor } from '../harness.ts';
 import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
 import { preparePostgres } from './postgres.ts';
