@@ -5,6 +5,7 @@
 import path from 'node:path';
 import { type LogFormat, type LogLevel, logFormats, logLevels } from './lib/log.ts';
 import { OperatorError } from './lib/operator-error.ts';
+import type { Relay } from './lib/relay-url.ts';
 import {
   addressRange,
   basePath,
@@ -19,6 +20,7 @@ import {
   port,
   postgresUrl,
   publicUrl,
+  relayUrl,
   SettingError,
   secretKey,
   setting,
@@ -29,7 +31,8 @@ import {
 import { suggest } from './lib/suggest.ts';
 import { readTraceConfig, traceSettings, wantsTraces } from './lib/trace-settings.ts';
 
-const roles = ['api', 'smtp', 'deliver', 'verify'] as const;
+const roles = ['api', 'smtp', 'deliver', 'send', 'verify'] as const;
+const waysOut = ['direct', 'relay', 'capture'] as const;
 type Role = (typeof roles)[number];
 
 export type Config = ReturnType<typeof readConfig>;
@@ -217,6 +220,48 @@ export const settings = {
     'Address ranges (CIDR) that webhooks may reach although the addresses are not public.',
     { shown: 'none in production, else loopback' },
   ),
+  POSTHORN_OUTBOUND: setting<(typeof waysOut)[number] | null>(
+    oneOf(waysOut),
+    null,
+    'The way out for mail. `direct`: to the mail server of each recipient. `relay`: all of it through `POSTHORN_RELAY_URL`. `capture`: nothing leaves the machine, and every message counts as delivered.',
+    { shown: '`relay` with `POSTHORN_RELAY_URL`; else `direct` in production and `capture` in development' },
+  ),
+  POSTHORN_RELAY_URL: setting<Relay | null>(
+    relayUrl,
+    null,
+    'A mail server that sends for this service: `smtp://` or `smtps://user:password@host:port`. With a password, `smtp://` requires STARTTLS with a valid certificate, except to this machine.',
+    { secret: true },
+  ),
+  POSTHORN_BOUNCE_DOMAIN: setting<string | null>(
+    hostName,
+    null,
+    'Domain of the envelope senders, to which mail servers send their reports. Its MX must lead to the SMTP listener.',
+    { shown: 'POSTHORN_MAIL_HOST' },
+  ),
+  POSTHORN_SEND_RATE: setting(
+    wholeNumber(0, 1e9),
+    600,
+    'Recipients per minute for each user and process. `0`: no limit.',
+  ),
+  POSTHORN_SEND_SCHEDULE: setting<readonly number[] | null>(
+    list(wholeNumber(0, 31_536_000)),
+    null,
+    'Seconds to wait after each try that a mail server put off; after the last one the recipient is given up.',
+    { shown: '1, 5, 15 and 30 minutes, 1, 2, 4 and 8 hours, then every 12 hours until 4 days' },
+  ),
+  POSTHORN_MX_PORT: setting(port, 25, 'Port of the mail servers of recipients, for tests.'),
+  POSTHORN_SUBMISSION_PORT: setting<number | null>(
+    port,
+    null,
+    'Port on which programs submit mail by SMTP, with an API key as the password. Usually 587.',
+    { shown: '2587 in development; in production none' },
+  ),
+  POSTHORN_SUBMISSIONS_PORT: setting<number | null>(
+    port,
+    null,
+    'The same with TLS from the start. Usually 465.',
+    { shown: 'none' },
+  ),
   POSTHORN_RETENTION_DAYS: setting(
     wholeNumber(1, 36_500),
     30,
@@ -252,6 +297,13 @@ export function readConfig(environment: Environment) {
   }
   if ((values.POSTHORN_TLS_CERT === null) !== (values.POSTHORN_TLS_KEY === null)) {
     mistakes.push('Set both POSTHORN_TLS_CERT and POSTHORN_TLS_KEY, or neither.');
+  }
+  if (
+    values.POSTHORN_OUTBOUND === 'relay' &&
+    values.POSTHORN_RELAY_URL === null &&
+    !environment.POSTHORN_RELAY_URL
+  ) {
+    mistakes.push('POSTHORN_RELAY_URL is required with POSTHORN_OUTBOUND=relay.');
   }
   if (mistakes.length > 0) {
     const count = mistakes.length === 1 ? 'a mistake' : `${mistakes.length} mistakes`;
@@ -308,6 +360,17 @@ export function readConfig(environment: Environment) {
       inMemoryBytes: 2 * 1024 * 1024,
       maxSpoolBytes: 8 * values.POSTHORN_SMTP_MAX_BYTES_UNDER_WAY,
     },
+    outbound:
+      values.POSTHORN_OUTBOUND ?? (values.POSTHORN_RELAY_URL ? 'relay' : production ? 'direct' : 'capture'),
+    relay: values.POSTHORN_RELAY_URL,
+    bounceDomain: values.POSTHORN_BOUNCE_DOMAIN ?? values.POSTHORN_MAIL_HOST ?? 'localhost',
+    sendRatePerMinute: values.POSTHORN_SEND_RATE,
+    /** Null: the usual one. */
+    sendSchedule: values.POSTHORN_SEND_SCHEDULE,
+    mxPort: values.POSTHORN_MX_PORT,
+    /** Null: no listener. */
+    submissionPort: values.POSTHORN_SUBMISSION_PORT ?? (production ? null : 2587),
+    submissionsPort: values.POSTHORN_SUBMISSIONS_PORT,
     inlineRawBytes: values.POSTHORN_INLINE_RAW_BYTES,
     acceptUnverified: values.POSTHORN_ACCEPT_UNVERIFIED ?? !production,
     /** Null: tracing is off. */

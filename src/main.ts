@@ -20,11 +20,21 @@ import { once } from './lib/once.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
+import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
+import { makeMtaSts } from './net/mta-sts.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
 import { MessageRecorder } from './receiving/record.ts';
+import { deriveBounceKeys, makeBounceAddress } from './sending/bounce-address.ts';
+import { standardSchedule } from './sending/decide.ts';
+import { applyComplaint, type ReportParts } from './sending/reports.ts';
+import { startSending } from './sending/send.ts';
+import { SendRate } from './sending/send-rate.ts';
+import { Signer } from './sending/signer.ts';
+import type { SubmitParts } from './sending/submit.ts';
+import { makeWay } from './sending/way.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
@@ -59,6 +69,9 @@ type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 
 const poolSize = 10;
 const deliveryPoolSize = 5;
+const sendingPoolSize = 4;
+/** How long answers of DNS are used for mail that goes out. */
+const dnsKeepMs = 60_000;
 const mailLockTimeoutMs = 250;
 const purgePollMs = 10_000;
 const purgeBatch = 500;
@@ -91,8 +104,13 @@ export async function startService(
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
     const { offerDeliveries, ...wakes } = await startLoops(parts, database, started.loops);
-    const mail = { ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) };
-    const listenerParts = { ...parts, ...wakes, mail, isReady: () => isAnnounced };
+    const reports = { ...parts.reports, ...wakes };
+    const mail = {
+      ...{ ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) },
+      applyFeedback: (raw: Buffer, ownerId: string) => applyComplaint(reports, raw, ownerId),
+    };
+    const submit = { ...parts.submit, ...wakes };
+    const listenerParts = { ...parts, ...wakes, mail, submit, reports, isReady: () => isAnnounced };
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
     if (config.production) service.needsUser = !(await hasUsers(database.sql));
@@ -126,15 +144,25 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   const egress = makeEgress({ ...config, log });
   const poster = new Poster({ egress });
   stops.push(() => poster.close());
-  const { mailHost, acceptUnverified, inlineRawBytes } = config;
+  const { mailHost, acceptUnverified, inlineRawBytes, maxMessageBytes } = config;
+  const dns = makeDnsClient({ dnsServers: config.dnsServers, keepMs: dnsKeepMs });
+  const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
+  const bounceKeys = deriveBounceKeys(secretKeys);
+  const way = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
   return {
-    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster },
+    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, way },
+    bounceKeys,
+    reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
     verification: makeVerifyParts({
       ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
       onLost: () => metrics.identitiesLost.inc(),
     }),
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
+    submit: {
+      ...{ sql, work: examiner.outgoing, way, metrics, log, maxMessageBytes },
+      rate: new SendRate(config.sendRatePerMinute),
+    },
     userAgent: `Posthorn/${readVersion()}`,
   };
 }
@@ -159,8 +187,8 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
   return startTracer({ config: config.traces, version: readVersion(), log, count });
 }
 
-/** Delivery is woken in every process, the purge and the settling in this one only. */
-type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'>;
+/** Delivery and sending are woken in every process, the purge and the settling in this one only. */
+type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'> & { wakeSending(): void };
 
 async function startLoops(
   parts: Parts,
@@ -174,11 +202,15 @@ async function startLoops(
   const checks = config.roles.includes('verify') ? startVerification(verification, watched) : undefined;
   if (checks) stopLater(stops, checks);
   const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : undefined;
-  const waker = stopLater(stops, await startWaker(sql, log, delivering?.wake ?? null));
+  const waker = stopLater(stops, await startWaker(sql, log, 'deliveries', delivering?.wake ?? null));
+  const sending = config.roles.includes('send') ? startSendingMail(parts, database, waker.wake) : undefined;
+  if (sending) stopLater(stops, sending);
+  const sendWaker = stopLater(stops, await startWaker(sql, log, 'mail', sending?.wake ?? null));
   const settling = stopLater(stops, startSettling(parts, waker.wake));
   stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
   return {
-    ...{ wakeDelivery: waker.wake, wakePurge: purging.wake, wakeSettling: settling.wake },
+    ...{ wakeDelivery: waker.wake, wakeSending: sendWaker.wake },
+    ...{ wakePurge: purging.wake, wakeSettling: settling.wake },
     offerDeliveries: delivering?.offer ?? null,
   };
 }
@@ -315,6 +347,17 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
   return { wake, replays, offer: delivery.offer };
 }
 
+function startSendingMail(parts: Parts, database: Database, wakeDelivery: () => void): Loop {
+  const { sealer, log, metrics, way, dns, examiner, bounceKeys, config } = parts;
+  const sql = database.openAnother('sending', { max: sendingPoolSize });
+  return startSending({
+    ...{ sql, way, log, metrics, wakeDelivery },
+    signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
+    bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
+    scheduleSeconds: config.sendSchedule ?? standardSchedule,
+  });
+}
+
 function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   const work = async () => {
     const step = await runReplayBatch(sql);
@@ -326,7 +369,8 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
   });
 }
 
-type ListenerParts = Parts & Wakes & { mail: AcceptParts; isReady: () => boolean };
+type ListenerParts = Omit<Parts, 'submit' | 'reports'> &
+  Wakes & { mail: AcceptParts; submit: SubmitParts; reports: ReportParts; isReady: () => boolean };
 
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;

@@ -71,6 +71,12 @@ export const problems = {
     remedy:
       'Use an API key with a scope that the route accepts: `/docs` names the scopes of each route. A `full` key may use every route.',
   },
+  identity_not_verified: {
+    status: 403,
+    title: 'The identity is not verified, so it cannot send',
+    remedy:
+      'Publish the `dns_records` of its domain, then `POST /identities/{id}/verify`. `GET /identities/{id}` shows the status.',
+  },
   owner_mismatch: {
     status: 403,
     title: 'The owner in the request is not the user of the API key',
@@ -117,6 +123,11 @@ export const problems = {
     status: 409,
     title: 'The webhook is disabled',
     remedy: 'Enable the webhook with PATCH, then send the request again.',
+  },
+  nothing_to_cancel: {
+    status: 409,
+    title: 'Nothing of the message can be cancelled',
+    remedy: 'Every recipient has ended. `GET /messages/{id}` shows how.',
   },
   idempotency_mismatch: {
     status: 409,

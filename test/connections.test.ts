@@ -30,7 +30,13 @@ const never = new AbortController().signal;
 const message = Buffer.from('From: ada@example.com\r\n\r\nHello\r\n');
 
 function makeMail(rcptTo = 'bob@dest.example'): OutgoingMail {
-  const size = { content: [message], size: message.length, eightBit: false, smtpUtf8: false };
+  const size = {
+    content: [message],
+    size: message.length,
+    eightBit: false,
+    smtpUtf8: false,
+    mayEnd: () => true,
+  };
   return { mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
 }
 

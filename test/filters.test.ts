@@ -112,12 +112,23 @@ before(async () => {
     select gen_random_uuid(), ${owner}, 'message.bounced', gen_random_uuid(), ${early}, '{}', now() - interval '1 year'
     from generate_series(1, 4) n`;
   await sql`
-    insert into messages (id, owner_id, identity_id, event_id, raw_id, size, sha256, thread_id, summary, created_at)
+    insert into messages (id, owner_id, identity_id, direction, event_id, raw_id, size, sha256, thread_id, summary, created_at)
     select gen_random_uuid(), case when n % 3 = 0 then ${other}::uuid else ${owner}::uuid end,
-      case when n % 2000 = 1 then ${quiet}::uuid else ${busy}::uuid end, gen_random_uuid(), gen_random_uuid(), 1, '',
+      case when n % 2000 = 1 then ${quiet}::uuid else ${busy}::uuid end,
+      case when n % 5 < 2 then 'outgoing' else 'incoming' end, gen_random_uuid(), gen_random_uuid(), 1, '',
       case when n % 2 = 0 or n % 4000 = 1 then ${busyThread}::uuid when n % 2000 = 1 then ${quietThread}::uuid
         else gen_random_uuid() end, '{}', ${age}
     from generate_series(1, ${rows}::int) n`;
+  // Every 2,000th bounced, all others were delivered.
+  await sql`
+    insert into outgoing (id, owner_id, identity_id, key_id, transport, eight_bit, smtp_utf8, summary_bytes, bounced, delivered,
+      ended_at, created_at)
+    select id, owner_id, identity_id, ${newId()}, 'direct', false, false, 2, (n % 2000 = 7)::int, (n % 2000 <> 7)::int, now(),
+      created_at
+    from (select *, row_number() over () as n from messages where direction = 'outgoing') sent`;
+  await sql`
+    insert into recipients (message_id, n, owner_id, address, address_key, kind, status)
+    select id, 0, owner_id, 'a@dest.example', 'a@dest.example', 'to', 'delivered' from outgoing`;
   const delivery = sql`
     gen_random_uuid(), ${owner}::uuid, gen_random_uuid(),
     case when n % 2000 = 1 then ${quietHook}::uuid else ${busyHook}::uuid end,
@@ -189,7 +200,9 @@ async function assertCheap(
   const ofOwner = await sql<{ name: string }[]>`
     select indexrelid::regclass::text as name from pg_index
     join pg_attribute on attrelid = indrelid and attnum = indkey[0] where attname = 'owner_id'`;
-  const byOwner = new Set(ofOwner.map(({ name }) => name));
+  // What belongs to a row that an index of the owner found.
+  const byRow = ['outgoing_pkey', 'recipients_pkey', 'messages_pkey'];
+  const byOwner = new Set([...ofOwner.map(({ name }) => name), ...byRow]);
   for (const mode of modes) {
     await connection.run(`set plan_cache_mode = ${mode}`);
     let page: PageRequest = { limit: 50, after: null };
@@ -261,6 +274,16 @@ describe('messages', () => {
         const filter = { identityId, threadId, since: from };
         test(name(filter), () => assertCheap((sql, page) => listMessages(sql, owner, filter, page)));
       }
+  for (const identityId of [undefined, busy, quiet])
+    for (const filter of [
+      { direction: 'incoming', identityId },
+      { direction: 'outgoing', identityId },
+      { direction: 'outgoing', identityId, threadId: busyThread },
+      { status: 'bounced', identityId },
+      { status: 'delivered', identityId, since: '2020-01-01T00:00:00Z' },
+      { status: 'queued', identityId },
+    ] as const)
+      test(name(filter), () => assertCheap((sql, page) => listMessages(sql, owner, filter, page)));
 
   for (const identityId of [undefined, quiet])
     test(`of a thread of two identities are listed newest first, each once, of ${identityId ? 'one' : 'both'}`, async () => {

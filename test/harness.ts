@@ -80,6 +80,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
     POSTHORN_RATE_LIMIT: '0',
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
+    POSTHORN_SUBMISSION_PORT: '0',
     // No DNS server listens there, so a query fails at once and no test waits for the DNS of the machine.
     POSTHORN_DNS_SERVERS: '127.0.0.1:9',
     ...settings,

@@ -48,11 +48,18 @@ const decided: Record<string, KeyScope[]> = {
   'GET /events/{id}': ['full', 'read'],
   'GET /event-types': ['full', 'read'],
 
-  'GET /messages': ['full', 'read'],
-  'GET /messages/{id}': ['full', 'read'],
-  'GET /messages/{id}/raw': ['full', 'read'],
+  'GET /messages': ['full', 'read', 'send'],
+  'POST /messages': ['full', 'send'],
+  'GET /messages/{id}': ['full', 'read', 'send'],
+  'POST /messages/{id}/cancel': ['full', 'send'],
+  'GET /messages/{id}/attempts': ['full', 'read', 'send'],
+  'GET /messages/{id}/raw': ['full', 'read', 'send'],
   'GET /messages/{id}/attachments/{n}': ['full', 'read'],
   'POST /inbound': ['full'],
+
+  'GET /suppressions': ['full', 'read'],
+  'POST /suppressions': ['full'],
+  'DELETE /suppressions/{address}': ['full'],
 
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],
@@ -106,7 +113,7 @@ describe('a key with the scope', () => {
 });
 
 test('a refusal names the scope of the key and those that the route accepts, and may not be cached', async () => {
-  const answer = await call('GET', '/messages', { as: keys.send });
+  const answer = await call('GET', '/events', { as: keys.send });
   const { detail } = assertProblem(answer, 403, 'scope_insufficient');
   assert.equal(detail, 'The API key has the scope `send`. Use a key with the scope `full` or `read`.');
   assert.equal(answer.headers.get('cache-control'), 'no-store');
@@ -238,5 +245,5 @@ test('a signed link is not a key: it works whatever key is sent with it', async 
     assert.equal((await callUrl('GET', data.rawEmailUrl, { as })).status, 200);
   }
   assert.equal((await call('GET', `/messages/${id}/raw`, { as: keys.read })).status, 200);
-  assertProblem(await call('GET', `/messages/${id}/raw`, { as: keys.send }), 403, 'scope_insufficient');
+  assertProblem(await call('GET', `/messages/${id}/raw`, { as: keys.send }), 404, 'not_found');
 });

@@ -20,7 +20,11 @@ async function receive(...from: string[]) {
     envelope: { ...smtp, rcptTo: ['bob@example.net'], tls: null },
     ...{ identity, parsed, authentication },
   });
-  return { mailbox: mailbox.kind, from: message.from, dmarc: message.authentication.dmarc };
+  return {
+    mailbox: mailbox.kind,
+    from: message.from,
+    dmarc: (message.authentication ?? authentication).dmarc,
+  };
 }
 
 beforeEach(() => {

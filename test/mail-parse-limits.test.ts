@@ -1,9 +1,9 @@
 /** Limits of the parser: what is left out is named in `truncated`, and hostile messages take linear time. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { messageKey, readThread } from '../src/contract/thread.ts';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
 import { readStructure } from '../src/mime/structure.ts';
-import { messageKey, readThread } from '../src/receiving/thread.ts';
 import { compose, failed, simple } from './report-messages.ts';
 
 const kib = 1024;

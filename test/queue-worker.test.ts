@@ -130,9 +130,9 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
     promote: async () => ({ promoted: 0, nextInMs: null }),
     prefetch: async () => {},
     prepare: () => ({}),
-    tryOnce(job, prepared, claimedAt) {
+    tryOnce(job, ...others) {
       tried.push(job.id);
-      return tryOnce(job, prepared, claimedAt);
+      return tryOnce(job, ...others);
     },
     abort: async () => {},
     record: table.record,

@@ -21,6 +21,7 @@ import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
+import { SendRate } from '../src/sending/send-rate.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -78,6 +79,8 @@ function call(route: Route, path: string, bearer: string | null): Promise<Answer
 
 interface Maker {
   table: string;
+  /** The column of the id; by default `id`. */
+  by?: string;
   /** Makes one, and gives the ids of its path, its own last. */
   make(owner: TestUser): Promise<string[]>;
 }
@@ -145,6 +148,26 @@ const makers: Record<string, Maker> = {
     },
   },
   messages: { table: 'messages', make: async (owner) => [await makeMessage(owner)] },
+  /** Of `POST /messages/{id}/cancel`: a message that waits. */
+  cancel: {
+    table: 'messages',
+    async make(owner) {
+      const value = `a@${randomBytes(8).toString('hex')}.example`;
+      const identityId = await post('/identities', owner, { value });
+      const sendAt = new Date(Date.now() + 86_400_000).toISOString();
+      const content = { to: 'bob@dest.example', subject: 'Hello', text: 'Hello' };
+      return [await post('/messages', owner, { identityId, sendAt, ...content })];
+    },
+  },
+  suppressions: {
+    table: 'suppressions',
+    by: 'address',
+    async make(owner) {
+      const address = `a@${randomBytes(8).toString('hex')}.example`;
+      await post('/suppressions', owner, { address });
+      return [address];
+    },
+  },
   attachments: { table: 'messages', make: async (owner) => [await makeMessage(owner), '0'] },
   replays: {
     table: 'replays',
@@ -159,14 +182,16 @@ const makers: Record<string, Maker> = {
 };
 
 async function make(path: string, owner: TestUser) {
-  const segment = /([^/]+)\/\{\w+\}[^{]*$/.exec(path)?.[1] ?? '';
+  const named = /([^/]+)\/\{\w+\}[^{]*$/.exec(path)?.[1] ?? '';
+  const segment = path.endsWith('/cancel') ? 'cancel' : named;
   const maker = makers[segment];
   assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
   const ids = await maker.make(owner);
   const read = async () => {
-    const id = ids.findLast(isUuid) ?? '';
-    const rows =
-      await service.sql`select to_jsonb(t) as row from ${identifier(maker.table)} t where id = ${id}`;
+    const { table, by = 'id' } = maker;
+    const id = ids.findLast((one) => by !== 'id' || isUuid(one)) ?? '';
+    const rows = await service.sql`
+      select to_jsonb(t) as row from ${identifier(table)} t where ${identifier(by)}::text = ${id}`;
     return rows.map(({ row }) => row);
   };
   return { ids, read };
@@ -195,8 +220,19 @@ async function collectRoutes(): Promise<string[]> {
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
   const recorder = new MessageRecorder({ ...config, groupSql: service.sql, offerDeliveries: null });
   const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
+  const submit = {
+    ...{
+      ...shared,
+      work: examiner.outgoing,
+      log,
+      maxMessageBytes: 1024,
+      rate: new SendRate(0),
+      wakeDelivery,
+    },
+    ...{ way: { kind: 'capture', destinationOf: () => '' } as const, wakeSending: () => {} },
+  };
   const parts = {
-    ...{ ...shared, config, sealer, log, egress, poster, links, mail, wakeDelivery },
+    ...{ ...shared, config, sealer, log, egress, poster, links, mail, submit, wakeDelivery },
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },
       mailHost: 'mx.example',
@@ -342,7 +378,8 @@ describe('ids in the path', () => {
     for (const segment of Object.keys(makers).filter((name) => paths.includes(`/${name}`))) {
       const { ids: made } = await make(`/${segment}/{id}`, owner);
       const id = made.at(-1);
-      const ids = (answer: Answer) => answer.body.map((row: { id: string }) => row.id);
+      const ids = (answer: Answer) =>
+        answer.body.map((row: { id?: string; address: string }) => row.id ?? row.address);
       assert.ok(ids(await service.call('GET', `/${segment}`, { as: owner })).includes(id));
       assert.ok(!ids(await service.call('GET', `/${segment}`, { as: stranger })).includes(id));
     }

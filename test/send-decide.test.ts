@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { parseRelayUrl } from '../src/lib/relay-url.ts';
 import { captureMail } from '../src/sending/capture.ts';
 import { decide, type Outcome, standardSchedule, type Tried, type Way } from '../src/sending/decide.ts';
-import { parseRelayUrl } from '../src/sending/relay-url.ts';
 import type { Phase, SendErrorCode, TryReply } from '../src/sending/try-reply.ts';
 
 const place = { host: 'mx.example', address: '192.0.2.1', tls: null, uncertain: false };

@@ -4,9 +4,9 @@
  */
 import type { Command } from 'commander';
 import type { Pool, Sql } from '../db/client.ts';
-import { dkimContext } from '../identities/dkim.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
+import { dkimContext } from '../store/dkim-keys.ts';
 import { listProcessesWithoutKey } from '../store/processes.ts';
 import { listSealedByOtherKeys, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
 import { secretContext } from '../webhooks/secret.ts';

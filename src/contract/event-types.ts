@@ -1,6 +1,12 @@
 /** The events that exist, and the schema of the body that a webhook receives for each. */
 import { type Static, type TSchema, Type } from 'typebox';
-import { MessageReceived } from './payload.ts';
+import {
+  MessageBounced,
+  MessageComplained,
+  MessageDelivered,
+  MessageReceived,
+  MessageSent,
+} from './payload.ts';
 import { oneOf } from './schemas.ts';
 
 export const eventNames = [
@@ -8,6 +14,7 @@ export const eventNames = [
   'message.sent',
   'message.delivered',
   'message.bounced',
+  'message.complained',
 ] as const;
 
 export const EventType = Type.Object({
@@ -28,20 +35,26 @@ export const eventTypes: readonly Static<typeof EventType>[] = [
   },
   {
     name: 'message.sent',
-    availability: 'coming_soon',
-    description: 'A message from an identity was handed to the next mail server.',
-    schema: null,
+    availability: 'supported',
+    description: 'The next mail server took a message for a recipient.',
+    schema: MessageSent,
   },
   {
     name: 'message.delivered',
-    availability: 'coming_soon',
-    description: "A message from an identity was accepted by the recipient's mail server.",
-    schema: null,
+    availability: 'supported',
+    description: "The recipient's own mail server took a message.",
+    schema: MessageDelivered,
   },
   {
     name: 'message.bounced',
-    availability: 'coming_soon',
-    description: 'A message from an identity could not be delivered.',
-    schema: null,
+    availability: 'supported',
+    description: 'A message could not be delivered to a recipient, and is not tried again.',
+    schema: MessageBounced,
+  },
+  {
+    name: 'message.complained',
+    availability: 'supported',
+    description: 'A recipient reported a message as unwanted.',
+    schema: MessageComplained,
   },
 ];

@@ -2,13 +2,11 @@
  * A message in events and responses, and its summary in lists. The type, the documentation and the checked sample come from
  * this schema. Every key is always present: `null` or `[]` if there is no value.
  */
-import { type Static, type TProperties, Type } from 'typebox';
+import { type Static, Type } from 'typebox';
 import { identityKinds, mailboxKinds } from '../store/identities.ts';
-import { describe, NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
-
-function closed<Properties extends TProperties>(properties: Properties) {
-  return Type.Object(properties, { additionalProperties: false });
-}
+import { directions } from '../store/messages.ts';
+import { closed, describe, NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
+import { Sending } from './sending.ts';
 
 const Address = closed({
   name: NullableString,
@@ -25,7 +23,9 @@ const MessageIdentity = closed({
 
 const SmtpEnvelope = closed({
   mailFrom: NullableString,
-  rcptTo: Type.Array(Type.String(), { description: 'Only the recipients of this identity.' }),
+  rcptTo: Type.Array(Type.String(), {
+    description: 'Only the recipients of this identity. If outgoing: all recipients.',
+  }),
   remoteIp: NullableString,
   helo: NullableString,
   tls: Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
@@ -87,6 +87,11 @@ export const Message = closed({
   identity: MessageIdentity,
   mailbox: closed({ id: Uuid, kind: oneOf(mailboxKinds) }),
   source: oneOf(['smtp', 'imap', 'provider', 'api', 'submission']),
+  direction: oneOf(directions),
+  sending: describe(
+    Type.Union([Sending, Type.Null()]),
+    'Of a message that was sent from here: the state of its recipients. Null on other mail.',
+  ),
   messageId: describe(NullableString, 'With its angle brackets.'),
   inReplyTo: NullableString,
   references: Type.Array(Type.String()),
@@ -99,8 +104,8 @@ export const Message = closed({
   replyTo: Type.Array(Address),
   to: Type.Array(Address),
   cc: Type.Array(Address),
-  bcc: Type.Array(Address),
-  recipient: describe(NullableString, 'The address that the message was sent to.'),
+  bcc: describe(Type.Array(Address), 'Of an outgoing message: shown to you, and never sent.'),
+  recipient: describe(NullableString, 'The address that the message was sent to. Null if outgoing.'),
   tag: describe(NullableString, 'The part after `+` in the recipient.'),
   subject: NullableString,
   text: NullableString,
@@ -110,7 +115,7 @@ export const Message = closed({
     description: 'In their original order, not decoded.',
   }),
   envelope: SmtpEnvelope,
-  authentication: Authentication,
+  authentication: describe(Type.Union([Authentication, Type.Null()]), 'Null if outgoing.'),
   autoSubmitted: describe(NullableString, 'The keyword of the `Auto-Submitted` header.'),
   report: describe(
     Type.Union([Report, Type.Null()]),

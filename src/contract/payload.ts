@@ -1,13 +1,17 @@
 /**
- * The body of `message.received`. The message stores the parts that never change. Links expire and raw bytes are stored once
+ * The bodies of events. The message stores the parts that never change. Links expire and raw bytes are stored once
  * for all events, so both are added when the event is sent or read.
  */
 import { isUtf8 } from 'node:buffer';
 import { type Static, Type } from 'typebox';
 import type { StoredData } from '../store/events.ts';
+import type { FoundMessage } from '../store/messages.ts';
+import { recipientKinds, recipientStatuses } from '../store/outgoing.ts';
+import { bounceSources, bounceTypes } from '../store/send-events.ts';
 import type { Links, MessageLinks } from './links.ts';
-import { Message, type MessageSummary } from './message.ts';
-import { describe, NullableString, oneOf } from './schemas.ts';
+import { Message, MessageSummary } from './message.ts';
+import { closed, describe, NullableString, oneOf, Timestamp } from './schemas.ts';
+import { SmtpResponse } from './sending.ts';
 
 export const MessageReceived = Type.Object(
   {
@@ -27,6 +31,45 @@ export const MessageReceived = Type.Object(
   },
   { additionalProperties: false },
 );
+const SentRecipient = closed({
+  address: Type.String(),
+  kind: oneOf(recipientKinds),
+  status: describe(oneOf(recipientStatuses), 'After this event.'),
+  at: Timestamp,
+  host: describe(NullableString, 'The mail server that answered or reported.'),
+  response: SmtpResponse,
+  bounce: describe(
+    Type.Union([
+      closed({
+        type: describe(
+          oneOf(bounceTypes),
+          '`hard`: the address does not exist. `soft`: it may work later. `policy`: the server refuses the sender or the content.',
+        ),
+        source: oneOf(bounceSources),
+      }),
+      Type.Null(),
+    ]),
+    'Only of `message.bounced`.',
+  ),
+});
+
+/** The body of an event of outgoing mail: one for each recipient. */
+function sendEvent<const Name extends string>(event: Name) {
+  return closed({
+    event: Type.Literal(event),
+    data: closed({
+      test: Type.Optional(Type.Literal(true, { description: 'Only in test events.' })),
+      message: MessageSummary,
+      recipient: SentRecipient,
+    }),
+  });
+}
+export const MessageSent = sendEvent('message.sent');
+export const MessageDelivered = sendEvent('message.delivered');
+export const MessageBounced = sendEvent('message.bounced');
+export const MessageComplained = sendEvent('message.complained');
+export type SendEventData = Static<typeof MessageSent>['data'];
+
 export type MessageReceivedData = Static<typeof MessageReceived>['data'];
 type AddedLater = Pick<MessageReceivedData, 'rawEmail' | 'rawEmailUrl'>;
 
@@ -56,24 +99,41 @@ export function makeStoreData({ text, html, headers }: LongTexts, raw: Buffer, s
 }
 
 /**
- * Messages that older versions stored have no `report`. Quotes inside a JSON string are escaped, and a stranger chooses no keys, so
- * only the key can match.
+ * Messages that older versions stored lack keys that came later. Quotes inside a JSON string are escaped, and a stranger chooses no
+ * keys, so only a key can match.
  */
-function addReport(data: string): string {
-  return data.includes('"report":') ? data : data.replace('{"message":{', '{"message":{"report":null,');
+function addLaterKeys(data: string): string {
+  const missing = ['"report":null', '"direction":"incoming","sending":null'].filter(
+    (text) => !data.includes(text.slice(0, text.indexOf(':') + 1)),
+  );
+  return missing.length === 0 ? data : data.replace('{"message":{', `{"message":{${missing.join(',')},`);
+}
+
+/** Every message is stored with `"sending":null`: what it is now is added when it is shown. */
+function addSending(json: string, sending: string | null): string {
+  return sending === null ? json : json.replace('"sending":null', () => `"sending":${sending}`);
 }
 
 /** Returns the JSON text of `data` to send now. Events without a message are sent as stored. */
-export function completeData({ data, messageId, raw }: StoredData, links: Links, nowMs: number): string {
+export function completeData(stored: StoredData, links: Links, nowMs: number): string {
+  const { data, messageId, raw, summary } = stored;
   if (messageId === null) return data;
   const link = links.to(messageId, nowMs);
+  if (summary !== null) return completeSendData(data, summary, link);
   const added = { rawEmail: raw && writeRaw(raw), rawEmailUrl: link.raw } satisfies AddedLater;
-  return `${addLinks(addReport(data), link).slice(0, -1)},${JSON.stringify(added).slice(1)}`;
+  return `${addLinks(addLaterKeys(data), link).slice(0, -1)},${JSON.stringify(added).slice(1)}`;
+}
+
+/** The event stores `{"sending": …, "recipient": …}`, and the message its summary. */
+function completeSendData(data: string, summary: string, link: MessageLinks): string {
+  const { sending, recipient } = JSON.parse(data) as { sending: unknown; recipient: unknown };
+  const message = addLinks(addSending(summary, JSON.stringify(sending)), link);
+  return `{"message":${message},"recipient":${JSON.stringify(recipient)}}`;
 }
 
 /** Returns the JSON text of the message alone, from the data that it stores. */
-export function writeMessage(stored: string, messageId: string, links: Links, nowMs: number): string {
-  const data = addReport(stored);
+export function writeMessage(stored: FoundMessage, messageId: string, links: Links, nowMs: number): string {
+  const data = addSending(addLaterKeys(stored.data), stored.sending);
   // Only facts of ours follow the message, so the last match is where it ends, whatever the message contains.
   const message = data.slice('{"message":'.length, data.lastIndexOf(',"rawEmailEncoding":'));
   return addLinks(message, links.to(messageId, nowMs));
@@ -87,16 +147,23 @@ function writeRaw(raw: Buffer): string {
   return raw.toString(isUtf8(raw) ? 'utf8' : 'base64');
 }
 
-/** Adds the links to a message or a summary, and the keys that older versions did not store. */
-export function completeMessage<Shown extends MessageSummary>(
-  message: Shown,
+/** Adds to a summary the links, the state of its sending (JSON text), and the keys that older versions did not store. */
+export function completeSummary(
+  message: MessageSummary,
+  sending: string | null,
   links: Links,
   nowMs: number,
-): Shown {
+): MessageSummary {
   const link = links.to(message.id, nowMs);
   const attachments = message.attachments.map((attachment) => ({
     ...attachment,
     url: link.attachment(attachment.id),
   }));
-  return { ...message, report: message.report ?? null, attachments };
+  return {
+    ...message,
+    direction: message.direction ?? 'incoming',
+    sending: sending === null ? null : JSON.parse(sending),
+    report: message.report ?? null,
+    attachments,
+  };
 }

@@ -1,7 +1,8 @@
 /** The `data` of sample events: every field of a real event, and `"test": true`. */
 import { createHash } from 'node:crypto';
 import { newId } from '../lib/ids.ts';
-import type { MessageReceivedData } from './payload.ts';
+import { summarize } from './message.ts';
+import type { MessageReceivedData, SendEventData } from './payload.ts';
 
 const rawEmail = [
   'From: Ada Lovelace <ada@example.com>',
@@ -16,7 +17,13 @@ const rawEmail = [
 ].join('\r\n');
 
 /** A sample for each event that `GET /event-types` calls supported. */
-export const samples = { 'message.received': sampleData };
+export const samples = {
+  'message.received': sampleData,
+  'message.sent': () => sampleSendData('sent'),
+  'message.delivered': () => sampleSendData('delivered'),
+  'message.bounced': () => sampleSendData('bounced'),
+  'message.complained': () => sampleSendData('delivered'),
+};
 export type SampledEvent = keyof typeof samples;
 export const sampledEvents = Object.keys(samples) as SampledEvent[];
 
@@ -31,6 +38,8 @@ export function sampleData(): MessageReceivedData {
       identity: { id: newId(), publicId: 'sampleSAMP', kind: 'email', value: 'test@example.net' },
       mailbox: { id: newId(), kind: 'inbox' },
       source: 'api',
+      direction: 'incoming',
+      sending: null,
       messageId: '<test@example.com>',
       inReplyTo: null,
       references: [],
@@ -78,5 +87,38 @@ export function sampleData(): MessageReceivedData {
     rawEmailSha256: createHash('sha256').update(rawEmail).digest('hex'),
     // The sample message is not stored, so there is nothing to link to.
     rawEmailUrl: 'https://posthorn.invalid/test-event',
+  };
+}
+
+function sampleSendData(status: 'sent' | 'delivered' | 'bounced'): SendEventData {
+  const { message } = sampleData();
+  const recipient = { address: 'ada@example.com', kind: 'to', status } as const;
+  const at = message.receivedAt;
+  const isBounced = status === 'bounced';
+  const response = isBounced
+    ? { code: 550, enhanced: '5.1.1', text: 'There is no such mailbox' }
+    : { code: 250, enhanced: '2.0.0', text: 'Taken' };
+  return {
+    test: true,
+    message: summarize({
+      ...message,
+      mailbox: { ...message.mailbox, kind: 'sent' },
+      direction: 'outgoing',
+      sending: {
+        ...{ status, sendAt: null, metadata: {}, transport: 'direct' },
+        recipients: [
+          { ...recipient, attemptCount: 1, nextAttemptAt: null, lastResponse: response, updatedAt: at },
+        ],
+      },
+      from: { name: null, address: 'test@example.net' },
+      to: [{ name: 'Ada Lovelace', address: 'ada@example.com' }],
+      recipient: null,
+      envelope: { ...message.envelope, mailFrom: null, rcptTo: ['ada@example.com'] },
+      authentication: null,
+    }),
+    recipient: {
+      ...{ ...recipient, at, host: 'mx.example.com', response },
+      bounce: isBounced ? { type: 'hard', source: 'smtp' } : null,
+    },
   };
 }

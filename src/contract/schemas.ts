@@ -21,6 +21,11 @@ export function describe<Schema extends TSchema>(
   return Type.Unsafe<Static<Schema>>({ ...schema, description });
 }
 
+/** An object of ours that has exactly these keys. */
+export function closed<Properties extends TProperties>(properties: Properties) {
+  return Type.Object(properties, { additionalProperties: false });
+}
+
 /** The `since` filter of a list. */
 export const Since = Type.Optional(describe(Timestamp, 'Only items from this time on.'));
 

@@ -1,16 +1,23 @@
 /**
- * Wakes the delivery loops of all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
+ * Wakes the loops of a queue in all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
  * outside of the transactions and at most 20 times a second, because a NOTIFY in every commit makes commits wait for each
  * other. A lost notification costs one poll interval.
  */
 import type { Log } from '../lib/log.ts';
 import type { Pool } from './client.ts';
 
-const channel = 'posthorn_ready';
+/** A channel for each queue: deliveries, and mail that goes out. */
+const channels = { deliveries: 'posthorn_ready', mail: 'posthorn_send' } as const;
 const throttleMs = 50;
 
-/** `wakeOwnLoop` is null in a process without a delivery loop. */
-export async function startWaker(sql: Pool, log: Log, wakeOwnLoop: (() => void) | null) {
+/** `wakeOwnLoop` is null in a process without a loop of this queue. */
+export async function startWaker(
+  sql: Pool,
+  log: Log,
+  queue: keyof typeof channels,
+  wakeOwnLoop: (() => void) | null,
+) {
+  const channel = channels[queue];
   const listening = wakeOwnLoop ? await sql.listen(channel, wakeOwnLoop) : null;
   let timer: NodeJS.Timeout | undefined;
 

@@ -16,6 +16,7 @@ import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
+import type { SubmitParts } from '../sending/submit.ts';
 import type { Poster } from '../webhooks/post.ts';
 import {
   type Authenticator,
@@ -45,6 +46,8 @@ import { meRoutes } from './routes/me.ts';
 import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
+import { sendingRoutes } from './routes/sending.ts';
+import { suppressionRoutes } from './routes/suppressions.ts';
 import { verificationRoutes } from './routes/verification.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { traceRequests } from './trace.ts';
@@ -64,6 +67,7 @@ export interface ApiParts extends HealthParts {
   links: Links;
   examiner: Examiner;
   mail: AcceptParts;
+  submit: SubmitParts;
   verification: VerifyParts;
   egress: Egress;
   poster: Poster;
@@ -80,8 +84,9 @@ export async function buildApp(given: ApiParts): Promise<App> {
   const queries = makeFairQueries(given.sql);
   const { sql } = queries;
   const mail = { ...given.mail, sql };
+  const submit = { ...given.submit, sql };
   const verification = { ...given.verification, sql };
-  const parts: ApiParts = { ...given, sql, mail, verification };
+  const parts: ApiParts = { ...given, sql, mail, submit, verification };
   const { config, log, tracer } = parts;
   const app = makeApp(log, {
     bodyLimit: maxBodyBytes,
@@ -128,6 +133,8 @@ function addRoutes(
   eventRoutes(api, parts);
   messageRoutes(api, parts);
   api.register(async (scope) => inboundRoutes(scope as App, parts));
+  api.register(async (scope) => sendingRoutes(scope as App, parts));
+  suppressionRoutes(api, parts);
   apiKeyRoutes(api, parts);
   if (adminToken) adminRoutes(api, parts);
   eventTypeRoutes(api);

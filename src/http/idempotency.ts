@@ -24,12 +24,11 @@ export interface PostParts {
   baseUrl: string;
 }
 
-export interface PostResponse<Body> {
+export type PostResponse<Body> = {
   status: 200 | 201 | 202;
   /** The path of the created resource, without `baseUrl`. */
   location?: string;
-  body: Body;
-}
+} & ({ body: Body } | { /** JSON, for a route with `jsonText`. */ text: string });
 
 /**
  * Runs the effect of a POST, or repeats the stored response. The effect must use the `sql` it is given: a transaction, or for a
@@ -143,9 +142,10 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
 function serialize<Body>(
   { baseUrl }: PostParts,
   reply: FastifyReply,
-  { status, location, body }: PostResponse<Body>,
+  response: PostResponse<Body>,
 ): SerializedResponse {
-  const text = String(reply.code(status).serialize(body));
+  const { status, location } = response;
+  const text = 'text' in response ? response.text : String(reply.code(status).serialize(response.body));
   return { status, location: location ? `${baseUrl}${location}` : null, text, isStored: false };
 }
 

@@ -23,7 +23,7 @@ export function readJsonBodies(app: App): void {
   });
 }
 
-function readJson(bytes: Buffer): unknown {
+export function readJson(bytes: Buffer): unknown {
   try {
     return parseJson(utf8.decode(bytes));
   } catch (error) {

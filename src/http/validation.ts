@@ -121,7 +121,12 @@ export function refuseInvalid(
 ): Promise<void> | undefined {
   const { references, findFieldErrors } = request.routeOptions.config;
   const body = (Buffer.isBuffer(request.body) ? {} : (request.body ?? {})) as Record<string, unknown>;
-  const own = request.routeOptions.schema?.body ? findFieldErrors?.(body) : refuseEveryField(body);
+  // A body that is not JSON has no fields: its route reads it.
+  const own = Buffer.isBuffer(request.body)
+    ? undefined
+    : request.routeOptions.schema?.body
+      ? findFieldErrors?.(body)
+      : refuseEveryField(body);
   const referencing = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const hasOwn = own !== undefined && (!Array.isArray(own) || own.length > 0);
   if (!request.validationError && !hasOwn && referencing.length === 0) return undefined;

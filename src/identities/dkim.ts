@@ -31,11 +31,6 @@ export async function makeDkimKey(now: Date): Promise<NewDkimKey> {
   return { selector: selectorOf(publicKey, now), publicKey: publicKey.toString('base64'), privateKey };
 }
 
-/** The context that the private key is encrypted with. */
-export function dkimContext(identityId: string, selector: string): string {
-  return `dkim ${identityId} ${selector}`;
-}
-
 /** The date shows which key is newer; the hash keeps the keys of several claimants of one domain apart. */
 function selectorOf(publicKey: Buffer, now: Date): string {
   const date = now.toISOString().slice(0, 10).replaceAll('-', '');

@@ -9,7 +9,13 @@ import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import { Slots } from '../lib/slots.ts';
-import { addDkimKey, dropUnseenDkimKeys, findRotationWait, type NewDkimKey } from '../store/dkim-keys.ts';
+import {
+  addDkimKey,
+  dkimContext,
+  dropUnseenDkimKeys,
+  findRotationWait,
+  type NewDkimKey,
+} from '../store/dkim-keys.ts';
 import {
   checkNow,
   claimDueChecks,
@@ -26,7 +32,7 @@ import {
   startCheck,
 } from '../store/verification.ts';
 import { firstCheckSeconds } from './decide.ts';
-import { dkimContext, makeDkimKey } from './dkim.ts';
+import { makeDkimKey } from './dkim.ts';
 import { questionKey, type RecordAnswers } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';

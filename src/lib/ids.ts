@@ -1,4 +1,5 @@
 /** Ids: UUIDv7 for rows (sorted by time, so that indexes grow at one end) and short random text for people. */
+import { createHash } from 'node:crypto';
 import { v7 } from 'uuid';
 import { takeRandom } from './randomness.ts';
 
@@ -29,4 +30,11 @@ const uuidFormat = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 export function isUuid(text: string): boolean {
   return uuidFormat.test(text);
+}
+
+/** The same parts give the same id. RFC 9562 §5.8: version 8 is for custom hashes. */
+export function hashId(...parts: string[]): string {
+  const hex = createHash('sha256').update(parts.join('\n')).digest('hex');
+  const variant = '89ab'[Number.parseInt(hex.slice(16, 17), 16) % 4];
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-${variant}${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }

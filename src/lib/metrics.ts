@@ -107,6 +107,20 @@ export function makeMetrics(sources?: MetricSources) {
       'posthorn_delivery_parked_webhooks',
       'Webhooks that this process has paused, because every try fails.',
     ),
+    sends: counter(
+      'posthorn_send_tries_total',
+      'Tries to send a message to a recipient, by outcome: sent, bounced, deferred or expired (given up).',
+      ['outcome'],
+    ),
+    sendsUnderWay: gauge(
+      'posthorn_send_tries_under_way',
+      'Recipients to which this process is sending a message.',
+    ),
+    submitted: counter(
+      'posthorn_submitted_messages_total',
+      'Messages that were taken to be sent, by source.',
+      ['source'],
+    ),
     receivedMessages: counter(
       'posthorn_received_messages_total',
       'Received messages by source and by outcome: recorded, repeat (received before) or gone (the identity was deleted meanwhile).',

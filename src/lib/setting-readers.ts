@@ -1,5 +1,6 @@
 /** The parsers of settings: each returns a value, or throws a `SettingError` that says what to write instead. */
 import { isIP } from 'node:net';
+import { parseRelayUrl, type Relay } from './relay-url.ts';
 import { suggest } from './suggest.ts';
 
 /** `readConfig` puts the name of the setting before the message. */
@@ -146,4 +147,11 @@ export const origin = accept(
 
 function readUrl(given: string): URL | null {
   return URL.canParse(given) ? new URL(given) : null;
+}
+
+export function relayUrl(given: string): Relay {
+  const relay = parseRelayUrl(given);
+  // Without the value, which may have a password.
+  if ('fault' in relay) throw new SettingError(`${relay.fault}.`);
+  return relay;
 }

@@ -17,13 +17,13 @@ const carriageReturn = 0x0d;
 /** RFC 5322 §2.1.1, without the CRLF. */
 const maxLine = 998;
 
-export interface OutgoingMail extends Omit<Draft, 'from' | 'bcc'>, ReplyFields {
+export interface ComposedMail extends Omit<Draft, 'from' | 'bcc'>, ReplyFields {
   from: Address;
   messageId: string;
   date: Date;
 }
 
-export async function composeMail(mail: OutgoingMail): Promise<Buffer> {
+export async function composeMail(mail: ComposedMail): Promise<Buffer> {
   const text = mail.text ?? htmlToText(mail.html ?? '');
   const hasText = mail.text !== null || mail.html === null || text !== '';
   const composer = new MailComposer({

@@ -14,7 +14,7 @@ import type { Field } from './headers.ts';
 import { stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { makePreview } from './preview.ts';
-import { type Report, readReport, readReturnedIds } from './reports.ts';
+import { type FoundReport, type Report, readReport, readReturnedIds } from './reports.ts';
 import { type Part, readStructure, type Structure } from './structure.ts';
 
 export type { ParsedAttachment } from './bodies.ts';
@@ -98,6 +98,15 @@ export async function extractAttachment(
   if (!attachment) return null;
   const { content } = decodeBody(bytes, attachment.part);
   return { meta: describeAttachment(attachment, content, n), content };
+}
+
+/** With what finds the sent message, which `parseMessage` leaves out. Null: not a report. */
+export function extractReport(raw: Uint8Array): FoundReport | null {
+  const bytes = asBuffer(raw);
+  return attempt(
+    () => readReport(bytes, readStructure(bytes).root),
+    () => null,
+  );
 }
 
 function asBuffer(raw: Uint8Array): Buffer {

@@ -86,7 +86,7 @@ const maxRecipients = 50;
 const maxBytes = 128 * 1024;
 const maxFields = 2000;
 
-interface FoundReport {
+export interface FoundReport {
   report: Report;
   evidence: Evidence;
   /** The report has more recipients or fields than are read. */

@@ -50,8 +50,16 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
     job: Job,
     leaseEnd: () => AbortSignal,
   ) => Prepared | Promise<Prepared | 'release' | 'hold' | 'cancel'>;
-  /** One try. An expected failure is an outcome; null means that `abort` ended the try. */
-  tryOnce: (job: Job, prepared: Prepared, claimedAt: number) => Promise<Outcome | null>;
+  /**
+   * One try. An expected failure is an outcome; null means that `abort` ended the try. `isOurs`: whether the lease is safe at this
+   * moment, for a try that may last longer than a lease and has a step that must not be done twice.
+   */
+  tryOnce: (
+    job: Job,
+    prepared: Prepared,
+    claimedAt: number,
+    isOurs: () => boolean,
+  ) => Promise<Outcome | null>;
   /** Ends all running tries. */
   abort: () => Promise<void>;
   gauges: Record<'running' | 'pausedLanes', { set(value: number): void }>;
@@ -310,7 +318,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     }
     let outcome: Outcome | null;
     try {
-      outcome = await tryOnce(job, prepared, lease.claimedAt);
+      const isOurs = () => this.#leases.findSafe(job.id, performance.now()) !== undefined;
+      outcome = await tryOnce(job, prepared, lease.claimedAt, isOurs);
     } catch (err) {
       log.error({ err, jobId: job.id }, `${name}: a try threw an error; retrying when the lease expires`);
       this.#leases.drop([job]);

@@ -9,6 +9,7 @@ import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
 import { type Message, summarize } from '../contract/message.ts';
 import { makeStoreData } from '../contract/payload.ts';
+import { messageKey, readThread, repeatKey } from '../contract/thread.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
@@ -20,7 +21,6 @@ import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
 import type { MessageRecorder } from './record.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient } from './route.ts';
-import { messageKey, readThread, repeatKey } from './thread.ts';
 import { type AcceptTrace, startAcceptTrace } from './trace.ts';
 
 export interface IncomingMail {
@@ -44,6 +44,8 @@ export interface AcceptParts extends RouteParts {
   tracer: Tracer | null;
   metrics: Pick<Metrics, 'receivedMessages'>;
   mailLog: MailLog;
+  /** Called with a feedback report before it is recorded: a crash in between makes the sender send it again. */
+  applyFeedback?(raw: Buffer, ownerId: string): Promise<void>;
   wakeDelivery(): void;
 }
 
@@ -89,6 +91,7 @@ export async function acceptMail(
     // The owner whose turn the work takes (`Examiner`). If the message has several owners: the first.
     const ownerId = recipients[0]?.identity.ownerId;
     const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
+    if (examination.parsed.report?.type === 'feedback') await parts.applyFeedback?.(mail.raw, ownerId ?? '');
     memory.use(await parts.recorder.takeMemory(ownerId ?? '', mail.raw.length));
     const messages = await prepareMessages(parts, mail, recipients, examination);
     trace?.examined(messages);

@@ -28,6 +28,8 @@ export function composeMessage(parts: MessageParts): Message {
       ? { id: identity.spamId, kind: 'spam' }
       : { id: identity.inboxId, kind: 'inbox' },
     source: parts.source,
+    direction: 'incoming',
+    sending: null,
     threadId: parts.threadId,
     receivedAt: parts.receivedAt.toISOString(),
     size: parts.size,

@@ -17,9 +17,19 @@ import {
   type Verify,
 } from '../mailauth/authenticate.ts';
 import type { Keys } from '../mailauth/dkim.ts';
+import { type Signed, type SigningKey, signMessage } from '../mailauth/sign.ts';
 import { describeUnverified, readUnsigned, type SignatureResults } from '../mailauth/signatures.ts';
+import { type ComposedMail, composeMail } from '../mime/compose.ts';
 import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
-import { extractAttachment, type ParsedAttachment, type ParsedMessage, parseMessage } from '../mime/parse.ts';
+import { type PrepareOptions, prepareMessage } from '../mime/outgoing.ts';
+import {
+  extractAttachment,
+  extractReport,
+  type ParsedAttachment,
+  type ParsedMessage,
+  parseMessage,
+} from '../mime/parse.ts';
+import type { FoundReport } from '../mime/reports.ts';
 import { Problem } from '../problems.ts';
 
 export interface Examination {
@@ -33,8 +43,20 @@ type ExtractedAttachment = { meta: ParsedAttachment; content: Uint8Array } | nul
 export type ExamineJob =
   | { kind: 'parse'; raw: Uint8Array }
   | { kind: 'verify'; raw: Uint8Array; keys: Keys }
-  | { kind: 'extract'; raw: Uint8Array; n: number };
-export type ExamineResult = ParsedMessage | SignatureResults | ExtractedAttachment;
+  | { kind: 'extract'; raw: Uint8Array; n: number }
+  | { kind: 'compose'; mail: ComposedMail }
+  | { kind: 'prepare'; raw: Uint8Array; options: PrepareOptions }
+  | { kind: 'sign'; raw: Uint8Array; key: SigningKey; now: Date }
+  | { kind: 'report'; raw: Uint8Array };
+export type ExamineResult =
+  | ParsedMessage
+  | SignatureResults
+  | ExtractedAttachment
+  | { content: Uint8Array }
+  | Prepared
+  | Signed
+  | FoundReport;
+type Prepared = ReturnType<typeof prepareMessage>;
 
 export interface Examiner {
   /** `ownerId`: whose turn at the worker the work takes. */
@@ -44,8 +66,19 @@ export interface Examiner {
    * is unusable afterwards. `signal` ends the wait for the worker.
    */
   extract(raw: Buffer, n: number, ownerId?: string, signal?: AbortSignal): Promise<ExtractedAttachment>;
+  /** Of a message that goes out. The caller's texts decide how long it takes, so it is done where examining is done. */
+  outgoing: OutgoingWork;
   /** Rejects what is not finished. */
   stop(): Promise<void>;
+}
+
+/** What is done with a message that goes out, and with a report about one: large ones in the worker, in the owner's turn. */
+export interface OutgoingWork {
+  compose(mail: ComposedMail, ownerId: string): Promise<Buffer>;
+  prepare(raw: Buffer, options: PrepareOptions, ownerId: string): Promise<Prepared>;
+  parse(raw: Buffer, ownerId: string): Promise<ParsedMessage>;
+  sign(raw: Buffer, key: SigningKey, now: Date, ownerId: string): Promise<Signed>;
+  report(raw: Buffer, ownerId: string): Promise<FoundReport | null>;
 }
 
 const largeHeaderBytes = 32 * 1024;
@@ -100,8 +133,41 @@ export function makeExaminer(options: {
       const turn = { ownerId, sender: '', signal };
       return (await worker.run(turn, { kind: 'extract', raw, n })) as ExtractedAttachment;
     },
+    outgoing: {
+      async compose(mail, ownerId) {
+        if (countText(mail) < largeBytes) return composeMail(mail);
+        const turn = { ownerId, sender: '' };
+        const { content } = (await worker.run(turn, { kind: 'compose', mail })) as { content: Uint8Array };
+        return toBuffer(content);
+      },
+      async prepare(raw, options, ownerId) {
+        if (raw.length < largeBytes) return prepareMessage(raw, options);
+        const turn = { ownerId, sender: '' };
+        const prepared = (await worker.run(turn, { kind: 'prepare', raw, options })) as Prepared;
+        return 'errors' in prepared ? prepared : { ...prepared, bytes: toBuffer(prepared.bytes) };
+      },
+      parse: (raw, ownerId) => (isLarge(raw) ? parse({ ownerId, sender: '' }, raw) : parseMessage(raw)),
+      async sign(raw, key, now, ownerId) {
+        if (raw.length < largeBytes) return signMessage(raw, key, now);
+        return (await worker.run({ ownerId, sender: '' }, { kind: 'sign', raw, key, now })) as Signed;
+      },
+      async report(raw, ownerId) {
+        if (!isLarge(raw)) return extractReport(raw);
+        return runOr({ ownerId, sender: '' }, { kind: 'report', raw }, () => null);
+      },
+    },
     stop: () => worker.stop(),
   };
+}
+
+function toBuffer({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
+}
+
+/** About how many characters are composed. */
+function countText({ text, html, attachments }: ComposedMail): number {
+  const attached = attachments.reduce((sum, { content }) => sum + content.length, 0);
+  return (text?.length ?? 0) + (html?.length ?? 0) + attached;
 }
 
 function isLarge(raw: Buffer): boolean {
@@ -186,6 +252,7 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
       return await new Promise((resolve, reject) => {
         current = { worker: used, resolve, reject };
         if (job.kind === 'extract') used.postMessage(job, [job.raw.buffer as ArrayBuffer]);
+        else if (job.kind === 'compose') used.postMessage(job);
         else used.postMessage({ ...job, raw: shareBytes(job.raw) } satisfies ExamineJob);
       });
     } finally {

@@ -117,7 +117,8 @@ export class MessageRecorder {
 }
 
 function toEvent({ id: messageId, eventId: id, ownerId, data, inline, raw }: NewMessage) {
-  return { id, event: 'message.received', ownerId, messageId, data, raw: inline ? raw : null };
+  const stored = { messageId, data, raw: inline ? raw : null, summary: null };
+  return { id, event: 'message.received', ownerId, ...stored };
 }
 
 const maxKnownIds = 100_000;

@@ -1,10 +1,5 @@
-/**
- * What a bounce means. Pure. Where no server replied, the sender gives the reply that the RFCs name: 556 5.1.10 for a null MX
- * (RFC 7505 §4.2), 550 5.1.2 for a domain that does not exist.
- */
-
-export type BounceType = 'hard' | 'policy' | 'soft' | 'unknown';
-export type BounceSource = 'smtp' | 'dsn' | 'provider' | 'suppression' | 'expired';
+/** What a bounce means. Pure. */
+import type { BounceSource, BounceType } from '../store/send-events.ts';
 
 export interface BounceReply {
   code: number | null;

@@ -1,9 +1,9 @@
 /** What becomes of a recipient after a try. Pure: randomness is an argument. */
 import type { MailHosts } from '../net/mx.ts';
 import { nextWaitSeconds } from '../queue/schedule.ts';
+import type { BounceType } from '../store/send-events.ts';
+import { decideBounceType } from './bounce-type.ts';
 import type { Phase, SendErrorCode, TryReply } from './try-reply.ts';
-
-type BounceType = 'hard' | 'policy' | 'soft' | 'unknown';
 
 export type Outcome =
   /** `isDelivered`: the server that took the message is the recipient's own. */
@@ -70,13 +70,5 @@ function findPermanent(tried: Exclude<Tried, { kind: 'accepted' }>, way: Way): B
   if (!response || response.code < 500) return null;
   // RFC 7504 §3: 521 in the greeting is a host that never takes mail.
   if (earlyPhases.includes(phase)) return response.code === 521 && way === 'direct' ? 'hard' : null;
-  return classifyBounce(response.enhanced);
-}
-
-/** By the enhanced code of a refusal for good (RFC 3463); null: the server gave none. */
-function classifyBounce(enhanced: string | null): BounceType {
-  const [, subject, detail] = /^5\.(\d+)\.(\d+)$/.exec(enhanced ?? '') ?? [];
-  if (subject === '1' || (subject === '2' && detail === '1')) return 'hard';
-  if (subject === '7') return 'policy';
-  return subject === '3' || subject === '4' || (subject === '2' && detail === '2') ? 'soft' : 'unknown';
+  return decideBounceType('smtp', response);
 }

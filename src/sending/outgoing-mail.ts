@@ -16,6 +16,8 @@ export interface OutgoingMail {
   eightBit: boolean;
   /** The header has characters outside ASCII. */
   smtpUtf8: boolean;
+  /** Asked right before the end of data, after which the server has the message. */
+  mayEnd(): boolean;
 }
 
 /** What a server offers: by keyword in upper case, with the parameters. */

@@ -260,6 +260,8 @@ export class SmtpConnection {
     this.#phase = 'data';
     for await (const { bytes, isLast } of toWire(mail.signature, mail.content)) {
       if (this.#dialogue.hasReply) return this.#takeEarlyReply();
+      if (isLast && !mail.mayEnd())
+        throw new SendFault('lease_lost', 'Another process may be sending this message');
       const hasRoom = this.#dialogue.write(bytes);
       if (isLast) this.#phase = 'end-of-data';
       else if (!hasRoom) await this.#dialogue.drained(timeouts.blockMs);

@@ -1,4 +1,7 @@
 /** What one try to hand a message to a server came to. A value: every failure of the network and every refusal is expected. */
+import type { SmtpResponse } from '../store/send-events.ts';
+
+export type { SmtpResponse };
 
 /** The part of the conversation in which the try ended. */
 export type Phase =
@@ -32,14 +35,8 @@ export type SendErrorCode =
   | 'invalid_address'
   | 'message_malformed'
   | 'message_unreadable'
+  | 'lease_lost'
   | 'stopped';
-
-export interface SmtpResponse {
-  code: number;
-  /** Such as 5.1.1 (RFC 3463). */
-  enhanced: string | null;
-  text: string;
-}
 
 export interface TryReply {
   /** `refused`: the server replied 4xx or 5xx. `failed`: no such reply came, or the message was not sent. */

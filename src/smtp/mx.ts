@@ -1,6 +1,7 @@
 /**
  * The MX server: joins the SMTP protocol (server.ts, connection.ts, session.ts) to the receiving code.
- *   RCPT         → `findRoute` finds the identity: 250, 550 (unknown) or 450 (several unverified owners)
+ *   RCPT         → a bounce address of ours: 250, or 550 if it is forged or expired. Else `findRoute` finds the identity: 250, 550
+ *                  (unknown) or 450 (several unverified owners)
  *   end of DATA  → `acceptMail` examines the message and commits it: 250, or 45x if it cannot be stored now. A message that has
  *                  passed through too many servers is in a loop: 554
  * Guarantee: no 250 for a message before its commit.
@@ -15,6 +16,7 @@ import { cutHeader } from '../mime/headers.ts';
 import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { cacheRoutes, type RoutedRecipient } from '../receiving/route.ts';
+import { applyReport, findBounce, type ReportParts, type SentRecipient } from '../sending/reports.ts';
 import type { MessageDecision, ReceivedMail } from './accept-message.ts';
 import { type Refusal, refusal } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
@@ -23,6 +25,7 @@ import type { RecipientDecision } from './session.ts';
 interface MxParts {
   config: Config;
   mail: AcceptParts;
+  reports: ReportParts;
   log: Log;
   metrics: Metrics;
 }
@@ -41,6 +44,7 @@ const refusals = {
     'contested',
   ),
 };
+const badBounce = refusal(550, '5.1.1', 'No such bounce address, or it has expired', 'bad_bounce_address');
 const storageUnavailable = refusal(
   451,
   '4.3.0',
@@ -56,11 +60,20 @@ const overloaded = refusal(
 const loop = refusal(554, '5.4.6', 'Too many Received fields: the message is in a mail loop', 'loop');
 const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
-export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<SmtpServer> {
+/** Where mail for a recipient goes: to an identity, or, if it is a report, to the message that it is about. */
+type MxRoute = RoutedRecipient | SentRecipient;
+
+export function startMxServer({ config, mail, reports, log, metrics }: MxParts): Promise<SmtpServer> {
   const findRoute = cacheRoutes(mail);
 
-  async function route(address: string): Promise<RecipientDecision<RoutedRecipient>> {
+  async function route(address: string): Promise<RecipientDecision<MxRoute>> {
     try {
+      const bounce = findBounce(reports, address, Date.now());
+      if (bounce !== null) {
+        return typeof bounce === 'string'
+          ? { accepted: false, refusal: badBounce }
+          : { accepted: true, route: bounce };
+      }
       const found = await findRoute(address);
       if (typeof found !== 'string') return { accepted: true, route: found };
       return { accepted: false, refusal: refusals[found] };
@@ -69,13 +82,17 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     }
   }
 
-  async function accept(received: ReceivedMail<RoutedRecipient>): Promise<MessageDecision> {
+  async function accept(received: ReceivedMail<MxRoute>): Promise<MessageDecision> {
     const { raw, mailFrom, remoteIp, helo, tls } = received;
     if (isInLoop(raw)) return { accepted: false, refusal: loop };
-    const recipients = async () => received.recipients.map(({ route }) => route);
+    const routes = received.recipients.map(({ route }) => route);
+    const routed = routes.filter((route) => 'identity' in route);
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
-      const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients });
+      // First: if the rest fails, the message comes again, and a report that is applied already changes nothing.
+      for (const route of routes) if (!('identity' in route)) await applyReport(reports, route, raw);
+      if (routed.length === 0) return { accepted: true, id: 'a report' };
+      const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients: async () => routed });
       // Now a 250 is safe: `acceptMail` has committed the message. Without an id nothing was stored: since RCPT every identity was
       // deleted, or may no longer receive mail.
       return id === undefined ? { accepted: false, refusal: unknownRecipient } : { accepted: true, id };
@@ -86,7 +103,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     }
   }
 
-  return startSmtpServer<RoutedRecipient>({
+  return startSmtpServer<MxRoute>({
     host: config.smtpHost,
     port: config.smtpPort,
     mailHost: config.mailHost,
@@ -94,7 +111,7 @@ export function startMxServer({ config, mail, log, metrics }: MxParts): Promise<
     limits: config.smtpLimits,
     // The data folder belongs to the embedded PostgreSQL; without it there may be none.
     spoolFolder: config.databaseUrl === null ? path.join(config.dataDir, 'spool') : tmpdir(),
-    ownerOf: ({ identity }) => identity.ownerId,
+    ownerOf: (route) => ('identity' in route ? route.identity.ownerId : ''),
     route,
     accept,
     log,

@@ -9,6 +9,11 @@ export interface NewDkimKey {
   privateKey: Buffer;
 }
 
+/** The context that the private key is encrypted with. */
+export function dkimContext(identityId: string, selector: string): string {
+  return `dkim ${identityId} ${selector}`;
+}
+
 export async function addDkimKey(sql: Sql, { ownerId, id }: IdentityRef, key: NewDkimKey): Promise<void> {
   await sql`
     insert into dkim_keys (owner_id, identity_id, selector, public_key, private_key)

@@ -3,7 +3,6 @@ import { only, type Sql } from '../db/client.ts';
 import type { Fragment } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
 import { decompress, unpackContent } from './content.ts';
-import { leaseSeconds } from './queue-rows.ts';
 import {
   collectPage,
   kindsOf,
@@ -15,6 +14,7 @@ import {
   pageWithin,
   position,
 } from './page.ts';
+import { leaseSeconds } from './queue-rows.ts';
 
 export interface Event {
   id: string;
@@ -132,17 +132,20 @@ export async function findEvent(
   return { id: eventId, event, identityId, createdAt, ...toData(row) };
 }
 
-/** The data of an event. For a message, links and raw bytes are added when it is sent. */
+/** The data of an event. For a received message, links and raw bytes are added when it is sent. */
 export interface StoredData {
   /** JSON text. */
   data: string;
   messageId: string | null;
   /** Null if the raw message is not a part of the data. */
   raw: Buffer | null;
+  /** Of the message, as JSON text, if the event is about outgoing mail: the data then has the rest. */
+  summary: string | null;
 }
 
 /** The data of an event is in the event, or, if the event is about a received message, in the message. */
 interface StoredRow {
+  summary: string | null;
   messageId: string | null;
   eventData: string | null;
   content: string | null;
@@ -155,24 +158,27 @@ interface StoredRow {
 
 function dataColumns(sql: Sql) {
   return sql`
-    events.message_id as "messageId", events.data::text as "eventData", encode(messages.content, 'base64') as content,
+    events.message_id as "messageId", events.data::text as "eventData",
+    case when events.data is null then encode(messages.content, 'base64') end as content,
     messages.size, messages.raw_id is null as "hasRaw", is_inline or inline_raw_id is not null as "isInline",
-    encode(raw_chunks.bytes, 'base64') as chunk, is_compressed as "isCompressed"`;
+    encode(raw_chunks.bytes, 'base64') as chunk, is_compressed as "isCompressed",
+    case when events.event <> 'message.received' then messages.summary::text end as summary`;
 }
 
 function withContent(sql: Sql) {
   return sql`
-    left join messages on messages.id = events.message_id and events.data is null
+    left join messages on messages.id = events.message_id
+      and (events.data is null or events.event <> 'message.received')
     left join raw_chunks
       on raw_chunks.raw_id = coalesce(inline_raw_id, case when is_inline then messages.raw_id end) and raw_chunks.n = 0`;
 }
 
 function toData(row: StoredRow): StoredData {
-  const { messageId, eventData, content, isInline, chunk, isCompressed } = row;
+  const { messageId, eventData, content, isInline, chunk, isCompressed, summary } = row;
   const unpacked = content === null ? null : unpackContent({ ...row, content });
   const bytes = chunk === null ? null : Buffer.from(chunk, 'base64');
   const raw = unpacked?.raw ?? (bytes && isCompressed ? decompress(bytes) : bytes);
-  return { data: eventData ?? unpacked?.data ?? 'null', messageId, raw: isInline ? raw : null };
+  return { data: eventData ?? unpacked?.data ?? 'null', messageId, raw: isInline ? raw : null, summary };
 }
 
 /** For the delivery loop. The queries have no owner filter: the loop works for all users. */

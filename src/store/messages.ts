@@ -1,9 +1,9 @@
 /**
- * Received messages. Guarantee: a message, its event and the event's deliveries are created in one statement. Raw bytes are stored
+ * Messages, and the recording of received ones. Guarantee: a received message, its event and the event's deliveries are created in one statement. Raw bytes are stored
  * once for each owner: small ones in the content of the message (`content.ts`), others in rows of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
-import { type Fragment, list } from '../db/sql.ts';
+import { list } from '../db/sql.ts';
 import { compress, decompress, unpackContent } from './content.ts';
 import { queueDeliveries } from './events.ts';
 import {
@@ -12,24 +12,27 @@ import {
   mergePages,
   type Page,
   type PageRequest,
-  pageOf,
   pagesOf,
   pageWithin,
   position,
   valuesOf,
 } from './page.ts';
 import { isDomainFree } from './receivers.ts';
+import { sendingOf, sendingOfMessage } from './sending-json.ts';
 
-export interface NewMessage {
+export interface NewRaw {
   id: string;
   ownerId: string;
-  identityId: string;
-  eventId: string;
-  threadId: string;
   /** Null: the content has the raw bytes. Otherwise they have rows of their own, under the id of their first message. */
   rawId: string | null;
   raw: Buffer;
   sha256: Buffer;
+}
+
+export interface NewMessage extends NewRaw {
+  identityId: string;
+  eventId: string;
+  threadId: string;
   /** JSON texts: the message in lists, and the data of its event. */
   summary: string;
   data: string;
@@ -193,7 +196,7 @@ export async function findFirst(
   return id;
 }
 
-async function saveFurtherChunks(sql: Sql, message: NewMessage): Promise<void> {
+export async function saveFurtherChunks(sql: Sql, message: NewRaw): Promise<void> {
   const { rawId, ownerId, raw } = message;
   for (let n = 1; n * chunkBytes < raw.length; n += 1) {
     await sql`
@@ -203,7 +206,7 @@ async function saveFurtherChunks(sql: Sql, message: NewMessage): Promise<void> {
   }
 }
 
-async function packChunk({ rawId, raw }: NewMessage, n: number): Promise<Buffer | null> {
+export async function packChunk({ rawId, raw }: NewRaw, n: number): Promise<Buffer | null> {
   return rawId === null ? null : compress(raw.subarray(n * chunkBytes, (n + 1) * chunkBytes));
 }
 
@@ -226,9 +229,35 @@ export async function findThread(
   return row?.threadId;
 }
 
+/** The newest message with this Message-ID: of the identity, or else of another of the owner's identities. */
+export async function findMessageId(
+  sql: Sql,
+  ownerId: string,
+  identityId: string,
+  key: string,
+): Promise<string | undefined> {
+  const [row] = await sql<{ id: string }[]>`
+    select newest.id
+    from identities cross join lateral (
+      select id, created_at from messages
+      where messages.owner_id = identities.owner_id and messages.identity_id = identities.id and message_key = ${key}
+      order by created_at desc limit 1
+    ) newest
+    where identities.owner_id = ${ownerId}
+    order by identities.id = ${identityId} desc, newest.created_at desc limit 1`;
+  return row?.id;
+}
+
+export const directions = ['incoming', 'outgoing'] as const;
+
 export interface MessageFilter {
   identityId?: string | undefined;
   threadId?: string | undefined;
+  direction?: (typeof directions)[number] | undefined;
+  /** The status of its sending. */
+  status?: string | undefined;
+  /** Only messages that were made with this API key. */
+  keyId?: string | null | undefined;
   since?: string | undefined;
 }
 
@@ -236,18 +265,27 @@ interface MessageSummary {
   id: string;
   /** JSON text. */
   summary: string;
+  /** JSON text; null for a message that was not sent from here. */
+  sending: string | null;
 }
 
 /** A summary can have hundreds of KB: few of them are in memory beyond the end of a page. */
 const summariesAtOnce = 8;
 
 /** Hides messages of a deleted identity, whose rows may still wait for the purge. */
-function identityExists(sql: Sql) {
+export function identityExists(sql: Sql) {
   return sql`
     exists (
       select from identities
       where identities.owner_id = messages.owner_id and identities.id = messages.identity_id
     )`;
+}
+
+/** For an API key that sees only its own messages; null: any. */
+export function madeWith(sql: Sql, keyId: string | null) {
+  return keyId === null
+    ? sql``
+    : sql`and exists (select from outgoing where outgoing.id = messages.id and outgoing.key_id = ${keyId})`;
 }
 
 function lowestId(sql: Sql) {
@@ -260,41 +298,96 @@ export async function listMessages(
   filter: MessageFilter,
   page: PageRequest,
 ): Promise<Page<Listed<MessageSummary>>> {
-  const { identityId, threadId, since } = filter;
-  const ofOwner = sql`messages where owner_id = ${ownerId}`;
-  const select = (end: Fragment) => sql<Listed<MessageSummary>[]>`
-    select id, summary::text as summary, ${position(sql)} from ${ofOwner} and ${identityExists(sql)} ${end}`;
-  const read = (step: PageRequest) => {
-    const within = (group: Record<string, string | Fragment>) =>
-      select(pageWithin(sql, step, 'messages', group, since));
-    if (threadId) {
-      const ofThread = { thread_id: threadId };
-      // The index has the identity before the time: the pages of all identities in the thread are merged.
-      const members = identityId
-        ? sql`(select ${identityId}::uuid as identity_id)`
-        : valuesOf(sql, ofOwner, ofThread, 'identity_id', lowestId(sql));
-      const ofMember = within({ ...ofThread, identity_id: sql`members.identity_id` });
-      return mergePages<MessageSummary>(sql, step, [pagesOf(sql, sql`${members} members`, ofMember)]);
-    }
-    if (identityId) return within({ identity_id: identityId });
-    return select(
-      sql`${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``} ${pageOf(sql, step)}`,
-    );
-  };
-  return collectPage(page, read, summariesAtOnce);
+  const { status, keyId } = filter;
+  const isSent = status !== undefined || (keyId ?? null) !== null;
+  if (isSent && filter.direction === 'incoming') return { rows: [], next: null };
+  const read = isSent ? readSent : readMessages;
+  return collectPage(page, (step) => read(sql, ownerId, filter, step), summariesAtOnce);
 }
 
-/** The data of its event, as JSON text without links. */
-export async function findMessage(sql: Sql, ownerId: string, id: string): Promise<string | undefined> {
+function readMessages(
+  sql: Sql,
+  ownerId: string,
+  { identityId, threadId, direction, since }: MessageFilter,
+  step: PageRequest,
+): Promise<Listed<MessageSummary>[]> {
+  const ofOwner = sql`messages where owner_id = ${ownerId}`;
+  // The indexes have the direction before the time: the pages of both directions are merged.
+  const ways = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
+  const members = identityId
+    ? sql`(select ${identityId}::uuid as identity_id)`
+    : valuesOf(sql, ofOwner, { thread_id: threadId ?? '' }, 'identity_id', lowestId(sql));
+  const groups = threadId
+    ? sql`${members} members cross join (values ${ways}) as ways (direction)`
+    : sql`(values ${ways}) as ways (direction)`;
+  const group = {
+    ...(threadId ? { thread_id: threadId, identity_id: sql`members.identity_id` } : {}),
+    ...(identityId && !threadId ? { identity_id: identityId } : {}),
+    direction: sql`ways.direction`,
+  };
+  const rows = sql`
+    select id, summary::text as summary, ${sendingOfMessage(sql)} as sending, ${position(sql)}
+    from ${ofOwner} and ${identityExists(sql)} ${pageWithin(sql, step, 'messages', group, since)}`;
+  return mergePages<MessageSummary>(sql, step, [pagesOf(sql, groups, rows)]);
+}
+
+/** Messages that were sent from here, by what only they have. The filter by thread, if there is one, reads all of these. */
+function readSent(
+  sql: Sql,
+  ownerId: string,
+  { identityId, threadId, status, keyId, since }: MessageFilter,
+  step: PageRequest,
+): Promise<Listed<MessageSummary>[]> {
+  const group = {
+    ...(status === undefined ? { key_id: keyId ?? null } : {}),
+    ...(identityId && status !== undefined ? { identity_id: identityId } : {}),
+    ...(status === undefined ? {} : { status }),
+  };
+  const further = sql`
+    ${keyId ? sql`and outgoing.key_id = ${keyId}` : sql``}
+    ${identityId ? sql`and outgoing.identity_id = ${identityId}` : sql``}`;
+  return sql<Listed<MessageSummary>[]>`
+    select outgoing.id, summary, ${sendingOf(sql)} as sending, ${position(sql)}
+    from outgoing cross join lateral (
+      select summary::text as summary from messages
+      where messages.id = outgoing.id and ${identityExists(sql)}
+        ${threadId ? sql`and thread_id = ${threadId}` : sql``}
+      offset 0
+    ) message
+    where outgoing.owner_id = ${ownerId} ${further} ${pageWithin(sql, step, 'outgoing', group, since)}`;
+}
+
+export interface FoundMessage {
+  /** JSON text, without links. */
+  data: string;
+  /** JSON text; null for a message that was not sent from here. */
+  sending: string | null;
+}
+
+/** What the message stores, and the state of its recipients. `keyId`: only a message that was made with this key. */
+export async function findMessage(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  keyId: string | null = null,
+): Promise<FoundMessage | undefined> {
   const [row] = await sql<
-    { content: string | null; size: number; hasRaw: boolean; eventData: string | null }[]
+    {
+      content: string | null;
+      size: number;
+      hasRaw: boolean;
+      eventData: string | null;
+      sending: string | null;
+    }[]
   >`
-    select encode(content, 'base64') as content, size, raw_id is null as "hasRaw", events.data::text as "eventData"
+    select encode(content, 'base64') as content, size, raw_id is null as "hasRaw", events.data::text as "eventData",
+      ${sendingOfMessage(sql)} as sending
     from messages left join events on events.owner_id = messages.owner_id and events.id = messages.event_id
-    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql)}`;
+    where messages.owner_id = ${ownerId} and messages.id = ${id} and ${identityExists(sql)} ${madeWith(sql, keyId)}`;
   if (!row) return undefined;
-  const { content, eventData } = row;
-  return content === null ? (eventData ?? undefined) : unpackContent({ ...row, content }).data;
+  const { content, eventData, sending } = row;
+  const data = content === null ? (eventData ?? undefined) : unpackContent({ ...row, content }).data;
+  return data === undefined ? undefined : { data, sending };
 }
 
 export interface StoredRaw {
@@ -311,10 +404,15 @@ export async function findMessageOwner(sql: Sql, id: string): Promise<string | u
   return row?.ownerId;
 }
 
-export async function findRaw(sql: Sql, ownerId: string, id: string): Promise<StoredRaw | undefined> {
+export async function findRaw(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  keyId: string | null = null,
+): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`
     select owner_id as "ownerId", id, raw_id as "rawId", size, sha256 from messages
-    where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql)}`;
+    where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql)} ${madeWith(sql, keyId)}`;
   return row;
 }
 
@@ -333,6 +431,14 @@ export async function* readRaw(
     yield piece;
     at += piece.length;
   }
+}
+
+/** Into a buffer of its own, which can be transferred to a worker. */
+export async function readWhole(sql: Sql, stored: StoredRaw): Promise<Buffer> {
+  const raw = Buffer.from(new ArrayBuffer(stored.size));
+  let offset = 0;
+  for await (const chunk of readRaw(sql, stored, 0, stored.size)) offset += chunk.copy(raw, offset);
+  return raw;
 }
 
 async function readPacked(sql: Sql, { ownerId, id, size }: StoredRaw): Promise<Buffer> {

@@ -86,20 +86,40 @@ export async function purgeOld(
       where deliveries.id between first_id_with(events.id) and last_id_with(events.id)
         and deliveries.event_id = events.id
     )`;
-  const messages = await removeMessages(
-    sql,
-    sql`
-      select messages.id, messages.raw_id, messages.size
-      from events join messages on messages.id = events.message_id
-      where ${isOld} order by events.id limit ${batch}`,
-  );
-  if (messages === 'busy') return false;
-  // Only then, because this passes over all old events that have a message.
-  if (messages > 0) return true;
+  for (const chosen of [oldReceived(sql, isOld, batch), oldSent(sql, oldest, batch)]) {
+    const messages = await removeMessages(sql, chosen);
+    if (messages === 'busy') return false;
+    // Only then the rest, because it passes over all old events that have a message.
+    if (messages > 0) return true;
+  }
   const events = await sql`
     delete from events where id = any (array(
       select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
   return events.count === batch;
+}
+
+/** A received message has one event, and lives as long as it. */
+function oldReceived(sql: Sql, isOld: Fragment, batch: number): Fragment {
+  return sql`
+    select messages.id, messages.raw_id, messages.size
+    from events join messages on messages.id = events.message_id
+    where ${isOld} and events.event = 'message.received' order by events.id limit ${batch}`;
+}
+
+/**
+ * The retention of a message that was sent starts when its last recipient ended. It stays while one of its events, which may come
+ * much later, has a delivery.
+ */
+function oldSent(sql: Sql, oldest: Fragment, batch: number): Fragment {
+  return sql`
+    select messages.id, messages.raw_id, messages.size
+    from outgoing join messages on messages.id = outgoing.id
+    where outgoing.ended_at < ${oldest} and not exists (
+      select from events join deliveries
+        on deliveries.id between first_id_with(events.id) and last_id_with(events.id) and deliveries.event_id = events.id
+      where events.message_id = outgoing.id
+    )
+    order by outgoing.ended_at limit ${batch}`;
 }
 
 /** A batch of messages also ends here, because each may be large. */
@@ -114,7 +134,7 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
     from identity_purges cross join lateral (
       select * from messages
       where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
-      order by created_at desc, id desc limit ${batch}
+      limit ${batch}
     ) messages
     limit ${batch}`;
   const deliveriesOf = (table: string, locking: Fragment) => sql`
@@ -162,7 +182,7 @@ async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
  */
 function removeMessages(
   sql: Sql,
-  chosen: ReturnType<Sql>,
+  chosen: Fragment,
   prepare: (sql: Sql) => Promise<void> = async () => {},
 ): Promise<number | 'busy'> {
   return transaction(sql, async (sql) => {
@@ -183,7 +203,7 @@ export async function lockPurge(sql: Sql): Promise<void> {
   await sql`select pg_advisory_xact_lock(${purgeLock(sql)})`;
 }
 
-async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> {
+async function removeChosen(sql: Sql, chosen: Fragment): Promise<number> {
   const { removed } = only(
     await sql<{ removed: number }[]>`
       with chosen as materialized (${chosen}),
@@ -207,6 +227,16 @@ async function removeChosen(sql: Sql, chosen: ReturnType<Sql>): Promise<number> 
         delete from delivery_queue where id = any (array(select id from dependent))
       ), old_ended as (
         delete from ended_deliveries where id = any (array(select id from dependent))
+      ), old_sends as (
+        delete from send_queue where message_id = any (array(select id from doomed))
+      ), old_recipients as (
+        delete from recipients where message_id = any (array(select id from doomed))
+      ), old_send_attempts as (
+        delete from send_attempts where message_id = any (array(select id from doomed))
+      ), old_reports as (
+        delete from send_reports where message_id = any (array(select id from doomed))
+      ), old_outgoing as (
+        delete from outgoing where id = any (array(select id from doomed))
       ), purged_rows as (
         delete from messages where id = any (array(select id from doomed)) returning 1
       ), old_bytes as (

@@ -52,9 +52,9 @@ export function eventRoutes(app: App, parts: PageParts & { sql: Pool; links: Lin
     async (request, reply) => {
       await parts.answers.reserve(request, reply, eventBytes);
       const event = await orNotFound(findEvent(sql, request.ownerId, request.params.id));
-      const { data, messageId, raw, ...summary } = event;
-      const completed = completeData({ data, messageId, raw }, links, Date.now());
-      return sendJsonText(reply, `${JSON.stringify(summary).slice(0, -1)},"data":${completed}}`);
+      const { id, event: name, identityId, createdAt } = event;
+      const head = JSON.stringify({ id, event: name, identityId, createdAt }).slice(0, -1);
+      return sendJsonText(reply, `${head},"data":${completeData(event, links, Date.now())}}`);
     },
   );
 }

@@ -1,16 +1,33 @@
-/** Messages: received mail as JSON, as raw bytes, and attachment by attachment. */
+/** Messages: mail as JSON, as raw bytes, and attachment by attachment. */
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import type { Links } from '../../contract/links.ts';
 import { cutSummary, Message, MessageSummary } from '../../contract/message.ts';
-import { completeMessage, writeMessage } from '../../contract/payload.ts';
-import { defaultShortPage, describe, IdParams, Since, shortListQuery, Uuid } from '../../contract/schemas.ts';
+import { completeSummary, writeMessage } from '../../contract/payload.ts';
+import {
+  defaultShortPage,
+  describe,
+  IdParams,
+  oneOf,
+  Since,
+  shortListQuery,
+  Uuid,
+} from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
 import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import type { Examiner } from '../../receiving/examine.ts';
-import { findMessage, findRaw, listMessages, readRaw, type StoredRaw } from '../../store/messages.ts';
+import {
+  directions,
+  findMessage,
+  findRaw,
+  listMessages,
+  readRaw,
+  readWhole,
+  type StoredRaw,
+} from '../../store/messages.ts';
+import { sendingStatuses } from '../../store/outgoing.ts';
 import { withAccess } from '../access.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
 import { abortOnClose } from '../client-gone.ts';
@@ -24,6 +41,13 @@ const Filters = shortListQuery({
   identity_id: Type.Optional(Uuid),
   thread_id: Type.Optional(
     describe(Uuid, 'Only the messages of this conversation: the `threadId` of a message.'),
+  ),
+  direction: Type.Optional(oneOf(directions)),
+  status: Type.Optional(
+    describe(
+      oneOf(sendingStatuses),
+      'Only messages that were sent from here, with this status of their sending.',
+    ),
   ),
   since: Since,
 });
@@ -40,6 +64,8 @@ const LinkQuery = Type.Object(
 
 const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
 const tags = ['Messages'];
+/** Also a key that only sends: it sees what was made with it (`ownKey`). */
+export const sendToo = ['full', 'read', 'send'] as const;
 /** Memory for messages that are read for an attachment: in total, and for each owner. A request for which no memory is free waits. */
 const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 /** Memory of a message as JSON: 1.5 MiB of texts and headers, of which JSON writes a control character as six. */
@@ -64,20 +90,26 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
   app.get(
     '/messages',
-    withAccess('key', tags, {
-      summary: 'List your messages',
-      description:
-        'Without `text`, `html` and `headers`. Texts are cut to 1 KiB, lists to 50 items; `GET /messages/{id}` has all.',
-      querystring: Filters,
-      response: { 200: jsonText(Type.Array(MessageSummary)) },
-    }),
+    {
+      config: { access: 'key', scopes: sendToo },
+      schema: {
+        tags,
+        summary: 'List your messages, received and sent',
+        description:
+          'Without `text`, `html` and `headers`. Texts are cut to 1 KiB, lists to 50 items; `GET /messages/{id}` has all.',
+        querystring: Filters,
+        response: { 200: jsonText(Type.Array(MessageSummary)) },
+      },
+    },
     async (request, reply) => {
-      const { identity_id: identityId, thread_id: threadId, since } = request.query;
+      const { identity_id: identityId, thread_id: threadId, ...others } = request.query;
+      const { direction, status, since } = others;
       const page = await readPage(parts, request, reply, defaultShortPage);
-      const found = await listMessages(sql, request.ownerId, { identityId, threadId, since }, page);
+      const filter = { identityId, threadId, direction, status, since, keyId: ownKey(request) };
+      const found = await listMessages(sql, request.ownerId, filter, page);
       const now = Date.now();
-      const rows = found.rows.map(({ summary }) =>
-        completeMessage(cutSummary(JSON.parse(summary)), links, now),
+      const rows = found.rows.map(({ summary, sending }) =>
+        completeSummary(cutSummary(JSON.parse(summary)), sending, links, now),
       );
       return sendJsonText(reply, JSON.stringify(sendPage(parts, request, reply, { ...found, rows })));
     },
@@ -85,31 +117,39 @@ export function messageRoutes(app: App, parts: MessageParts): void {
 
   app.get(
     '/messages/:id',
-    withAccess('key', tags, {
-      summary: 'Get a message',
-      description: 'The same object as `message` in a `message.received` event.',
-      params: IdParams,
-      response: { 200: jsonText(Message) },
-    }),
+    {
+      config: { access: 'key', scopes: sendToo },
+      schema: {
+        tags,
+        summary: 'Get a message',
+        description: 'The same object as `message` in a `message.received` event.',
+        params: IdParams,
+        response: { 200: jsonText(Message) },
+      },
+    },
     async (request, reply) => {
       await answers.reserve(request, reply, messageBytes);
       const { id } = request.params;
-      const data = await orNotFound(findMessage(sql, request.ownerId, id));
-      return sendJsonText(reply, writeMessage(data, id, links, Date.now()));
+      const found = await orNotFound(findMessage(sql, request.ownerId, id, ownKey(request)));
+      return sendJsonText(reply, writeMessage(found, id, links, Date.now()));
     },
   );
 
   app.get(
     '/messages/:id/raw',
-    withAccess('key or link', tags, {
-      summary: 'Download the raw message',
-      description: 'Byte for byte. Supports `Range` and `If-None-Match`.',
-      params: IdParams,
-      querystring: LinkQuery,
-      response: { 200: bytes('message/rfc822'), 206: bytes('message/rfc822'), 304: Type.Null() },
-    }),
+    {
+      config: { access: 'key or link', scopes: sendToo },
+      schema: {
+        tags,
+        summary: 'Download the raw message',
+        description: 'Byte for byte. Supports `Range` and `If-None-Match`.',
+        params: IdParams,
+        querystring: LinkQuery,
+        response: { 200: bytes('message/rfc822'), 206: bytes('message/rfc822'), 304: Type.Null() },
+      },
+    },
     async (request, reply) => {
-      const raw = await orNotFound(findRaw(sql, request.ownerId, request.params.id));
+      const raw = await orNotFound(findRaw(sql, request.ownerId, request.params.id, ownKey(request)));
       const sha256 = raw.sha256.toString('hex');
       setSafeHeaders(request, reply, sha256);
       reply
@@ -144,11 +184,9 @@ export function messageRoutes(app: App, parts: MessageParts): void {
   );
 }
 
-async function readWhole(sql: Pool, stored: StoredRaw): Promise<Buffer> {
-  const raw = Buffer.from(new ArrayBuffer(stored.size));
-  let offset = 0;
-  for await (const chunk of readRaw(sql, stored, 0, stored.size)) offset += chunk.copy(raw, offset);
-  return raw;
+/** A key that only sends sees only the messages that were made with it. */
+export function ownKey({ keyScope, keyId }: FastifyRequest): string | null {
+  return keyScope === 'send' ? keyId : null;
 }
 
 function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {

@@ -1,13 +1,21 @@
 /** Reads the URL of a relay: `smtp://` or `smtps://user:password@host:port`. Pure. */
-import { isWithin, parseRange } from '../net/ip-addresses.ts';
-import type { Server } from './transmit.ts';
+import { isIP } from 'node:net';
 
-const loopback = ['127.0.0.0/8', '::1/128'].map(parseRange);
+export interface Relay {
+  /** A name, or an IP address without brackets. */
+  host: string;
+  port: number;
+  /** TLS before the greeting. */
+  isImplicitTls: boolean;
+  security: 'verified' | 'opportunistic';
+  login: { user: string; password: string } | null;
+}
+
 /** RFC 8314 §3.3 for `smtps`; a relay within an organisation listens on 25. */
 const standardPorts: Record<string, number | undefined> = { 'smtp:': 25, 'smtps:': 465 };
 
 /** Returns the relay, or the end of a sentence that says what is wrong; it never repeats the password. */
-export function parseRelayUrl(text: string): Server | { fault: string } {
+export function parseRelayUrl(text: string): Relay | { fault: string } {
   const url = URL.parse(text);
   const standardPort = standardPorts[url?.protocol ?? ''];
   if (!url || standardPort === undefined) return { fault: 'must start with smtp:// or smtps://' };
@@ -21,7 +29,11 @@ export function parseRelayUrl(text: string): Server | { fault: string } {
     return { fault: 'has a user or password with a wrong % sequence; write % as %25' };
   }
   if ((user === '') !== (password === '')) return { fault: 'needs a user and a password, or neither' };
-  const isLocal = host === 'localhost' || host.endsWith('.localhost') || isWithin(host, loopback);
+  const isLocal =
+    host === 'localhost' ||
+    host.endsWith('.localhost') ||
+    host === '::1' ||
+    (isIP(host) === 4 && host.startsWith('127.'));
   const isImplicit = url.protocol === 'smtps:';
   return {
     host,

@@ -2,9 +2,10 @@
  * Finds the conversation (thread) of a message within its identity, and makes the keys that detect repeats. The keys are hashes in
  * the form of a UUID, because a Message-ID may have any length.
  */
-import { createHash } from 'node:crypto';
-import type { Message } from '../contract/message.ts';
+import { hashId } from '../lib/ids.ts';
+
 import type { ParsedMessage } from '../mime/parse.ts';
+import type { Message } from './message.ts';
 
 /** The root and the nearest ancestors: more are not needed to find the thread. */
 const maxAncestors = 20;
@@ -59,11 +60,4 @@ export function repeatKey(
   sha256: Buffer,
 ): string {
   return hashId('repeat', JSON.stringify([mailFrom, rcptTo]), sha256.toString('hex'));
-}
-
-/** RFC 9562 §5.8: version 8 is for custom hashes. */
-function hashId(...parts: string[]): string {
-  const hex = createHash('sha256').update(parts.join('\n')).digest('hex');
-  const variant = '89ab'[Number.parseInt(hex.slice(16, 17), 16) % 4];
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-${variant}${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }

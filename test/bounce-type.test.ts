@@ -1,80 +1,8 @@
-/** What happens to a recipient, what that makes of the message, and what a bounce means. */
+/** What a bounce means. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import fc from 'fast-check';
-import {
-  type BounceReply,
-  type BounceSource,
-  type BounceType,
-  decideBounceType,
-  isSuppressing,
-} from '../src/sending/bounce-type.ts';
-import { canMove, decideSendingStatus, type RecipientStatus } from '../src/sending/recipient-states.ts';
-
-const statuses: RecipientStatus[] = ['queued', 'sent', 'delivered', 'bounced', 'suppressed', 'cancelled'];
-
-test('a recipient moves by these steps and no others', () => {
-  const steps = statuses.flatMap((from) =>
-    statuses.filter((to) => canMove(from, to)).map((to) => `${from} → ${to}`),
-  );
-  assert.deepEqual(steps, [
-    'queued → sent',
-    'queued → bounced',
-    'queued → suppressed',
-    'queued → cancelled',
-    'sent → delivered',
-    'sent → bounced',
-    'delivered → bounced',
-  ]);
-});
-
-test('whatever comes, and however often, a recipient ends after three steps at most', () => {
-  fc.assert(
-    fc.property(fc.array(fc.constantFrom(...statuses)), (reported) => {
-      let status: RecipientStatus = 'queued';
-      let steps = 0;
-      for (const next of reported)
-        if (canMove(status, next)) {
-          status = next;
-          steps += 1;
-        }
-      assert.ok(steps <= 3);
-    }),
-  );
-});
-
-describe('the status of a message', () => {
-  const cases: [RecipientStatus | 'mixed', RecipientStatus[]][] = [
-    ['queued', ['queued']],
-    ['queued', ['sent', 'bounced', 'queued']],
-    ['queued', ['delivered', 'queued']],
-    ['sent', ['sent', 'sent']],
-    ['delivered', ['delivered', 'delivered']],
-    ['bounced', ['bounced']],
-    ['suppressed', ['suppressed', 'suppressed']],
-    ['cancelled', ['cancelled']],
-    ['sent', ['sent', 'delivered']],
-    ['sent', ['delivered', 'sent', 'delivered']],
-    ['mixed', ['sent', 'bounced']],
-    ['mixed', ['delivered', 'suppressed']],
-    ['mixed', ['bounced', 'suppressed']],
-    ['mixed', ['sent', 'delivered', 'cancelled']],
-  ];
-  for (const [status, of] of cases)
-    test(`${of.join(', ')}: ${status}`, () => assert.equal(decideSendingStatus(of), status));
-
-  test('does not depend on the order or on repeats', () => {
-    fc.assert(
-      fc.property(fc.array(fc.constantFrom(...statuses), { minLength: 1 }), (of) => {
-        const status = decideSendingStatus(of);
-        assert.equal(decideSendingStatus(of.toReversed()), status);
-        assert.equal(decideSendingStatus([...of, ...of]), status);
-        assert.equal(status === 'queued', of.includes('queued'));
-        if (status !== 'mixed') assert.ok(of.includes(status));
-      }),
-    );
-  });
-});
+import { type BounceReply, decideBounceType, isSuppressing } from '../src/sending/bounce-type.ts';
+import type { BounceSource, BounceType } from '../src/store/send-events.ts';
 
 describe('a bounce', () => {
   const cases: [BounceType, boolean, BounceSource, BounceReply | null][] = [

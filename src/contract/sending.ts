@@ -1,0 +1,60 @@
+/** The state of an outgoing message: its recipients, and the tries to send it. */
+import { Type } from 'typebox';
+import { recipientKinds, recipientStatuses, sendingStatuses, transports } from '../store/outgoing.ts';
+import { suppressionReasons } from '../store/suppressions.ts';
+import {
+  closed,
+  describe,
+  NullableString,
+  NullableTimestamp,
+  NullableUuid,
+  oneOf,
+  Timestamp,
+  Uuid,
+} from './schemas.ts';
+
+export const SmtpResponse = Type.Union([
+  closed({
+    code: Type.Integer({ description: 'Such as 250 or 550.' }),
+    enhanced: describe(NullableString, 'Such as `5.1.1` (RFC 3463).'),
+    text: Type.String(),
+  }),
+  Type.Null(),
+]);
+
+const Recipient = closed({
+  address: Type.String(),
+  kind: oneOf(recipientKinds),
+  status: oneOf(recipientStatuses),
+  attemptCount: Type.Integer(),
+  nextAttemptAt: describe(NullableTimestamp, 'Null if there is no next attempt.'),
+  lastResponse: describe(SmtpResponse, 'What a server last replied.'),
+  updatedAt: Timestamp,
+});
+
+export const Sending = closed({
+  status: oneOf(sendingStatuses),
+  sendAt: describe(NullableTimestamp, 'Not before this time. Null: at once.'),
+  metadata: Type.Record(Type.String(), Type.String()),
+  transport: oneOf(transports),
+  recipients: Type.Array(Recipient),
+});
+
+export const SendAttempt = closed({
+  id: Uuid,
+  startedAt: Timestamp,
+  durationMs: Type.Integer(),
+  recipients: Type.Array(Type.String()),
+  host: describe(NullableString, 'The mail server. Null: none was found.'),
+  address: describe(NullableString, 'Its IP address. Null: there was no connection.'),
+  tls: Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
+  response: SmtpResponse,
+  error: describe(NullableString, 'Why there is no response that counts.'),
+});
+
+export const Suppression = closed({
+  address: Type.String(),
+  reason: oneOf(suppressionReasons),
+  messageId: describe(NullableUuid, 'The message that bounced or that was complained about.'),
+  createdAt: Timestamp,
+});

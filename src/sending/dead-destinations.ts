@@ -1,0 +1,41 @@
+/**
+ * Destinations that cannot be reached: after a few failures in a row their mail is put off without another try, for a short time.
+ * So ten thousand recipients at a dead server are put off in seconds, each by its own schedule, instead of waiting for one timeout
+ * after the other.
+ */
+import type { TryReply } from './try-reply.ts';
+
+const maxFailures = 5;
+const restMs = 30_000;
+const maxKnown = 10_000;
+
+export class DeadDestinations {
+  readonly #failures = new Map<string, { count: number; at: number; reply: TryReply }>();
+
+  /** The failure to repeat; null: try. */
+  find(destination: string, nowMs: number): TryReply | null {
+    const known = this.#failures.get(destination);
+    if (!known || known.count < maxFailures || nowMs - known.at > restMs) return null;
+    const detail = `Not tried, because the last connections failed: ${known.reply.detail ?? known.reply.response?.text ?? ''}`;
+    return { ...known.reply, detail };
+  }
+
+  note(destination: string, reply: TryReply, nowMs: number): void {
+    if (!isDead(reply)) {
+      this.#failures.delete(destination);
+      return;
+    }
+    if (this.#failures.size >= maxKnown) this.#failures.clear();
+    const count = (this.#failures.get(destination)?.count ?? 0) + 1;
+    this.#failures.set(destination, { count, at: nowMs, reply });
+  }
+}
+
+/** No server took the conversation. */
+function isDead({ kind, phase, error }: TryReply): boolean {
+  return (
+    kind === 'failed' &&
+    error !== 'stopped' &&
+    (phase === 'connect' || phase === 'greeting' || phase === 'tls')
+  );
+}

@@ -1,0 +1,76 @@
+/** What a report means for the recipient whose bounce address it came to. Pure. */
+import type { FoundReport } from '../mime/reports.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
+import type { BounceType, SmtpResponse } from '../store/send-events.ts';
+import { decideBounceType, isSuppressing } from './bounce-type.ts';
+
+export interface ReportDecision {
+  /** `noted`: kept, and nothing changes. */
+  outcome: 'bounced' | 'delivered' | 'complained' | 'noted';
+  /** As the report has it; `unknown`: it is no report that can be read. */
+  action: string;
+  status: string | null;
+  diagnostic: string | null;
+  remoteMta: string | null;
+  response: SmtpResponse | null;
+  bounceType: BounceType | null;
+  suppresses: boolean;
+}
+
+const outcomes: Record<string, ReportDecision['outcome'] | undefined> = {
+  failed: 'bounced',
+  delivered: 'delivered',
+  expanded: 'delivered',
+};
+
+const nothing = {
+  status: null,
+  diagnostic: null,
+  remoteMta: null,
+  response: null,
+  bounceType: null,
+  suppresses: false,
+};
+
+export function decideReport(found: FoundReport | null, address: string): ReportDecision {
+  if (found?.report.type === 'feedback') {
+    return {
+      ...nothing,
+      outcome: isComplaint(found) ? 'complained' : 'noted',
+      action: found.evidence.feedbackType ?? 'feedback',
+    };
+  }
+  if (found?.report.type !== 'delivery-status') return { ...nothing, outcome: 'noted', action: 'unknown' };
+  const n = findEntry(found, address);
+  const [shown, reply] = [found.report.recipients[n], found.evidence.recipients[n]];
+  if (!shown?.action) return { ...nothing, outcome: 'noted', action: 'unknown' };
+  const { action, diagnostic, remoteMta } = shown;
+  const outcome = outcomes[action] ?? 'noted';
+  const status = reply?.enhanced ?? shown.status;
+  const answer = { code: reply?.code ?? null, enhanced: status };
+  return {
+    ...{ outcome, action, status, diagnostic, remoteMta },
+    response: answer.code === null ? null : { ...answer, code: answer.code, text: diagnostic ?? '' },
+    bounceType: outcome === 'bounced' ? decideBounceType('dsn', answer) : null,
+    suppresses: outcome === 'bounced' && isSuppressing('dsn', answer),
+  };
+}
+
+/** RFC 6430 and RFC 6591: "not-spam" and "auth-failure" are no complaints. */
+export function isComplaint({ report, evidence }: FoundReport): boolean {
+  return report.type === 'feedback' && !['not-spam', 'auth-failure'].includes(evidence.feedbackType ?? '');
+}
+
+/** A server that forwards the message may report about several: the entry that names our recipient, or else the first. */
+function findEntry({ report, evidence }: FoundReport, address: string): number {
+  const wanted = keyOf(address);
+  const named = report.recipients.findIndex((entry, n) =>
+    [entry.address, evidence.recipients[n]?.originalAddress].some((one) => one && keyOf(one) === wanted),
+  );
+  return Math.max(0, named);
+}
+
+function keyOf(address: string): string {
+  const read = readAddressOrDomain(address);
+  return 'fault' in read ? address.toLowerCase() : read.key;
+}

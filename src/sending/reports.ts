@@ -1,0 +1,84 @@
+/**
+ * Reports that come back to bounce addresses: `bounces+<token>@<bounce domain>`. Guarantee: only a token that we signed changes a
+ * recipient. Mail to a bounce address is never shown as a message.
+ */
+import type { KeyObject } from 'node:crypto';
+import type { Sql } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import type { FoundReport } from '../mime/reports.ts';
+import { compress } from '../store/content.ts';
+import { findSentRecipient, recordReport } from '../store/send-reports.ts';
+import { isBounceAddress, readBounceAddress } from './bounce-address.ts';
+import { decideReport, isComplaint, type ReportDecision } from './report-decision.ts';
+
+export interface ReportParts {
+  sql: Sql;
+  bounceKeys: readonly KeyObject[];
+  bounceDomain: string;
+  read(raw: Buffer, ownerId: string): Promise<FoundReport | null>;
+  log: Log;
+  wakeDelivery(): void;
+}
+
+export interface SentRecipient {
+  messageId: string;
+  /** Its place among the recipients of the message. */
+  recipient: number;
+}
+
+/** Of a report that cannot be read, for the operator. */
+const keptBytes = 64 * 1024;
+
+/** Null: not a bounce address of ours. */
+export function findBounce(
+  { bounceKeys, bounceDomain }: Pick<ReportParts, 'bounceKeys' | 'bounceDomain'>,
+  address: string,
+  nowMs: number,
+): ReturnType<typeof readBounceAddress> | null {
+  const at = address.lastIndexOf('@');
+  const local = address.slice(0, at);
+  if (address.slice(at + 1).toLowerCase() !== bounceDomain.toLowerCase() || !isBounceAddress(local))
+    return null;
+  return readBounceAddress(bounceKeys, local, nowMs);
+}
+
+/** Applies mail that came to the bounce address of a recipient. When it resolves, the outcome is committed. */
+export async function applyReport(
+  parts: ReportParts,
+  { messageId, recipient: n }: SentRecipient,
+  raw: Buffer,
+): Promise<void> {
+  const sent = await findSentRecipient(parts.sql, messageId, n);
+  if (!sent) {
+    parts.log.info({ messageId, n }, 'a report came for a message that was deleted');
+    return;
+  }
+  const found = await parts.read(raw, sent.ownerId);
+  await apply(parts, { messageId, n }, decideReport(found, sent.address), found ? null : raw);
+}
+
+/** A complaint in mail to anybody counts if it returns a token of ours: only the recipient's own server has the token. */
+export async function applyComplaint(parts: ReportParts, raw: Buffer, ownerId: string): Promise<void> {
+  const found = await parts.read(raw, ownerId);
+  if (!found || !isComplaint(found)) return;
+  const { mailFrom, returnAddresses } = found.evidence;
+  for (const word of [mailFrom ?? '', ...returnAddresses]) {
+    const bounce = findBounce(parts, word.replace(/^<|>$/g, ''), Date.now());
+    if (bounce === null || typeof bounce === 'string') continue;
+    const recipient = { messageId: bounce.messageId, n: bounce.recipient };
+    return apply(parts, recipient, decideReport(found, ''), null);
+  }
+}
+
+async function apply(
+  parts: ReportParts,
+  recipient: { messageId: string; n: number },
+  decision: ReportDecision,
+  unreadable: Buffer | null,
+): Promise<void> {
+  const content = unreadable && (await compress(unreadable.subarray(0, keptBytes)));
+  const { deliveries, outcome } = await recordReport(parts.sql, { ...recipient, ...decision, content });
+  const { action, status } = decision;
+  parts.log.info({ ...recipient, action, status, outcome }, 'a report about sent mail came back');
+  if (deliveries > 0) parts.wakeDelivery();
+}

@@ -1,0 +1,249 @@
+/**
+ * The queue of outgoing mail: claim → sign → transmit → decide → record. One job for each recipient. The recipients of an owner at
+ * one domain, or for the relay, are a lane, so a dead server delays no other mail; the lanes of an owner are a group, so no owner
+ * delays another. `queue/worker.ts` has the loop and its guarantees; this file says what sending is.
+ */
+import { isUnavailable, type Pool } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import type { Loop } from '../lib/loop.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import { Slots } from '../lib/slots.ts';
+import type { LaneLimits } from '../queue/lanes.ts';
+import { type JobOutcome, type Preparation, QueueWorker } from '../queue/worker.ts';
+import { readWhole } from '../store/messages.ts';
+import { leaseSeconds } from '../store/queue-rows.ts';
+import {
+  type ClaimedSend,
+  claimSends,
+  dropSends,
+  promoteSends,
+  readSends,
+  recordSends,
+  releaseSends,
+  renewSends,
+  type SendFacts,
+  type TriedSend,
+} from '../store/send-queue.ts';
+import { isSuppressing } from './bounce-type.ts';
+import { DeadDestinations } from './dead-destinations.ts';
+import { decide, type Tried } from './decide.ts';
+import type { Signer } from './signer.ts';
+import type { TryReply } from './try-reply.ts';
+import type { Way } from './way.ts';
+
+export interface SendParts {
+  /** Its own connections: claims and records must not wait for the API. */
+  sql: Pool;
+  way: Way;
+  signer: Signer;
+  /** The envelope sender of a message to one recipient. */
+  bounceAddress(recipient: { messageId: string; recipient: number }): string;
+  scheduleSeconds: readonly number[];
+  log: Log;
+  metrics: Metrics;
+  wakeDelivery(): void;
+  limits?: LaneLimits;
+}
+
+const sendLimits: LaneLimits = {
+  // As many connections to one host as `Connections` allows.
+  perLane: 10,
+  maxPerLane: 10,
+  perProcess: 400,
+  maxWindow: 64,
+  maxAhead: 512,
+  // Never: a paused lane would not count the tries of its recipients, and nobody would ever give them up (`DeadDestinations`).
+  breakerFailures: Number.POSITIVE_INFINITY,
+  breakerPauseMs: 1000,
+  maxBreakerPauseMs: 60_000,
+};
+
+/** Also within this time a retry becomes ready by itself (`promoteSends`). */
+const pollMs = 2000;
+/** A try that starts now must be safe from others for this long without a renewal of its lease: `mayEnd` asks again later. */
+const safeTryMs = (leaseSeconds * 1000) / 2;
+/** Memory for large messages that are sent: in total, and for each owner. */
+const largeMemory = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
+
+interface PreparedSend extends Preparation {
+  facts: SendFacts;
+  raw: Buffer;
+}
+type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string };
+
+export function startSending(parts: SendParts): Loop {
+  const { sql, way, log, metrics } = parts;
+  const memory = new Slots(largeMemory);
+  const dead = new DeadDestinations();
+  const stopping = new AbortController();
+  /** By job, from the claim to the try. */
+  const read = new Map<string, SendFacts>();
+
+  async function load(job: ClaimedSend, leaseEnd: AbortSignal): Promise<PreparedSend | 'cancel'> {
+    const [facts] = await readSends(sql, [job.id]);
+    if (!facts) return 'cancel';
+    if (facts.raw) return { facts, raw: facts.raw };
+    const share = await memory.take(job.ownerId, facts.size, { signal: leaseEnd });
+    try {
+      return { facts, raw: await readWhole(sql, facts.stored), done: share.release };
+    } catch (error) {
+      share.release();
+      throw error;
+    }
+  }
+
+  const worker = new QueueWorker<ClaimedSend, PreparedSend, Outcome>({
+    name: 'outgoing mail',
+    pollMs,
+    limits: parts.limits ?? sendLimits,
+    leaseMs: leaseSeconds * 1000,
+    maxTryMs: safeTryMs,
+    laneOf: ({ laneId }) => laneId,
+    groupOf: ({ ownerId }) => ownerId,
+    skippedLanes: () => [],
+    claim: (request) => claimSends(sql, request),
+    renew: (leases) => renewSends(sql, leases),
+    release: (leases) => releaseSends(sql, leases),
+    hold: (leases) => releaseSends(sql, leases),
+    cancel: (leases) => dropSends(sql, leases),
+    promote: () => promoteSends(sql),
+    async prefetch(jobs) {
+      for (const facts of await readSends(
+        sql,
+        jobs.map(({ id }) => id),
+      ))
+        read.set(facts.id, facts);
+    },
+    prepare(job, leaseEnd) {
+      const facts = read.get(job.id);
+      read.delete(job.id);
+      return facts?.raw ? { facts, raw: facts.raw } : load(job, leaseEnd());
+    },
+    tryOnce: (job, prepared, _claimedAt, isOurs) =>
+      send({ ...parts, dead, stopping: stopping.signal }, job, prepared, isOurs),
+    async abort() {
+      stopping.abort();
+      way.close();
+    },
+    async record(tried) {
+      const { ids, deliveries } = await recordSends(sql, tried);
+      if (deliveries > 0) parts.wakeDelivery();
+      return ids;
+    },
+    async afterRecord(tried) {
+      for (const one of tried) note(parts, one);
+    },
+    gauges: { running: metrics.sendsUnderWay, pausedLanes: { set() {} } },
+    isUnavailable,
+    log,
+  });
+  return { wake: () => worker.wake(), stop: () => worker.stop() };
+}
+
+type TryParts = SendParts & { dead: DeadDestinations; stopping: AbortSignal };
+
+async function send(
+  parts: TryParts,
+  job: ClaimedSend,
+  { facts, raw }: PreparedSend,
+  isOurs: () => boolean,
+): Promise<Outcome | null> {
+  const { id, token, messageId, n, ownerId, tries } = job;
+  const { address } = facts;
+  const base = { id, token, messageId, n, ownerId, address, transport: parts.way.kind };
+  if (facts.isSuppressed) {
+    const bounce = { type: 'unknown', source: 'suppression' } as const;
+    const rest = { waitSeconds: null, attempt: null, bounce, suppresses: false, isHealthy: true };
+    return { ...base, ...rest, status: 'suppressed' };
+  }
+  const startedAt = performance.now();
+  const tried = await tryServers(parts, job, facts, raw, isOurs);
+  if ('error' in tried && tried.error === 'stopped' && !tried.uncertain) return null;
+  const decision = decide(tried, { tries, way: parts.way.kind }, parts.scheduleSeconds, Math.random);
+  const attempt = {
+    ...describe(tried),
+    ...{ id: newId(), startedAt, durationMs: Math.round(performance.now() - startedAt) },
+  };
+  parts.metrics.sends.inc({ outcome: decision.kind });
+  const source = decision.kind === 'expired' ? 'expired' : 'smtp';
+  return {
+    ...base,
+    status: statusOf(decision),
+    waitSeconds: decision.kind === 'deferred' ? decision.waitSeconds : null,
+    attempt,
+    bounce: 'type' in decision ? { type: decision.type, source } : null,
+    suppresses:
+      decision.kind === 'bounced' && parts.way.kind !== 'capture' && isSuppressing('smtp', attempt.response),
+    isHealthy: true,
+  };
+}
+
+async function tryServers(
+  parts: TryParts,
+  { messageId, n, ownerId }: ClaimedSend,
+  facts: SendFacts,
+  raw: Buffer,
+  isOurs: () => boolean,
+): Promise<Tried> {
+  const { way, dead, signer } = parts;
+  if (!facts.isVerified && way.kind !== 'capture') {
+    return {
+      kind: 'temporary',
+      reason: 'The identity is no longer verified: publish its DNS records again.',
+    };
+  }
+  const destination = way.destinationOf(facts.address);
+  const known = dead.find(destination, performance.now());
+  if (known) return known;
+  const signature = await signer.sign(raw, ownerId, facts.domain);
+  const mail = {
+    mailFrom: parts.bounceAddress({ messageId, recipient: n }),
+    rcptTo: facts.address,
+    ...{ signature, content: [raw], size: raw.length, eightBit: facts.eightBit, smtpUtf8: facts.smtpUtf8 },
+    mayEnd: isOurs,
+  };
+  const tried = await way.send(mail, parts.stopping);
+  if (isReply(tried)) dead.note(destination, tried, performance.now());
+  return tried;
+}
+
+function isReply(tried: Tried): tried is TryReply {
+  return 'phase' in tried;
+}
+
+function statusOf(decision: ReturnType<typeof decide>): TriedSend['status'] {
+  if (decision.kind === 'deferred') return 'queued';
+  if (decision.kind === 'sent') return decision.isDelivered ? 'delivered' : 'sent';
+  return 'bounced';
+}
+
+function describe(tried: Tried): Omit<NonNullable<TriedSend['attempt']>, 'id' | 'startedAt' | 'durationMs'> {
+  if (isReply(tried)) {
+    const { host, address, tls, response, error, detail } = tried;
+    return { host, address, tls, response, error, errorDetail: detail };
+  }
+  const none = { host: null, address: null, tls: null, response: null, errorDetail: tried.reason };
+  return { ...none, error: tried.kind === 'permanent' ? tried.code : 'dns_failed' };
+}
+
+/** After the outcome is recorded: the mail log has one line for each try. */
+function note({ log }: SendParts, tried: Outcome): void {
+  const { messageId, n, address: recipient, status, attempt, waitSeconds, ownerId } = tried;
+  const { host = null, durationMs = 0, error = null, response = null, errorDetail = null } = attempt ?? {};
+  const fields = {
+    messageId,
+    n,
+    ownerId,
+    recipients: [recipient],
+    host,
+    durationMs,
+    error,
+    code: response?.code ?? null,
+  };
+  const why = errorDetail ?? response?.text ?? '';
+  if (status === 'sent' || status === 'delivered') log.info(fields, `mail ${status}`);
+  else if (status === 'queued')
+    log.warn(fields, `mail put off: ${why}; retry in ${Math.round(waitSeconds ?? 0)} s`);
+  else log.warn(fields, `mail ${status}: ${why}`);
+}

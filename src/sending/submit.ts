@@ -1,0 +1,380 @@
+/**
+ * The only way out for mail, from the API and from SMTP submission: who may send, the bytes as they will be sent, and the record
+ * that puts the message into the queue. Guarantee: when `recordSubmission` resolves outside of a transaction, the message is committed.
+ */
+import { createHash } from 'node:crypto';
+import { type Message, summarize } from '../contract/message.ts';
+import { makeStoreData, placeLink } from '../contract/payload.ts';
+import { messageKey, readThread } from '../contract/thread.ts';
+import type { Sql } from '../db/client.ts';
+import { hashId, newId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import type { Address } from '../mime/address-list.ts';
+import type { ComposedMail } from '../mime/compose.ts';
+import type { Draft } from '../mime/draft.ts';
+import { needsEightBit, needsSmtpUtf8, type PrepareOptions, type prepareMessage } from '../mime/outgoing.ts';
+import type { ParsedMessage } from '../mime/parse.ts';
+import { makeMessageId, makeReplyFields, replySubject } from '../mime/reply.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
+import { type FieldError, Problem } from '../problems.ts';
+import { maxPackedRawBytes, packContent } from '../store/content.ts';
+import { findMessage, findMessageId, findThread } from '../store/messages.ts';
+import {
+  type NewOutgoing,
+  type NewRecipient,
+  type RecipientKind,
+  recordOutgoing,
+} from '../store/outgoing.ts';
+import { findSender, type Sender } from '../store/senders.ts';
+import { findSuppressed } from '../store/suppressions.ts';
+import type { SendRate } from './send-rate.ts';
+import type { Way } from './way.ts';
+
+/** Work whose time the sender's texts decide: large messages are done in a worker. */
+interface MailWork {
+  compose(mail: ComposedMail, ownerId: string): Promise<Buffer>;
+  prepare(raw: Buffer, options: PrepareOptions, ownerId: string): Promise<ReturnType<typeof prepareMessage>>;
+  parse(raw: Buffer, ownerId: string): Promise<ParsedMessage>;
+}
+
+export interface SubmitParts {
+  sql: Sql;
+  work: MailWork;
+  way: Pick<Way, 'kind' | 'destinationOf'>;
+  rate: SendRate;
+  maxMessageBytes: number;
+  metrics: Pick<Metrics, 'submitted'>;
+  log: Log;
+  /** Call these after the commit. */
+  wakeSending(): void;
+  wakeDelivery(): void;
+}
+
+export interface Submitter {
+  ownerId: string;
+  keyId: string | null;
+  source: 'api' | 'submission';
+}
+
+/** The options of a message beside its content. */
+interface SendOptions {
+  sendAt: Date | null;
+  metadata: Record<string, string> | null;
+}
+
+export interface GivenDraft extends SendOptions {
+  identityId: string;
+  draft: Draft;
+  /** An id or a Message-ID. */
+  inReplyTo: string | null;
+}
+
+export interface Submission extends Submitter {
+  message: NewOutgoing;
+  suppressed: ReadonlySet<string>;
+}
+
+/** Composes the message of a request. Outside of a transaction. */
+export async function submitDraft(
+  parts: SubmitParts,
+  submitter: Submitter,
+  given: GivenDraft,
+): Promise<Submission> {
+  const { ownerId } = submitter;
+  const sender = await findSenderOrThrow(parts, ownerId, given.identityId);
+  const parent =
+    given.inReplyTo === null ? null : await findParent(parts.sql, ownerId, sender, given.inReplyTo);
+  const { draft } = given;
+  const from = readFrom(sender, draft.from, parent);
+  const recipients =
+    draft.to.length + draft.cc.length + draft.bcc.length > 0 ? draft : replyTo(draft, parent);
+  const id = newId();
+  const raw = await parts.work.compose(
+    {
+      ...{ ...draft, to: recipients.to, cc: recipients.cc, from, date: new Date() },
+      subject: draft.subject ?? replySubject(parent?.subject ?? null),
+      messageId: makeMessageId(id, from.address),
+      ...(parent ? makeReplyFields(parent) : { inReplyTo: null, references: [] }),
+    },
+    ownerId,
+  );
+  const { sendAt, metadata } = given;
+  const threadId = parent?.threadId ?? null;
+  return finish(parts, submitter, sender, { ...{ id, raw, recipients, threadId, sendAt, metadata } });
+}
+
+/** A finished message. `recipients`: those of the envelope; null: those of its header. */
+export async function submitRaw(
+  parts: SubmitParts,
+  submitter: Submitter,
+  sender: Sender,
+  given: { raw: Buffer; recipients: readonly Address[] | null },
+): Promise<Submission> {
+  const id = newId();
+  const options = { date: new Date(), unique: id, hasOwnRecipients: given.recipients !== null };
+  const prepared = await parts.work.prepare(given.raw, options, submitter.ownerId);
+  if ('errors' in prepared) throw new Problem('invalid_body', { errors: prepared.errors });
+  const { bytes, from, to, cc, bcc } = prepared;
+  for (const { address } of [...from, ...(prepared.sender ? [prepared.sender] : [])]) {
+    if (!mayUse(sender, address)) throw invalid('', 'not_allowed', refuseAddress(sender, address));
+  }
+  const listed = { to, cc, bcc };
+  const recipients =
+    given.recipients === null
+      ? listed
+      : fromEnvelope(given.recipients, await headerOf(parts, bytes, submitter));
+  const none = { threadId: null, sendAt: null, metadata: null };
+  return finish(parts, submitter, sender, { id, raw: bytes, recipients, ...none });
+}
+
+/** Undefined if the identity was deleted meanwhile. */
+export async function recordSubmission(
+  sql: Sql,
+  { message, suppressed }: Submission,
+): Promise<Recorded | undefined> {
+  return recordOutgoing(sql, message, suppressed);
+}
+type Recorded = NonNullable<Awaited<ReturnType<typeof recordOutgoing>>>;
+
+/** After the commit. */
+export function noteSubmission(parts: SubmitParts, submission: Submission, { deliveries }: Recorded): void {
+  const { message, source, ownerId } = submission;
+  const { id: messageId, identityId, recipients } = message;
+  parts.metrics.submitted.inc({ source });
+  parts.log.info(
+    {
+      ...{
+        messageId,
+        ownerId,
+        identityId,
+        source,
+        size: message.raw.length,
+        sendAt: message.sendAt ?? undefined,
+      },
+      recipients: recipients.map(({ address }) => address),
+    },
+    'message taken to be sent',
+  );
+  parts.wakeSending();
+  if (deliveries > 0) parts.wakeDelivery();
+}
+
+export async function findSenderOrThrow(
+  { sql, way }: Pick<SubmitParts, 'sql' | 'way'>,
+  ownerId: string,
+  identityId: string,
+): Promise<Sender> {
+  const sender = await findSender(sql, ownerId, identityId);
+  if (!sender) throw invalid('/identityId', 'not_found', '"identityId" is not one of your identities.');
+  requireSending(sender, way);
+  return sender;
+}
+
+function requireSending(sender: Sender, way: Pick<Way, 'kind'>): void {
+  if (!sender.isVerified && way.kind !== 'capture') throw new Problem('identity_not_verified');
+}
+
+/** Whether the identity may be the author of mail from this address. */
+function mayUse(sender: Sender, address: string): boolean {
+  const read = readAddressOrDomain(address);
+  if ('fault' in read || read.kind !== 'email') return false;
+  return (sender.kind === 'email' ? read.key : read.domain) === sender.valueKey;
+}
+
+function refuseAddress(sender: Sender, address: string): string {
+  return sender.kind === 'email'
+    ? `The message must be from ${sender.value}, the address of the identity, and not from ${address}.`
+    : `The message must be from an address at ${sender.value}, the domain of the identity, and not from ${address}.`;
+}
+
+function invalid(pointer: FieldError['pointer'], code: string, message: string): Problem {
+  return new Problem('invalid_body', { errors: [{ pointer, code, message }] });
+}
+
+function readFrom(sender: Sender, given: Address | null, parent: Message | null): Address {
+  if (given) {
+    if (!mayUse(sender, given.address))
+      throw invalid('/from', 'not_allowed', refuseAddress(sender, given.address));
+    return given;
+  }
+  if (sender.kind === 'email') return { name: null, address: sender.value };
+  const cameTo = parent?.recipient ?? null;
+  if (cameTo !== null && mayUse(sender, cameTo)) return { name: null, address: cameTo };
+  const message = `"from" is required for a domain identity: an address at ${sender.value}.`;
+  throw invalid('/from', 'required', message);
+}
+
+interface Recipients {
+  to: Address[];
+  cc: Address[];
+  bcc: Address[];
+}
+
+function replyTo(draft: Draft, parent: Message | null): Recipients {
+  const given = parent?.replyTo.length ? parent.replyTo : [parent?.from ?? null];
+  const to = given.flatMap((one) => {
+    const read = one?.address ? readAddressOrDomain(one.address) : null;
+    return read && !('fault' in read) && read.kind === 'email'
+      ? [{ name: one?.name ?? null, address: read.value }]
+      : [];
+  });
+  if (to.length > 0) return { ...draft, to };
+  throw invalid(
+    '/to',
+    'required',
+    'The message that "inReplyTo" names has no address to reply to. Write one in "to".',
+  );
+}
+
+async function findParent(sql: Sql, ownerId: string, sender: Sender, given: string): Promise<Message> {
+  const id = given.startsWith('<')
+    ? await findMessageId(sql, ownerId, sender.id, messageKey(given))
+    : given.toLowerCase();
+  const found = id === undefined ? undefined : await findMessage(sql, ownerId, id);
+  if (!found) {
+    const message =
+      '"inReplyTo" must be the id or the Message-ID of one of your messages, such as <id@example.com>.';
+    throw invalid('/inReplyTo', 'not_found', message);
+  }
+  return (JSON.parse(found.data) as { message: Message }).message;
+}
+
+async function headerOf({ work }: SubmitParts, bytes: Buffer, { ownerId }: Submitter): Promise<Recipients> {
+  const { to, cc } = await work.parse(bytes, ownerId);
+  const complete = (list: readonly { name: string | null; address: string | null }[]) =>
+    list.flatMap(({ name, address }) => (address === null ? [] : [{ name, address }]));
+  return { to: complete(to), cc: complete(cc), bcc: [] };
+}
+
+/** A recipient of the envelope that the header does not show is a blind one. */
+function fromEnvelope(recipients: readonly Address[], shown: Recipients): Recipients {
+  const keyOf = (address: string) => {
+    const read = readAddressOrDomain(address);
+    return 'fault' in read ? address : read.key;
+  };
+  const [to, cc] = [shown.to, shown.cc].map((list) => new Set(list.map(({ address }) => keyOf(address))));
+  const kinds = recipients.map(
+    ({ address }): RecipientKind => (to?.has(keyOf(address)) ? 'to' : cc?.has(keyOf(address)) ? 'cc' : 'bcc'),
+  );
+  const ofKind = (kind: RecipientKind) => recipients.filter((_, n) => kinds[n] === kind);
+  return { to: ofKind('to'), cc: ofKind('cc'), bcc: ofKind('bcc') };
+}
+
+interface FinishedMail extends SendOptions {
+  id: string;
+  raw: Buffer;
+  recipients: Recipients;
+  /** Null: found by the header. */
+  threadId: string | null;
+}
+
+async function finish(
+  parts: SubmitParts,
+  submitter: Submitter,
+  sender: Sender,
+  mail: FinishedMail,
+): Promise<Submission> {
+  const { sql, way, work, rate, maxMessageBytes } = parts;
+  const { ownerId, keyId, source } = submitter;
+  const { id, raw, sendAt, metadata } = mail;
+  if (raw.length > maxMessageBytes) {
+    const detail = `The finished message has ${raw.length} bytes. The limit is ${maxMessageBytes} bytes.`;
+    throw new Problem('body_too_large', { detail });
+  }
+  const recipients = listRecipients(ownerId, mail.recipients, way);
+  requireFewRecipients(recipients.length);
+  rate.take(ownerId, recipients.length);
+  const parsed = await work.parse(raw, ownerId);
+  const threadId = mail.threadId ?? (await findOwnThread(sql, sender, id, parsed, source));
+  const sha256 = createHash('sha256').update(raw).digest();
+  const message = composeMessage({ ...mail, threadId }, sender, source, parsed, recipients);
+  const rawId = raw.length <= maxPackedRawBytes ? null : id;
+  const data = makeStoreData(parsed, raw, sha256)(message);
+  const addresses = recipients.map(({ address }) => address);
+  return {
+    ...submitter,
+    suppressed: await findSuppressed(
+      sql,
+      ownerId,
+      recipients.map(({ addressKey }) => addressKey),
+    ),
+    message: {
+      ...{ id, ownerId, identityId: sender.id, keyId, threadId, rawId, raw, sha256, recipients, sendAt },
+      messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
+      summary: JSON.stringify(summarize(message)),
+      content: await packContent(rawId === null ? raw : null, data),
+      transport: way.kind,
+      metadata: metadata && JSON.stringify(metadata),
+      eightBit: needsEightBit(raw),
+      smtpUtf8: needsSmtpUtf8(raw, addresses),
+    },
+  };
+}
+
+const maxRecipients = 50;
+
+function requireFewRecipients(count: number): void {
+  if (count === 0)
+    throw invalid('/to', 'required', 'The message has no recipient. Write an address in "to".');
+  if (count <= maxRecipients) return;
+  const message = `The message has ${count} recipients. A message can have at most ${maxRecipients}.`;
+  throw invalid('', 'too_long', message);
+}
+
+function listRecipients(ownerId: string, given: Recipients, way: SubmitParts['way']): NewRecipient[] {
+  const seen = new Set<string>();
+  return (['to', 'cc', 'bcc'] as const).flatMap((kind) =>
+    given[kind].flatMap(({ address }): NewRecipient[] => {
+      const read = readAddressOrDomain(address);
+      if ('fault' in read || seen.has(read.key)) return [];
+      seen.add(read.key);
+      const laneId = hashId('lane', ownerId, way.destinationOf(read.value));
+      return [{ address: read.value, addressKey: read.key, kind, laneId }];
+    }),
+  );
+}
+
+async function findOwnThread(
+  sql: Sql,
+  sender: Sender,
+  id: string,
+  parsed: ParsedMessage,
+  source: Message['source'],
+): Promise<string> {
+  const { threadId, ancestors } = readThread(sender.id, id, parsed, { source, envelope: { mailFrom: null } });
+  const found =
+    ancestors.length > 0 ? await findThread(sql, sender.ownerId, sender.id, ancestors) : undefined;
+  return found ?? threadId;
+}
+
+function composeMessage(
+  { id, raw, recipients: given, threadId }: FinishedMail & { threadId: string },
+  sender: Sender,
+  source: Submitter['source'],
+  { returnedIds, ...parsed }: ParsedMessage,
+  recipients: readonly NewRecipient[],
+): Message {
+  const { publicId, kind, value } = sender;
+  return {
+    id,
+    identity: { id: sender.id, publicId, kind, value },
+    mailbox: { id: sender.sentId, kind: 'sent' },
+    source,
+    direction: 'outgoing',
+    sending: null,
+    threadId,
+    receivedAt: new Date().toISOString(),
+    size: raw.length,
+    recipient: null,
+    tag: null,
+    ...parsed,
+    bcc: given.bcc.map(({ name, address }) => ({ name, address })),
+    attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
+    envelope: {
+      ...{ mailFrom: null, rcptTo: recipients.map(({ address }) => address) },
+      ...{ remoteIp: null, helo: null, tls: null },
+    },
+    authentication: null,
+  };
+}

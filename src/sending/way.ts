@@ -1,0 +1,93 @@
+/** The operator's way out for mail: to the recipient's own server, to a relay, or nowhere (development). */
+import type { DnsClient } from '../net/dns.ts';
+import type { Egress } from '../net/egress.ts';
+import type { MtaSts } from '../net/mta-sts.ts';
+import { resolveOperatorHost } from '../net/operator-host.ts';
+import { captureMail } from './capture.ts';
+import { Connections } from './connections.ts';
+import type { Tried } from './decide.ts';
+import { findDirectServers } from './direct.ts';
+import { type OutgoingMail, toAsciiDomain } from './outgoing-mail.ts';
+import { makeTlsContexts, type Server, standardTimeouts } from './transmit.ts';
+
+export interface Way {
+  kind: 'direct' | 'relay' | 'capture';
+  /** What the mail to this address waits for: the domain, or the relay. */
+  destinationOf(address: string): string;
+  /** Never rejects. */
+  send(mail: OutgoingMail, signal: AbortSignal): Promise<Tried>;
+  /** Ends idle connections. */
+  close(): void;
+}
+
+interface WayParts {
+  outbound: Way['kind'];
+  relay: Server | null;
+  heloName: string;
+  mxPort: number;
+  dns: DnsClient;
+  mtaSts: MtaSts;
+  egress: Egress;
+  timeouts?: typeof standardTimeouts;
+  /** Certificate authorities (PEM) instead of the well-known ones. */
+  ca?: string | undefined;
+  slowMs?: number;
+}
+
+export function makeWay(parts: WayParts): Way {
+  const { outbound, relay } = parts;
+  if (outbound === 'capture') return makeCapture(parts);
+  return outbound === 'relay' && relay ? makeRelay(parts, relay) : makeDirect(parts);
+}
+
+function makeCapture({ slowMs }: WayParts): Way {
+  const options = slowMs === undefined ? {} : { slowMs };
+  return {
+    kind: 'capture',
+    // By domain, so that `slow.test` delays no other mail.
+    destinationOf: domainOf,
+    send: (mail, signal) => captureMail(mail.rcptTo, { signal, ...options }),
+    close() {},
+  };
+}
+
+function makeRelay(parts: WayParts, relay: Server): Way {
+  const connections = openConnections(parts, resolveOperatorHost);
+  return {
+    kind: 'relay',
+    destinationOf: () => 'relay',
+    send: (mail, signal) => connections.send([relay], mail, signal),
+    close: () => connections.close(),
+  };
+}
+
+function makeDirect(parts: WayParts): Way {
+  const { dns, mtaSts, egress, mxPort: port } = parts;
+  const connections = openConnections(parts, (host) => egress.resolve(host));
+  return {
+    kind: 'direct',
+    destinationOf: domainOf,
+    async send(mail, signal) {
+      const found = await findDirectServers(domainOf(mail.rcptTo), {
+        dns,
+        mtaSts,
+        random: Math.random,
+        signal,
+        port,
+      });
+      return found.kind === 'servers' ? connections.send(found.servers, mail, signal) : found;
+    },
+    close: () => connections.close(),
+  };
+}
+
+function openConnections(parts: WayParts, resolve: Egress['resolve']): Connections {
+  const { heloName, timeouts = standardTimeouts, ca } = parts;
+  return new Connections({ resolve, heloName, contexts: makeTlsContexts(ca), timeouts });
+}
+
+function domainOf(address: string): string {
+  return toAsciiDomain(address)
+    .slice(address.lastIndexOf('@') + 1)
+    .toLowerCase();
+}

@@ -1,0 +1,260 @@
+/**
+ * The queue of outgoing mail: one job for each recipient. Guarantees: the result of a try is recorded only while its lease is ours;
+ * recipient, message, attempt, events and deliveries change in one transaction.
+ */
+import { only, type Sql, transaction } from '../db/client.ts';
+import type { Lease } from '../queue/leases.ts';
+import type { ClaimRequest, Promotion } from '../queue/worker.ts';
+import { unpackContent } from './content.ts';
+import type { StoredRaw } from './messages.ts';
+import { countChanges, lockOutgoing, type RecipientStatus, type Transport } from './outgoing.ts';
+import { claimRows, isOneOf, leasedRows, type QueueTable, releaseRows, renewRows } from './queue-rows.ts';
+import {
+  type Announcement,
+  announce,
+  type BounceSource,
+  type BounceType,
+  type SmtpResponse,
+} from './send-events.ts';
+import { suppress } from './suppressions.ts';
+
+const sendQueue: QueueTable = { table: 'send_queue', lane: 'lane_id' };
+
+export interface ClaimedSend extends Lease {
+  ownerId: string;
+  laneId: string;
+  messageId: string;
+  /** The recipient's place in the message. */
+  n: number;
+  /** Tries so far. */
+  tries: number;
+}
+
+/** Leases recipients that are due, a few of each lane of each owner (the group). */
+export function claimSends(sql: Sql, request: ClaimRequest): Promise<ClaimedSend[]> {
+  return claimRows<ClaimedSend>(sql, sendQueue, request, {
+    isOpen: sql`true`,
+    columns: sql`owner_id as "ownerId", lane_id as "laneId", message_id as "messageId", n::int as n, tries`,
+  });
+}
+
+/** What a try needs to know. */
+export interface SendFacts {
+  /** Of the row in the queue. */
+  id: string;
+  address: string;
+  /** The domain of the identity. */
+  domain: string;
+  isVerified: boolean;
+  isSuppressed: boolean;
+  eightBit: boolean;
+  smtpUtf8: boolean;
+  size: number;
+  /** The raw bytes, if they are small; null: they have rows of their own (`readRaw`). */
+  raw: Buffer | null;
+  stored: StoredRaw;
+}
+
+/** Of those whose message still exists. Not by owner: the loop works for all users, on ids that it claimed. */
+export async function readSends(sql: Sql, ids: readonly string[]): Promise<SendFacts[]> {
+  const rows = await sql<
+    (Omit<SendFacts, 'raw' | 'stored'> & StoredRaw & { sendId: string; content: string | null })[]
+  >`
+    select send_queue.id as "sendId", recipients.address, identities.domain, identities.status = 'verified' as "isVerified",
+      exists (
+        select from suppressions
+        where suppressions.owner_id = recipients.owner_id and suppressions.address_key = recipients.address_key
+      ) as "isSuppressed",
+      eight_bit as "eightBit", smtp_utf8 as "smtpUtf8", messages.owner_id as "ownerId", messages.id, raw_id as "rawId", size,
+      sha256, case when raw_id is null then encode(content, 'base64') end as content
+    from send_queue
+    join recipients on recipients.message_id = send_queue.message_id and recipients.n = send_queue.n
+    join outgoing on outgoing.id = send_queue.message_id
+    join messages on messages.id = send_queue.message_id
+    join identities on identities.owner_id = messages.owner_id and identities.id = messages.identity_id
+    where send_queue.id = any (${ids}::uuid[])`;
+  return rows.map(({ sendId, content, id, ownerId, rawId, sha256, size, ...facts }) => ({
+    ...facts,
+    ...{ id: sendId, size, stored: { id, ownerId, rawId, size, sha256 } },
+    raw: content === null ? null : unpackContent({ content, size, hasRaw: true }).raw,
+  }));
+}
+
+export function renewSends(sql: Sql, leases: readonly Lease[]): Promise<Set<string>> {
+  return renewRows(sql, sendQueue, leases);
+}
+
+export function releaseSends(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  return releaseRows(sql, sendQueue, leases);
+}
+
+/** For recipients whose message was deleted. */
+export async function dropSends(sql: Sql, leases: readonly Lease[]): Promise<void> {
+  await sql`delete from send_queue where ${leasedRows(sql, leases)}`;
+}
+
+/** Makes recipients ready that are due: after a temporary failure, and at `sendAt`. */
+export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
+  return only(
+    await sql<Promotion[]>`
+      with due as materialized (
+        select id from send_queue
+        where not ready and next_attempt_at <= now()
+        order by next_attempt_at limit ${batch} for update skip locked
+      ), promoted as (
+        update send_queue set ready = true where ${isOneOf(sql, sql`select id from due`, sendQueue)} returning 1
+      )
+      select (select count(*)::int from promoted) as promoted, (
+        -- Rounded up: a timer that fires early would find nothing.
+        select ceil(extract(epoch from next_attempt_at - now()) * 1000)::int from send_queue
+        where not ready and next_attempt_at > now() and next_attempt_at < now() + interval '2 seconds'
+        order by next_attempt_at limit 1
+      ) as "nextInMs"`,
+  );
+}
+
+export interface TriedSend extends Lease {
+  messageId: string;
+  n: number;
+  /** `queued`: it is tried again after `waitSeconds`. `suppressed`: it was not tried. */
+  status: Extract<RecipientStatus, 'queued' | 'sent' | 'delivered' | 'bounced' | 'suppressed'>;
+  waitSeconds: number | null;
+  attempt: {
+    id: string;
+    /** By `performance.now()`. PostgreSQL gets it as an age, because the clocks may differ. */
+    startedAt: number;
+    durationMs: number;
+    host: string | null;
+    address: string | null;
+    tls: { version: string; cipher: string } | null;
+    response: SmtpResponse | null;
+    error: string | null;
+    errorDetail: string | null;
+  } | null;
+  transport: Transport;
+  bounce: { type: BounceType; source: BounceSource } | null;
+  /** The address must not be written to again. */
+  suppresses: boolean;
+}
+
+/** What `lastResponse` and events have of a response. The attempt has all of it. */
+const maxShownText = 1000;
+
+export interface RecordedSends {
+  ids: string[];
+  deliveries: number;
+}
+
+/** Records the tries whose lease is still ours. */
+export function recordSends(sql: Sql, tries: readonly TriedSend[]): Promise<RecordedSends> {
+  return transaction(sql, async (sql) => {
+    await lockOutgoing(
+      sql,
+      tries.map(({ messageId }) => messageId),
+    );
+    const recorded = await changeRecipients(sql, tries);
+    const ours = tries.flatMap((tried) => {
+      const row = recorded.get(tried.id);
+      return row ? [{ tried, row }] : [];
+    });
+    const bounced = ours.filter(({ tried }) => tried.suppresses);
+    await suppress(
+      sql,
+      bounced.map(({ tried, row }) => ({ ...row, reason: 'bounce', messageId: tried.messageId })),
+    );
+    const events = ours.flatMap(({ tried, row }) => announcementsOf(tried, row.status));
+    return { ids: ours.map(({ tried }) => tried.id), deliveries: await announce(sql, events) };
+  });
+}
+
+interface RecordedRecipient {
+  id: string;
+  ownerId: string;
+  address: string;
+  addressKey: string;
+  status: RecipientStatus;
+}
+
+async function changeRecipients(
+  sql: Sql,
+  tries: readonly TriedSend[],
+): Promise<Map<string, RecordedRecipient>> {
+  const column = <Key extends keyof TriedSend>(key: Key) =>
+    tries.map((tried) => tried[key] as TriedSend[Key] & string);
+  const attempt = <Key extends keyof NonNullable<TriedSend['attempt']>>(key: Key) =>
+    tries.map(({ attempt }) => attempt?.[key] ?? null);
+  const json = (values: readonly unknown[]) =>
+    values.map((value) => (value === null ? null : JSON.stringify(value)));
+  const nowMs = performance.now();
+  const rows = await sql<RecordedRecipient[]>`
+    with tried as materialized (
+      select * from unnest(
+        ${column('id')}::uuid[], ${column('token')}::uuid[], ${column('status')}::text[],
+        ${tries.map(({ waitSeconds }) => waitSeconds)}::float8[], ${column('transport')}::text[],
+        ${attempt('id')}::uuid[], ${tries.map(({ attempt }) => attempt && nowMs - attempt.startedAt)}::float8[],
+        ${attempt('durationMs')}::int[], ${attempt('host')}::text[], ${attempt('address')}::text[],
+        ${json(attempt('tls'))}::json[], ${json(attempt('response'))}::json[],
+        ${json(tries.map(({ attempt }) => cutResponse(attempt?.response ?? null)))}::json[], ${attempt('error')}::text[],
+        ${attempt('errorDetail')}::text[]
+      ) as t (id, token, status, wait_seconds, transport, attempt_id, age_ms, duration_ms, host, host_address, tls, response,
+        shown_response, error, error_detail)
+    ), ours as materialized (
+      select tried.*, send_queue.owner_id, send_queue.message_id, send_queue.n
+      from tried join send_queue on ${isOneOf(sql, sql`select id from tried`, sendQueue)} and send_queue.id = tried.id
+        and send_queue.lease_token = tried.token
+      for update of send_queue
+    ), changed as (
+      update recipients
+      set status = case when ours.status = 'queued' and is_cancelling then 'cancelled' else ours.status end,
+        attempt_count = attempt_count + (attempt_id is not null)::int,
+        next_attempt_at = case when ours.status = 'queued' and not is_cancelling
+          then now() + wait_seconds * interval '1 second' end,
+        last_response = coalesce(shown_response, last_response), updated_at = now()
+      from ours
+      where recipients.message_id = any (array(select message_id from ours))
+        and recipients.message_id = ours.message_id and recipients.n = ours.n
+      returning ours.id, ours.message_id, ours.owner_id, 'queued' as old_status, recipients.status, recipients.address,
+        recipients.address_key
+    ), ended as (
+      delete from send_queue where ${isOneOf(sql, sql`select id from changed where status <> 'queued'`, sendQueue)}
+    ), put_off as (
+      update send_queue
+      set ready = false, tries = tries + 1, next_attempt_at = now() + wait_seconds * interval '1 second',
+        lease_token = null, lease_until = null
+      from ours
+      where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = ours.id
+    ), counted as (${countChanges(sql)}),
+    kept as (
+      insert into send_attempts (message_id, id, owner_id, recipients, started_at, duration_ms, host, address, tls, response,
+        error, error_detail)
+      select message_id, attempt_id, ours.owner_id, array[changed.address], now() - age_ms * interval '1 millisecond', duration_ms,
+        host, host_address, tls, response, error, error_detail
+      from ours join changed using (id, message_id) where attempt_id is not null
+    )
+    select id, owner_id as "ownerId", address, address_key as "addressKey", status from changed`;
+  return new Map(rows.map((row) => [row.id, row]));
+}
+
+function cutResponse(response: SmtpResponse | null): SmtpResponse | null {
+  return response && { ...response, text: response.text.slice(0, maxShownText).toWellFormed() };
+}
+
+/** The recipient's own server took the message: it was handed to the next server, and it is delivered. */
+function announcementsOf(tried: TriedSend, status: RecipientStatus): Announcement[] {
+  const { messageId, n, attempt, bounce } = tried;
+  const response = cutResponse(attempt?.response ?? null);
+  const base = {
+    ...{ messageId, n, host: attempt?.host ?? null, response: response && JSON.stringify(response) },
+    ...{ bounceType: bounce?.type ?? null, bounceSource: bounce?.source ?? null },
+  };
+  if (status === 'sent') return [{ ...base, event: 'message.sent', status }];
+  if (status === 'delivered') {
+    return [
+      { ...base, event: 'message.sent', status: 'sent' },
+      { ...base, event: 'message.delivered', status },
+    ];
+  }
+  return status === 'bounced' || status === 'suppressed'
+    ? [{ ...base, event: 'message.bounced', status }]
+    : [];
+}

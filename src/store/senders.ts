@@ -1,0 +1,55 @@
+/** Identities as senders: which one may send from an address, and the DKIM keys of its domain. */
+import type { Sql } from '../db/client.ts';
+import type { IdentityKind } from './identities.ts';
+
+export interface Sender {
+  id: string;
+  ownerId: string;
+  publicId: string;
+  kind: IdentityKind;
+  value: string;
+  /** Values are compared by this key. */
+  valueKey: string;
+  isVerified: boolean;
+  /** Its mailbox for sent mail. */
+  sentId: string;
+}
+
+function columns(sql: Sql) {
+  return sql`
+    identities.id, identities.owner_id as "ownerId", public_id as "publicId", identities.kind, value, value_key as "valueKey",
+    status = 'verified' as "isVerified", mailboxes.id as "sentId"`;
+}
+
+function sentMailbox(sql: Sql) {
+  return sql`join mailboxes on mailboxes.identity_id = identities.id and mailboxes.kind = 'sent'`;
+}
+
+export async function findSender(sql: Sql, ownerId: string, id: string): Promise<Sender | undefined> {
+  const [row] = await sql<Sender[]>`
+    select ${columns(sql)} from identities ${sentMailbox(sql)}
+    where identities.owner_id = ${ownerId} and identities.id = ${id}`;
+  return row;
+}
+
+export interface SealedSigningKey {
+  identityId: string;
+  domain: string;
+  selector: string;
+  publicKey: string;
+  /** Encrypted. */
+  privateKey: Buffer;
+}
+
+/** The keys of the owner's verified domain, the newest first. */
+export async function findSigningKeys(
+  sql: Sql,
+  ownerId: string,
+  domain: string,
+): Promise<SealedSigningKey[]> {
+  return sql<SealedSigningKey[]>`
+    select identities.id as "identityId", value_key as domain, selector, public_key as "publicKey", private_key as "privateKey"
+    from identities join dkim_keys on dkim_keys.owner_id = identities.owner_id and dkim_keys.identity_id = identities.id
+    where identities.owner_id = ${ownerId} and identities.kind = 'domain' and value_key = ${domain} and status = 'verified'
+    order by dkim_keys.created_at desc, selector`;
+}
