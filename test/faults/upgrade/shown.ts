@@ -144,7 +144,7 @@ async function assertAsBefore(get: (at: string) => Promise<Response>, wanted: Sa
 }
 
 /** Keys of a message that later versions show. */
-const addedLater = { report: null };
+const addedLater = { report: null, direction: 'incoming', sending: null };
 
 /** Links change from day to day. */
 function withoutLinks<Message extends EventData['message']>(message: Message): Message {
