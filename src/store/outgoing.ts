@@ -144,8 +144,11 @@ export async function lockOutgoing(sql: Sql, messageIds: readonly string[]): Pro
   await sql`select from outgoing where id = any (${[...new Set(messageIds)]}::uuid[]) order by id for update`;
 }
 
-/** A CTE body: adds the changes of `changed (message_id, old_status, status)` to the counts of their messages. */
-export function countChanges(sql: Sql) {
+/**
+ * A CTE body: adds the changes of `changed (message_id, old_status, status)` to the counts of their messages. `more`: further
+ * assignments, with a comma in front.
+ */
+export function countChanges(sql: Sql, more: Fragment = sql``) {
   const change = (status: RecipientStatus) => sql`
     (count(*) filter (where changed.status = ${status}) - count(*) filter (where changed.old_status = ${status}))::smallint`;
   return sql`
@@ -153,7 +156,7 @@ export function countChanges(sql: Sql) {
     set queued = queued + counts.queued_change, sent = sent + sent_change, delivered = delivered + delivered_change,
       bounced = bounced + bounced_change, suppressed = suppressed + suppressed_change,
       cancelled = cancelled + cancelled_change,
-      ended_at = case when queued + counts.queued_change = 0 then coalesce(ended_at, now()) end
+      ended_at = case when queued + counts.queued_change = 0 then coalesce(ended_at, now()) end ${more}
     from (
       select message_id, ${change('queued')} as queued_change, ${change('sent')} as sent_change,
         ${change('delivered')} as delivered_change, ${change('bounced')} as bounced_change,

@@ -86,12 +86,14 @@ export async function purgeOld(
       where deliveries.id between first_id_with(events.id) and last_id_with(events.id)
         and deliveries.event_id = events.id
     )`;
-  for (const chosen of [oldReceived(sql, isOld, batch), oldSent(sql, oldest, batch)]) {
-    const messages = await removeMessages(sql, chosen);
-    if (messages === 'busy') return false;
-    // Only then the rest, because it passes over all old events that have a message.
-    if (messages > 0) return true;
-  }
+  const received = await removeMessages(sql, oldReceived(sql, isOld, batch));
+  if (received === 'busy') return false;
+  if (received > 0) return true;
+  const sent = oldSent(sql, oldest, batch);
+  const removedSent = await removeMessages(sql, sent, (sql) => lockSent(sql, sent));
+  if (removedSent === 'busy') return false;
+  // Only then the rest, because it passes over all old events that have a message.
+  if (removedSent > 0) return true;
   const events = await sql`
     delete from events where id = any (array(
       select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
@@ -149,7 +151,10 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
   const queued = deliveriesOf('delivery_queue', sql`for update skip locked`);
   const ended = deliveriesOf('ended_deliveries', sql`offset 0`);
   if ((await removeDeliveries(sql, queued, ended)) > 0) return true;
-  const removed = await removeMessages(sql, ofDeleted, (sql) => lockDeliveriesOf(sql, ofDeleted));
+  const removed = await removeMessages(sql, ofDeleted, async (sql) => {
+    await lockSent(sql, ofDeleted);
+    await lockDeliveriesOf(sql, ofDeleted);
+  });
   if (removed === 'busy') return false;
   if (removed > 0) return true;
   await sql`
@@ -160,6 +165,12 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
         where messages.owner_id = identity_purges.owner_id and messages.identity_id = identity_purges.identity_id
       )`;
   return false;
+}
+
+/** Before all other rows of a message that was sent, as everybody does: two that wait for each other would fail. */
+async function lockSent(sql: Sql, messages: Fragment): Promise<void> {
+  await sql`
+    select from outgoing where id = any (array(select id from (${messages}) doomed)) order by id for update`;
 }
 
 /** Waits for results that are being recorded: the statement that deletes would see their deliveries in neither table. */

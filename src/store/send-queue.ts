@@ -186,6 +186,8 @@ async function changeRecipients(
   const json = (values: readonly unknown[]) =>
     values.map((value) => (value === null ? null : JSON.stringify(value)));
   const nowMs = performance.now();
+  // The operator may have changed the way out while the message waited.
+  const wayOut = sql`, transport = (select ours.transport from ours where ours.message_id = outgoing.id limit 1)`;
   const rows = await sql<RecordedRecipient[]>`
     with tried as materialized (
       select * from unnest(
@@ -223,7 +225,7 @@ async function changeRecipients(
         lease_token = null, lease_until = null
       from ours
       where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = ours.id
-    ), counted as (${countChanges(sql)}),
+    ), counted as (${countChanges(sql, wayOut)}),
     kept as (
       insert into send_attempts (message_id, id, owner_id, recipients, started_at, duration_ms, host, address, tls, response,
         error, error_detail)
