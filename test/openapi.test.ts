@@ -4,12 +4,14 @@ import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { Ajv } from 'ajv';
+import { dereference } from '../src/http/openapi-document.ts';
 import { problems } from '../src/problems.ts';
 import { type Answer, startTestService } from './harness.ts';
 
 const adminToken = randomBytes(20).toString('hex');
 const service = await startTestService({ POSTHORN_ADMIN_TOKEN: adminToken });
-const { body: document, headers } = await service.call('GET', '/openapi.json', { as: null });
+const { body: written, headers } = await service.call('GET', '/openapi.json', { as: null });
+const document = dereference(written);
 
 interface Documented {
   summary?: string;
@@ -25,7 +27,7 @@ test('it is a valid OpenAPI 3.1 document, sent as JSON', async () => {
   assert.match(headers.get('content-type') ?? '', /^application\/json/);
   assert.match(document.openapi, /^3\.1\./);
   const validator = new Validator();
-  const { valid, errors } = await validator.validate(structuredClone(document));
+  const { valid, errors } = await validator.validate(structuredClone(written));
   assert.equal(valid, true, JSON.stringify(errors, null, 2));
 });
 
@@ -42,6 +44,32 @@ test('every operation has a summary, a tag, an answer and the problem document',
       const problem = responses.default?.content?.['application/problem+json']?.schema;
       assert.deepEqual(problem?.properties?.code?.enum, Object.keys(problems), name);
     }
+  }
+});
+
+test('every operation has a name of its own, and the schemas have names', () => {
+  const operations = Object.values<Record<string, { operationId?: string }>>(written.paths).flatMap(
+    (methods) => Object.values(methods),
+  );
+  const names = operations.map(({ operationId = '' }) => operationId);
+  for (const name of names) assert.match(name, /^[a-z]+(?:[A-Z][a-z]+)*$/);
+  assert.equal(new Set(names).size, operations.length);
+  const used = new Set(JSON.stringify(written).match(/(?<="\$ref":"#\/components\/schemas\/)\w+/g));
+  assert.deepEqual([...used].sort(), Object.keys(written.components.schemas).sort());
+  assert.ok(JSON.stringify(written).length < JSON.stringify(document).length / 2);
+});
+
+test('every event is described as a webhook, with the headers of its signature', async () => {
+  const { body: types } = await service.call('GET', '/event-types');
+  assert.deepEqual(
+    Object.keys(document.webhooks),
+    types.map(({ name }: { name: string }) => name),
+  );
+  for (const { name, schema } of types) {
+    const { parameters, requestBody } = document.webhooks[name].post;
+    assert.deepEqual(requestBody.content['application/json'].schema, schema);
+    const headers = parameters.map((parameter: { name: string }) => parameter.name);
+    assert.deepEqual(headers, ['webhook-id', 'webhook-timestamp', 'webhook-signature']);
   }
 });
 

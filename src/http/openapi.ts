@@ -7,6 +7,7 @@ import { problems } from '../problems.ts';
 import type { KeyScope } from '../store/api-keys.ts';
 import { type Access, allowedScopes } from './access.ts';
 import type { App } from './fastify.ts';
+import { completeDocument, type OpenApiDocument } from './openapi-document.ts';
 
 const ProblemDocument = Type.Object(
   {
@@ -97,7 +98,10 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
     transformObject: (made) => {
       if (!('openapiObject' in made)) return made.swaggerObject;
       markOptionalBodies(made.openapiObject as Documented);
-      return made.openapiObject;
+      return completeDocument(
+        made.openapiObject as OpenApiDocument,
+        ProblemDocument,
+      ) as typeof made.openapiObject;
     },
     transform: ({ schema, url, route }) => {
       const access = route.config?.access ?? 'public';

@@ -4,12 +4,13 @@ import { once } from '../../lib/once.ts';
 import { withAccess } from '../access.ts';
 import { renderDocsPage } from '../docs-page.ts';
 import type { App } from '../fastify.ts';
+import { dereference } from '../openapi-document.ts';
 
 export function documentationRoutes(app: App): void {
   const tags = ['Documentation'];
   // Rendered once: each takes milliseconds, and anyone may request them. As bytes, which all clients that read slowly share.
   const openApi = once(() => Buffer.from(JSON.stringify(app.swagger())));
-  const page = once(() => Buffer.from(renderDocsPage(app.swagger())));
+  const page = once(() => Buffer.from(renderDocsPage(dereference(app.swagger()))));
 
   app.get(
     '/openapi.json',
