@@ -8,6 +8,7 @@ import { prepareSchema, refuseNewerSchema } from './db/migrate.ts';
 import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { type ApiParts, buildApp } from './http/app.ts';
+import { EventStreams } from './http/event-streams.ts';
 import { listen, originOf } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
@@ -40,6 +41,7 @@ import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { changeOverBatch, isChangingOver } from './store/change-over.ts';
 import { type DueWork, findDueWork, isPurgeDue } from './store/due-work.ts';
+import { renumberRestored, type StreamedEvent } from './store/event-stream.ts';
 import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
@@ -103,14 +105,14 @@ export async function startService(
   let isAnnounced = false;
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
-    const { offerDeliveries, ...wakes } = await startLoops(parts, database, started.loops);
+    const { offerDeliveries, streams, ...wakes } = await startLoops(parts, database, started.loops);
     const reports = { ...parts.reports, ...wakes };
     const mail = {
       ...{ ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) },
       applyFeedback: (raw: Buffer, ownerId: string) => applyComplaint(reports, raw, ownerId),
     };
     const submit = { ...parts.submit, ...wakes };
-    const listenerParts = { ...parts, ...wakes, mail, submit, reports, isReady: () => isAnnounced };
+    const listenerParts = { ...parts, ...wakes, mail, submit, reports, streams, isReady: () => isAnnounced };
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
     if (config.production) service.needsUser = !(await hasUsers(database.sql));
@@ -132,6 +134,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   // Before the migration: a start with the wrong key must not change the schema.
   const sealer = await openSealer(sql, secretKeys);
   await prepareSchema(sql, log, config);
+  while (await renumberRestored(sql));
   const examiner = stopLater(stops, makeExaminer({ ...config, log }));
   const metrics = makeMetrics({
     backlog: () => countBacklog(sql),
@@ -188,13 +191,17 @@ async function openTracer(config: Config, log: Log, { spans }: Metrics): Promise
 }
 
 /** Delivery and sending are woken in every process, the purge and the settling in this one only. */
-type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'> & { wakeSending(): void };
+type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'> & {
+  wakeSending(): void;
+  /** Call it after the commit of events. */
+  wakeStreams(): void;
+};
 
 async function startLoops(
   parts: Parts,
   database: Database,
   stops: Stops,
-): Promise<Wakes & { offerDeliveries: OfferDeliveries | null }> {
+): Promise<Wakes & { offerDeliveries: OfferDeliveries | null; streams: EventStreams | null }> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
@@ -203,13 +210,24 @@ async function startLoops(
   if (checks) stopLater(stops, checks);
   const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : undefined;
   const waker = stopLater(stops, await startWaker(sql, log, 'deliveries', delivering?.wake ?? null));
-  const sending = config.roles.includes('send') ? startSendingMail(parts, database, waker.wake) : undefined;
-  if (sending) stopLater(stops, sending);
+  const streams = config.roles.includes('api') ? stopLater(stops, startStreams(parts)) : undefined;
+  const streamWaker = stopLater(
+    stops,
+    await startWaker(sql, log, 'streams', streams ? () => streams.wake() : null),
+  );
+  const wakeAfterEvents = () => {
+    waker.wake();
+    streamWaker.wake();
+  };
+  const sending = config.roles.includes('send')
+    ? stopLater(stops, startSendingMail(parts, database, wakeAfterEvents))
+    : undefined;
   const sendWaker = stopLater(stops, await startWaker(sql, log, 'mail', sending?.wake ?? null));
   const settling = stopLater(stops, startSettling(parts, waker.wake));
   stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
   return {
-    ...{ wakeDelivery: waker.wake, wakeSending: sendWaker.wake },
+    ...{ wakeDelivery: waker.wake, wakeSending: sendWaker.wake, wakeStreams: streamWaker.wake },
+    streams: streams ?? null,
     ...{ wakePurge: purging.wake, wakeSettling: settling.wake },
     offerDeliveries: delivering?.offer ?? null,
   };
@@ -347,15 +365,24 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
   return { wake, replays, offer: delivery.offer };
 }
 
-function startSendingMail(parts: Parts, database: Database, wakeDelivery: () => void): Loop {
+function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
   const { sealer, log, metrics, way, dns, examiner, bounceKeys, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
-    ...{ sql, way, log, metrics, wakeDelivery },
+    ...{ sql, way, log, metrics, wakeAfterEvents },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     scheduleSeconds: config.sendSchedule ?? standardSchedule,
   });
+}
+
+function startStreams({ sql, log, links }: Parts): EventStreams {
+  const writeBody = (event: StreamedEvent) => {
+    const data = completeData(event, links, Date.now());
+    // A line break in JSON is a blank, and in a stream the end of the field.
+    return `{"event":${JSON.stringify(event.event)},"data":${data}}`.replaceAll(/[\r\n]/g, ' ');
+  };
+  return new EventStreams({ sql, log, writeBody });
 }
 
 function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
@@ -370,7 +397,13 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
 }
 
 type ListenerParts = Omit<Parts, 'submit' | 'reports'> &
-  Wakes & { mail: AcceptParts; submit: SubmitParts; reports: ReportParts; isReady: () => boolean };
+  Wakes & {
+    mail: AcceptParts;
+    submit: SubmitParts;
+    reports: ReportParts;
+    streams: EventStreams | null;
+    isReady: () => boolean;
+  };
 
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;
@@ -382,7 +415,9 @@ async function openListeners(parts: ListenerParts, service: Service, stops: Stop
 
 async function openApi(parts: ListenerParts, stops: Stops): Promise<string> {
   const { host, port } = parts.config;
-  const app = await buildApp(parts);
+  const { streams } = parts;
+  if (!streams) throw new Error('The role api has no event streams');
+  const app = await buildApp({ ...parts, streams });
   stops.push(async () => {
     const timer = setTimeout(() => app.server.closeAllConnections(), requestGraceMs);
     await app.close();

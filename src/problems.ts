@@ -129,6 +129,12 @@ export const problems = {
     title: 'Nothing of the message can be cancelled',
     remedy: 'Every recipient has ended. `GET /messages/{id}` shows how.',
   },
+  event_gone: {
+    status: 410,
+    title: 'The stream cannot resume after this event',
+    remedy:
+      'The event is unknown, or its retention has ended. Read `GET /events` for what you missed, then open the stream without `Last-Event-ID`.',
+  },
   idempotency_mismatch: {
     status: 409,
     title: 'The idempotency key was used for another request',
@@ -158,6 +164,11 @@ export const problems = {
     status: 429,
     title: 'Too many requests',
     remedy: 'Wait for the number of seconds in `Retry-After`, then send the request again.',
+  },
+  too_many_streams: {
+    status: 429,
+    title: 'Too many event streams are open',
+    remedy: 'Close a stream, then open another. Several readers can share one.',
   },
   internal_error: {
     status: 500,

@@ -1,13 +1,17 @@
 /**
- * Wakes the loops of a queue in all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
+ * Wakes the loops of a queue, or the event streams, in all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
  * outside of the transactions and at most 20 times a second, because a NOTIFY in every commit makes commits wait for each
  * other. A lost notification costs one poll interval.
  */
 import type { Log } from '../lib/log.ts';
 import type { Pool } from './client.ts';
 
-/** A channel for each queue: deliveries, and mail that goes out. */
-const channels = { deliveries: 'posthorn_ready', mail: 'posthorn_send' } as const;
+/** A channel for each queue (deliveries, and mail that goes out), and one for the event streams. */
+const channels = {
+  deliveries: 'posthorn_ready',
+  mail: 'posthorn_send',
+  streams: 'posthorn_events',
+} as const;
 const throttleMs = 50;
 
 /** `wakeOwnLoop` is null in a process without a loop of this queue. */

@@ -27,6 +27,7 @@ import {
 } from './access.ts';
 import { type AnswerMemory, boundAnswers } from './answer-memory.ts';
 import { sendClientError } from './errors.ts';
+import type { EventStreams } from './event-streams.ts';
 import { type FairQueries, makeFairQueries } from './fair-queries.ts';
 import { type App, makeApp } from './fastify.ts';
 import { readJsonBodies } from './json-body.ts';
@@ -37,6 +38,7 @@ import { adminRoutes } from './routes/admin.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
 import { documentationRoutes } from './routes/documentation.ts';
+import { eventStreamRoutes } from './routes/event-stream.ts';
 import { eventTypeRoutes } from './routes/event-types.ts';
 import { eventRoutes } from './routes/events.ts';
 import { type HealthParts, healthRoutes } from './routes/health.ts';
@@ -68,6 +70,7 @@ export interface ApiParts extends HealthParts {
   examiner: Examiner;
   mail: AcceptParts;
   submit: SubmitParts;
+  streams: EventStreams;
   verification: VerifyParts;
   egress: Egress;
   poster: Poster;
@@ -131,6 +134,7 @@ function addRoutes(
   deliveryRoutes(api, parts);
   replayRoutes(api, parts);
   eventRoutes(api, parts);
+  eventStreamRoutes(api, parts);
   messageRoutes(api, parts);
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));

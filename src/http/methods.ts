@@ -16,10 +16,9 @@ export function answerOtherMethods(app: App, corsOrigins: readonly string[]): vo
 
   const answer = (request: FastifyRequest, reply: FastifyReply) => {
     const [path = ''] = request.url.split('?', 1);
-    const methods = [...routes]
-      .filter(([pattern]) => matches(pattern, path))
-      .flatMap(([, names]) => [...names]);
-    if (methods.length === 0) throw new Problem('route_not_found');
+    const found = [...routes].filter(([pattern]) => matches(pattern, path));
+    const methods = new Set(found.flatMap(([, names]) => [...names]));
+    if (methods.size === 0) throw new Problem('route_not_found');
     const allow = [...methods, 'OPTIONS'].join(', ');
     if (request.method !== 'OPTIONS') {
       throw new Problem('method_not_allowed', { detail: `This path takes ${allow}.`, headers: { allow } });

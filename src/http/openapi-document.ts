@@ -48,6 +48,7 @@ const operationIds: Record<string, string | undefined> = {
   'post /deliveries/{id}/redeliver': 'redeliver',
   'get /events': 'listEvents',
   'get /events/{id}': 'getEvent',
+  'get /events/stream': 'streamEvents',
   'get /event-types': 'listEventTypes',
   'get /messages': 'listMessages',
   'post /messages': 'sendMessage',

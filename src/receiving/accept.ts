@@ -47,6 +47,8 @@ export interface AcceptParts extends RouteParts {
   /** Called with a feedback report before it is recorded: a crash in between makes the sender send it again. */
   applyFeedback?(raw: Buffer, ownerId: string): Promise<void>;
   wakeDelivery(): void;
+  /** Call it after the commit of events. */
+  wakeStreams?(): void;
 }
 
 /** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
@@ -114,6 +116,7 @@ export async function acceptMail(
   for (const outcome of outcomes) countAndLog(parts, mail, outcome);
   const unclaimed = outcomes.filter(({ recorded }) => parts.recorder.adopt(recorded));
   if (unclaimed.length > 0) parts.wakeDelivery();
+  if (outcomes.some(({ outcome }) => outcome === 'recorded')) parts.wakeStreams?.();
   return listIds(outcomes);
 }
 

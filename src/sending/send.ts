@@ -42,7 +42,8 @@ export interface SendParts {
   scheduleSeconds: readonly number[];
   log: Log;
   metrics: Metrics;
-  wakeDelivery(): void;
+  /** Call it after the commit of events. */
+  wakeAfterEvents(): void;
   limits?: LaneLimits;
 }
 
@@ -127,8 +128,8 @@ export function startSending(parts: SendParts): Loop {
       way.close();
     },
     async record(tried) {
-      const { ids, deliveries } = await recordSends(sql, tried);
-      if (deliveries > 0) parts.wakeDelivery();
+      const { ids, events } = await recordSends(sql, tried);
+      if (events > 0) parts.wakeAfterEvents();
       return ids;
     },
     async afterRecord(tried) {

@@ -71,6 +71,14 @@ export async function revokeApiKey(sql: Sql, ownerId: string, id: string): Promi
   return revoked.count > 0;
 }
 
+/** Those of these keys that may still be used. */
+export async function listActiveKeys(sql: Sql, ids: readonly string[]): Promise<Set<string>> {
+  const rows = await sql<{ id: string }[]>`
+    select id from api_keys
+    where id = any (${ids}::uuid[]) and revoked_at is null and (expires_at is null or expires_at > now())`;
+  return new Set(rows.map(({ id }) => id));
+}
+
 export interface ActiveKey {
   id: string;
   ownerId: string;

@@ -144,7 +144,7 @@ export interface StoredData {
 }
 
 /** The data of an event is in the event, or, if the event is about a received message, in the message. */
-interface StoredRow {
+export interface StoredRow {
   summary: string | null;
   messageId: string | null;
   eventData: string | null;
@@ -156,7 +156,7 @@ interface StoredRow {
   isCompressed: boolean;
 }
 
-function dataColumns(sql: Sql) {
+export function dataColumns(sql: Sql) {
   return sql`
     events.message_id as "messageId", events.data::text as "eventData",
     case when events.data is null then encode(messages.content, 'base64') end as content,
@@ -165,7 +165,7 @@ function dataColumns(sql: Sql) {
     case when events.event <> 'message.received' then messages.summary::text end as summary`;
 }
 
-function withContent(sql: Sql) {
+export function withContent(sql: Sql) {
   return sql`
     left join messages on messages.id = events.message_id
       and (events.data is null or events.event <> 'message.received')
@@ -173,7 +173,7 @@ function withContent(sql: Sql) {
       on raw_chunks.raw_id = coalesce(inline_raw_id, case when is_inline then messages.raw_id end) and raw_chunks.n = 0`;
 }
 
-function toData(row: StoredRow): StoredData {
+export function toData(row: StoredRow): StoredData {
   const { messageId, eventData, content, isInline, chunk, isCompressed, summary } = row;
   const unpacked = content === null ? null : unpackContent({ ...row, content });
   const bytes = chunk === null ? null : Buffer.from(chunk, 'base64');

@@ -151,10 +151,15 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
   const queued = deliveriesOf('delivery_queue', sql`for update skip locked`);
   const ended = deliveriesOf('ended_deliveries', sql`offset 0`);
   if ((await removeDeliveries(sql, queued, ended)) > 0) return true;
-  const removed = await removeMessages(sql, ofDeleted, async (sql) => {
-    await lockSent(sql, ofDeleted);
-    await lockDeliveriesOf(sql, ofDeleted);
-  });
+  const removed = await removeMessages(
+    sql,
+    ofDeleted,
+    async (sql) => {
+      await lockSent(sql, ofDeleted);
+      await lockDeliveriesOf(sql, ofDeleted);
+    },
+    true,
+  );
   if (removed === 'busy') return false;
   if (removed > 0) return true;
   await sql`
@@ -188,20 +193,22 @@ async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
 }
 
 /**
- * Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. Returns how many, or `busy` if another
+ * Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. `keepsPositions`: before their retention
+ * has ended, so that streams can resume after the events. Returns how many, or `busy` if another
  * process is deleting messages.
  */
 function removeMessages(
   sql: Sql,
   chosen: Fragment,
   prepare: (sql: Sql) => Promise<void> = async () => {},
+  keepsPositions = false,
 ): Promise<number | 'busy'> {
   return transaction(sql, async (sql) => {
     // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
     const { ours } = only(await sql`select pg_try_advisory_xact_lock(${purgeLock(sql)}) as ours`);
     if (!ours) return 'busy';
     await prepare(sql);
-    return removeChosen(sql, chosen);
+    return removeChosen(sql, chosen, keepsPositions);
   });
 }
 
@@ -214,7 +221,7 @@ export async function lockPurge(sql: Sql): Promise<void> {
   await sql`select pg_advisory_xact_lock(${purgeLock(sql)})`;
 }
 
-async function removeChosen(sql: Sql, chosen: Fragment): Promise<number> {
+async function removeChosen(sql: Sql, chosen: Fragment, keepsPositions: boolean): Promise<number> {
   const { removed } = only(
     await sql<{ removed: number }[]>`
       with chosen as materialized (${chosen}),
@@ -224,7 +231,10 @@ async function removeChosen(sql: Sql, chosen: Fragment): Promise<number> {
         ) counted
         where before < ${maxRemovedBytes}
       ), old_events as (
-        delete from events where message_id = any (array(select id from doomed)) returning id
+        delete from events where message_id = any (array(select id from doomed)) returning id, owner_id, xact, created_at
+      ), positions as (
+        insert into event_positions (id, owner_id, xact, created_at)
+        select id, owner_id, xact, created_at from old_events where ${keepsPositions}
       ), dependent as materialized (
         -- Lateral, with an offset that the planner cannot optimise away: otherwise it reads the whole table for the join.
         select dependent.id, dependent.attempt_count from old_events cross join lateral (
@@ -266,7 +276,7 @@ async function removeChosen(sql: Sql, chosen: Fragment): Promise<number> {
   return removed;
 }
 
-/** Deletes a batch of replaced secrets and of completed replays that are past their time; true if there may be more. */
+/** Deletes a batch of replaced secrets, of completed replays and of positions of deleted events that are past their time; true if there may be more. */
 export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
     delete from retired_webhook_secrets where ctid = any (array(
@@ -276,5 +286,9 @@ export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500)
     delete from replays where id = any (array(
       select id from replays where completed_at < now() - ${retentionDays} * interval '1 day'
       order by completed_at limit ${batch}))`;
-  return secrets.count === batch || replays.count === batch;
+  const positions = await sql`
+    delete from event_positions where id = any (array(
+      select id from event_positions where created_at < now() - ${retentionDays} * interval '1 day'
+      order by created_at limit ${batch}))`;
+  return [secrets, replays, positions].some(({ count }) => count === batch);
 }

@@ -142,7 +142,8 @@ const maxShownText = 1000;
 
 export interface RecordedSends {
   ids: string[];
-  deliveries: number;
+  /** How many there are now. */
+  events: number;
 }
 
 /** Records the tries whose lease is still ours. */
@@ -163,7 +164,8 @@ export function recordSends(sql: Sql, tries: readonly TriedSend[]): Promise<Reco
       bounced.map(({ tried, row }) => ({ ...row, reason: 'bounce', messageId: tried.messageId })),
     );
     const events = ours.flatMap(({ tried, row }) => announcementsOf(tried, row.status));
-    return { ids: ours.map(({ tried }) => tried.id), deliveries: await announce(sql, events) };
+    await announce(sql, events);
+    return { ids: ours.map(({ tried }) => tried.id), events: events.length };
   });
 }
 

@@ -1,0 +1,202 @@
+/**
+ * Readers of the event stream in this process. The events of an owner are read once for all readers that are up to date; a reader
+ * that resumes reads for itself until it has caught up. Guarantees: on one connection no event is missing and none comes twice; a
+ * reader that stops reading is cut, and resumes where it was.
+ */
+import type { ServerResponse } from 'node:http';
+import { isUnavailable, type Pool } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import { listActiveKeys } from '../store/api-keys.ts';
+import {
+  isAfter,
+  readStream,
+  type Snapshot,
+  type StreamedEvent,
+  type StreamPosition,
+  wasVisible,
+} from '../store/event-stream.ts';
+
+export interface Reader {
+  ownerId: string;
+  keyId: string;
+  response: ServerResponse;
+  event: string | undefined;
+  identityId: string | undefined;
+  /** The last event that it got, or where it begins. */
+  position: StreamPosition;
+  /** For a reader that begins now: what is visible in it happened before. */
+  since: Snapshot | null;
+}
+
+interface StreamParts {
+  sql: Pool;
+  log: Log;
+  /** The body that a webhook would get. */
+  writeBody(event: StreamedEvent): string;
+  limits?: StreamLimits;
+}
+
+export interface StreamLimits {
+  perOwner: number;
+  /** Bytes that may wait behind the event that is being written. */
+  maxWaitingBytes: number;
+  stalledMs: number;
+  commentMs: number;
+  keyCheckMs: number;
+}
+
+const standardLimits: StreamLimits = {
+  perOwner: 20,
+  maxWaitingBytes: 1024 * 1024,
+  stalledMs: 30_000,
+  commentMs: 15_000,
+  keyCheckMs: 3000,
+};
+const batch = 20;
+/** How soon to look again for an event that waits for an older transaction. */
+const againMs = 20;
+const pollMs = 1000;
+
+interface OpenReader extends Reader {
+  /** By `performance.now()`: when the client last took bytes, and how many it had taken. */
+  progressAt: number;
+  taken: number;
+}
+
+export class EventStreams {
+  readonly #parts: StreamParts;
+  readonly #limits: StreamLimits;
+  readonly #owners = new Map<string, Owner>();
+  readonly #checking: Loop;
+  #isStopped = false;
+
+  constructor(parts: StreamParts) {
+    this.#parts = parts;
+    this.#limits = parts.limits ?? standardLimits;
+    const work = async () => {
+      await this.#check();
+      return false;
+    };
+    this.#checking = startLoop({
+      ...{ name: 'checking event streams', pollMs: this.#limits.keyCheckMs, log: parts.log },
+      ...{ isTransient: isUnavailable, work },
+    });
+  }
+
+  /** False: the owner has too many readers. */
+  add(reader: Reader): boolean {
+    const owner = this.#owners.get(reader.ownerId) ?? new Owner(this.#parts, this.#limits, reader.ownerId);
+    if (this.#isStopped || owner.readers.size >= this.#limits.perOwner) return false;
+    this.#owners.set(reader.ownerId, owner);
+    const open = { ...reader, progressAt: performance.now(), taken: 0 };
+    owner.readers.add(open);
+    reader.response.once('close', () => {
+      owner.readers.delete(open);
+      if (owner.readers.size > 0) return;
+      owner.stop();
+      this.#owners.delete(reader.ownerId);
+    });
+    owner.wake();
+    return true;
+  }
+
+  /** Events were committed, perhaps of these owners. */
+  wake(): void {
+    for (const owner of this.#owners.values()) owner.wake();
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopped = true;
+    await this.#checking.stop();
+    for (const owner of this.#owners.values()) {
+      for (const { response } of owner.readers) response.end();
+      owner.stop();
+    }
+  }
+
+  /** Cuts readers that take nothing, and those whose key was revoked or has expired. */
+  async #check(): Promise<void> {
+    const readers = [...this.#owners.values()].flatMap((owner) => [...owner.readers]);
+    if (readers.length === 0) return;
+    const now = performance.now();
+    for (const reader of readers) this.#checkProgress(reader, now);
+    const keyIds = [...new Set(readers.map(({ keyId }) => keyId))];
+    const active = await listActiveKeys(this.#parts.sql, keyIds);
+    for (const { keyId, response } of readers) if (!active.has(keyId)) response.destroy();
+  }
+
+  #checkProgress(reader: OpenReader, now: number): void {
+    const { response } = reader;
+    const taken = (response.socket?.bytesWritten ?? 0) - response.writableLength;
+    if (taken > reader.taken || response.writableLength === 0) {
+      reader.taken = taken;
+      reader.progressAt = now;
+    } else if (now - reader.progressAt > this.#limits.stalledMs) response.destroy();
+  }
+}
+
+/** The readers of one owner. */
+class Owner {
+  readonly readers = new Set<OpenReader>();
+  readonly #parts: StreamParts;
+  readonly #limits: StreamLimits;
+  readonly #ownerId: string;
+  readonly #loop: Loop;
+  readonly #comments: NodeJS.Timeout;
+
+  constructor(parts: StreamParts, limits: StreamLimits, ownerId: string) {
+    this.#parts = parts;
+    this.#limits = limits;
+    this.#ownerId = ownerId;
+    this.#loop = startLoop({
+      ...{ name: 'streaming events', pollMs, log: parts.log, isTransient: isUnavailable },
+      work: () => this.#advance(),
+    });
+    this.#comments = setInterval(() => {
+      for (const { response } of this.readers) response.write(': still here\n\n');
+    }, limits.commentMs);
+  }
+
+  wake(): void {
+    this.#loop.wake();
+  }
+
+  stop(): void {
+    clearInterval(this.#comments);
+    void this.#loop.stop();
+  }
+
+  /** One read for the readers that stand at the same place, those that are furthest behind first. */
+  async #advance(): Promise<boolean | number> {
+    const [first, ...others] = this.readers;
+    if (!first) return false;
+    const furthest = others.reduce(
+      (lowest, { position }) => (isAfter(lowest, position) ? position : lowest),
+      first.position,
+    );
+    const { events, hasOlderRunning } = await readStream(this.#parts.sql, this.#ownerId, furthest, batch);
+    for (const event of events) this.#send(event);
+    if (events.length > 0) return true;
+    return hasOlderRunning ? againMs : false;
+  }
+
+  #send(event: StreamedEvent): void {
+    let text: string | undefined;
+    for (const reader of this.readers) {
+      if (!isAfter(event.position, reader.position)) continue;
+      reader.position = event.position;
+      if (!wants(reader, event)) continue;
+      text ??= `id: ${event.position.id}\nevent: ${event.event}\ndata: ${this.#parts.writeBody(event)}\n\n`;
+      const { response } = reader;
+      // What waits before this event: an event itself may be larger.
+      if (response.writableLength > this.#limits.maxWaitingBytes) response.destroy();
+      else response.write(text);
+    }
+  }
+}
+
+function wants({ event, identityId, since }: Reader, found: StreamedEvent): boolean {
+  if (since && wasVisible(since, found.position)) return false;
+  return (event ?? found.event) === found.event && (identityId ?? found.identityId) === found.identityId;
+}
