@@ -312,3 +312,18 @@ describe('with an Idempotency-Key', () => {
     assert.equal((await post(`?recipient=${one.value}`, { headers })).status, 202);
   });
 });
+
+test('a message in chunks of one byte is 400 bad_request', { timeout: 60_000 }, async () => {
+  const { value } = await makeIdentity();
+  const request = http.request(`${service.url}/inbound?recipient=${value}`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${service.user.apiKey}`, 'content-type': 'message/rfc822' },
+  });
+  const answered = Promise.withResolvers<http.IncomingMessage>();
+  request.on('response', answered.resolve).on('error', answered.reject);
+  for (let chunks = 0; chunks <= 1000; chunks += 1) request.write('x');
+  const answer = await answered.promise;
+  assert.equal(answer.statusCode, 400);
+  assert.match((await answer.toArray()).join(''), /chunks that are too small/);
+  request.destroy();
+});

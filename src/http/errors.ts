@@ -9,6 +9,7 @@ import { errorCode, isUnavailable } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { Problem, toDocument } from '../problems.ts';
+import { defaultBodyLimits, endSlowly } from './costly-bodies.ts';
 
 const contentType = 'application/problem+json; charset=utf-8';
 
@@ -85,10 +86,11 @@ export function sendClientError(error: Error & { code?: string }, socket: Socket
   const problem = explainClientError(error.code);
   const requestId = newId();
   const body = JSON.stringify(toDocument(problem, requestId));
-  socket.end(
+  socket.write(
     `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\ncontent-type: ${contentType}\r\nx-request-id: ${requestId}\r\n` +
       `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   );
+  endSlowly(socket, defaultBodyLimits.lingerMs);
 }
 
 function explainClientError(code: string | undefined): Problem {

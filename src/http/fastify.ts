@@ -4,14 +4,33 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyHttpOptions, fastify, type RawServerDefault } from 'fastify';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { type BodyLimits, defaultBodyLimits, refuseTinyChunks, stopReadingUnread } from './costly-bodies.ts';
 import { makeProblemSender } from './errors.ts';
 
 export type App = ReturnType<typeof makeApp>;
 
-export function makeApp(log: Log, options: FastifyHttpOptions<RawServerDefault> = {}) {
+export function makeApp(
+  log: Log,
+  options: FastifyHttpOptions<RawServerDefault> = {},
+  bodyLimits: BodyLimits = defaultBodyLimits,
+) {
   const sendProblem = makeProblemSender(log);
-  const app = fastify({ ...options, frameworkErrors: sendProblem });
+  const app = fastify({
+    ...options,
+    // Fastify runs no hooks for these errors.
+    frameworkErrors(error, request, reply) {
+      stopReadingUnread(request, reply, bodyLimits);
+      sendProblem(error, request, reply);
+    },
+  });
   app.setErrorHandler(sendProblem);
+  app.addHook('preParsing', (request, _reply, payload, done) =>
+    done(null, refuseTinyChunks(request, payload, bodyLimits)),
+  );
+  app.addHook('onSend', (request, reply, _payload, done) => {
+    stopReadingUnread(request, reply, bodyLimits);
+    done();
+  });
   return app.withTypeProvider<TypeBoxTypeProvider>();
 }
 

@@ -1,4 +1,5 @@
 /** `POST /inbound`: accepts mail over HTTP, for owners who receive it by other means than our SMTP server. */
+import type { Readable } from 'node:stream';
 import { errorCodes, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
@@ -46,6 +47,13 @@ interface InboundParts extends PostParts {
   maxMessageBytes: number;
 }
 
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** The body of `POST /inbound`; null if the request has none. */
+    unreadBody: Readable | null;
+  }
+}
+
 /** Needs a fastify scope of its own: its content type parsers accept messages only. */
 export async function inboundRoutes(app: App, parts: InboundParts): Promise<void> {
   const { mail, maxMessageBytes } = parts;
@@ -57,9 +65,13 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
     const { code, status, errors } = toProblem(error, maxMessageBytes);
     mail.mailLog.refusedByApi({ reason: errors?.[0]?.code ?? code, status, ownerId, requestId });
   });
+  app.decorateRequest('unreadBody', null);
   app.removeAllContentTypeParsers();
   // The handler reads the body, because it must take memory (`memory`) before it reads, and keep it until the message is recorded.
-  app.addContentTypeParser('message/rfc822', (_request, _payload, done) => done(null));
+  app.addContentTypeParser('message/rfc822', (request, payload, done) => {
+    request.unreadBody = payload;
+    done(null);
+  });
   app.addContentTypeParser('*', (_request, _payload, done) =>
     done(
       new Problem('unsupported_media_type', {
@@ -89,7 +101,7 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
         bytes > smallBytes
           ? await memory.take(request.ownerId, bytes, { signal: abortOnClose(reply) })
           : undefined;
-      const raw = await readMessageBody(request.raw, bytes, bodyPace);
+      const raw = await readMessageBody(request.unreadBody ?? request.raw, bytes, bodyPace);
       request.body = raw;
       if (raw.length === 0) {
         throw new Problem('bad_request', {
