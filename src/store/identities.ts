@@ -169,19 +169,22 @@ export async function listIdentities(
   page: PageRequest,
 ): Promise<Page<Listed<Identity>>> {
   const { kind, status, value } = filter;
-  const select = (isOnPage: Fragment) => sql<Listed<Identity>[]>`
-    select ${columns(sql)}, ${position(sql)} from identities where owner_id = ${ownerId} ${isOnPage}`;
+  const select = (isOnPage: Fragment, from = sql`identities`) => sql<Listed<Identity>[]>`
+    select ${columns(sql)}, ${position(sql)} from ${from} where owner_id = ${ownerId} ${isOnPage}`;
   return collectPage(page, (step) => {
     const within = (group: Record<string, Fragment>, isWanted = sql``) =>
       select(sql`${isWanted} ${pageWithin(sql, step, 'identities', group, undefined)}`);
     const thisPage = pageOf(sql, step, 'identities');
     if (value) {
+      const wanted = sql`(${value.kind}, ${value.key})`;
+      // At most one row. By this order and this limit the planner takes the index that begins with the owner, also where it knows
+      // no better, and filters afterwards.
+      const named = sql`(
+        select * from identities where owner_id = ${ownerId} and (kind, value_key) between ${wanted} and ${wanted}
+        order by kind, value_key limit 1) identities`;
       const isKind = kind ? sql`and kind = ${kind}` : sql``;
       const isShown = status ? sql`and ${shownStatus(sql)} = ${status}` : sql``;
-      const wanted = sql`(${value.kind}, ${value.key})`;
-      // At most one row. By this order the planner takes the index that begins with the owner, also where it knows no better.
-      return select(sql`
-        ${isKind} ${isShown} and (kind, value_key) between ${wanted} and ${wanted} order by kind, value_key limit ${step.limit}`);
+      return select(sql`${isKind} ${isShown} limit ${step.limit}`, named);
     }
     if (!kind && !status) return select(thisPage);
     const groups = sql`
