@@ -1,6 +1,8 @@
 /** Bodies that are fetched ahead: row by row, in the midst of the driver's reading, which must not suffer from it. */
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { describe, test } from 'node:test';
+import { only } from '../src/db/client.ts';
+import { newId } from '../src/lib/ids.ts';
 import { Bodies } from '../src/webhooks/bodies.ts';
 import { startTestService } from './harness.ts';
 
@@ -59,4 +61,36 @@ test('a large body that waits for memory stops waiting when its signal aborts, a
   const third = await bodies.load(ids[1], webhookId);
   assert.equal(third?.body.length, data.length + '{"event":"message.received","data":}'.length);
   third?.done?.();
+});
+
+describe('the size of an event counts the raw message as JSON writes it', () => {
+  const raws: [what: string, raw: Buffer][] = [
+    ['text', Buffer.alloc(50_000, 'a line of text\r\n')],
+    ['control characters, which JSON writes as six', Buffer.alloc(50_000, '\x01')],
+    ['quotes and backslashes', Buffer.alloc(50_000, '"\\')],
+    ['letters of several bytes', Buffer.alloc(50_000, 'é€😀!')],
+    ['bytes that are not UTF-8, which are sent as base64', Buffer.alloc(50_000, 0xff)],
+  ];
+  for (const [what, body] of raws) {
+    test(what, async () => {
+      const value = `${newId()}@in.example`;
+      assert.equal((await service.call('POST', '/identities', { body: { value } })).status, 201);
+      const headers = { 'content-type': 'message/rfc822' };
+      const raw = Buffer.concat([Buffer.from('Subject: x\r\n\r\n'), body]);
+      const query = `recipient=${value}`;
+      const sent = await service.call('POST', `/inbound?${query}`, { body: raw, headers });
+      assert.equal(sent.status, 202, sent.text);
+      const { id, bytes } = only(
+        await service.sql<{ id: string; bytes: number }[]>`
+          select id, bytes from events where message_id = ${sent.body.messageIds[0]}`,
+      );
+      const { text } = await service.call('GET', `/events/${id}`);
+      const difference = Buffer.byteLength(text) - bytes;
+      // The links, and what surrounds the data.
+      assert.ok(
+        difference > 0 && difference < 1000,
+        `${bytes} bytes are counted, and ${difference} more sent`,
+      );
+    });
+  }
 });

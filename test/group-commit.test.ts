@@ -30,7 +30,14 @@ function write(identity: { id: string; ownerId: string }, changed: Partial<NewMe
   const id = newId();
   return {
     ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId: id, threadId: id },
-    ...{ raw: randomBytes(40), sha256: randomBytes(32), summary: '{}', data: '{"message":{}}', inline: true },
+    ...{
+      raw: randomBytes(40),
+      sha256: randomBytes(32),
+      summary: '{}',
+      data: '{"message":{}}',
+      inline: true,
+      inlineBytes: 40,
+    },
     content: zstdCompressSync('{"message":{}}'),
     ...{ messageKey: newId(), repeatKey: newId(), ...changed },
   };

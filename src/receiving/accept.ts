@@ -5,6 +5,7 @@
  * The acknowledgement follows the commit: SMTP sends 250 after `acceptMail` resolves (smtp/mx.ts); `POST /inbound` sends 202 at the
  * end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail` resolves.
  */
+import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
 import { type Message, summarize } from '../contract/message.ts';
@@ -12,6 +13,7 @@ import { makeStoreData } from '../contract/payload.ts';
 import { messageKey, readThread, repeatKey } from '../contract/thread.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
+import { countJsonBytes } from '../lib/json-bytes.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
@@ -198,6 +200,11 @@ async function routeAgain(
   return found;
 }
 
+/** As `completeData` writes them: as text or, if they are not UTF-8, as base64. */
+function countInlineBytes(raw: Buffer): number {
+  return isUtf8(raw) ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
+}
+
 /** One message for each identity. */
 function prepareMessages(
   parts: AcceptParts,
@@ -208,6 +215,8 @@ function prepareMessages(
   const sha256 = createHash('sha256').update(mail.raw).digest();
   const writeData = makeStoreData(parsed, mail.raw, sha256);
   const receivedAt = new Date();
+  const inline = mail.raw.length <= parts.inlineRawBytes;
+  const inlineBytes = inline ? countInlineBytes(mail.raw) : 0;
   /** By owner: bytes that have rows of their own are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();
   const groups = [...Map.groupBy(recipients, ({ identity }) => identity.id).values()];
@@ -242,7 +251,8 @@ function prepareMessages(
         sha256,
         summary: JSON.stringify(summarize(message)),
         writeData: () => writeData(message),
-        inline: mail.raw.length <= parts.inlineRawBytes,
+        inline,
+        inlineBytes,
         messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
         repeatKey: parsed.messageId === null ? null : repeatKey(envelope, sha256),
       };

@@ -40,6 +40,8 @@ export interface NewMessage extends NewRaw {
   content: Buffer;
   /** Whether webhooks receive the raw bytes in the event. */
   inline: boolean;
+  /** What the raw bytes take in the event as JSON; 0 if webhooks do not receive them. */
+  inlineBytes: number;
   messageKey: string | null;
   repeatKey: string | null;
 }
@@ -167,8 +169,8 @@ function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null, chunk: Buffer 
 }
 
 /** About how many bytes the body of its event takes. */
-export function eventBytes({ data, inline, raw }: NewMessage): number {
-  return Buffer.byteLength(data) + (inline ? raw.length : 0);
+export function eventBytes({ data, inlineBytes }: NewMessage): number {
+  return Buffer.byteLength(data) + inlineBytes;
 }
 
 /** One message of any size. Larger ones than `chunkBytes` need a transaction. */

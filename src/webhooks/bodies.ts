@@ -109,7 +109,7 @@ export class Bodies {
       const found = await readEventData(this.#sql, eventId);
       if (!found) return undefined;
       const body = this.#build(found);
-      isLarge = event.bytes > maxSmallBytes;
+      isLarge = body.length > maxSmallBytes;
       if (isLarge) return { body, done: share.release };
       this.#keep(eventId, body);
       return { body };
