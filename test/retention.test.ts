@@ -93,6 +93,19 @@ describe('what is past its retention', () => {
     assert.deepEqual(await left(made), { events: young, deliveries: young, attempts: 3 });
   });
 
+  test('of a delivery that was tried very often, a few attempts go at a time, and then the delivery', async () => {
+    const made = prepare();
+    const id = await addOld(made, 31);
+    await sql`
+      insert into earlier_attempts (delivery_id, id, owner_id, started_at, duration_ms)
+      select deliveries.id, gen_random_uuid(), owner_id, now(), 1
+      from deliveries cross join generate_series(1, 64) where event_id = ${id}`;
+    const counts = [65];
+    while (await purgeOld(sql, days, 2)) counts.push((await left(made)).attempts);
+    assert.deepEqual(counts.slice(0, 5), [65, 45, 25, 5, 0]);
+    assert.deepEqual(await left(made), { events: [], deliveries: [], attempts: 0 });
+  });
+
   test('what a program made whose clock was behind is as old as PostgreSQL says', async () => {
     const made = prepare();
     const id = await makeEvent({ id: await agedId(31), ownerId: made.owner.userId });

@@ -14,7 +14,12 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
       where dependent.owner_id = webhooks.owner_id and dependent.webhook_id = webhooks.id limit ${batch}
     ) dependent
     where webhooks.deleted_at is not null limit ${batch}`;
-  const purged = await removeDeliveries(sql, ofDeleted('delivery_queue'), ofDeleted('ended_deliveries'));
+  const purged = await removeDeliveries(
+    sql,
+    ofDeleted('delivery_queue'),
+    ofDeleted('ended_deliveries'),
+    batch,
+  );
   if (purged > 0) return true;
   await sql`
     with purged_rows as (
@@ -28,22 +33,47 @@ export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boole
   return false;
 }
 
-/** Deletes deliveries with their attempts. `queued` and `ended` select ids. Returns how many. */
-async function removeDeliveries(sql: Sql, queued: Fragment, ended: Fragment): Promise<number> {
-  const { removed } = only(
-    await sql<{ removed: number }[]>`
-      with old_queued as (
-        delete from delivery_queue where id = any (array(${queued})) returning id, attempt_count
-      ), old_ended as (
-        delete from ended_deliveries where id = any (array(${ended})) returning id, attempt_count
-      ), removed as (
-        select * from old_queued union all select * from old_ended
-      ), old_attempts as (
-        delete from earlier_attempts where delivery_id = any (array(select id from removed where attempt_count > 0))
-      )
-      select count(*)::int as removed from removed`,
-  );
-  return removed;
+/** Redeliveries are not limited, so a delivery can have any number of attempts. */
+const attemptsPerDelivery = 10;
+
+/**
+ * Deletes deliveries with their attempts, and attempts alone while there are too many for one batch. `queued` and `ended` select
+ * the ids of up to `batch` deliveries. Returns how many rows were deleted.
+ */
+function removeDeliveries(sql: Sql, queued: Fragment, ended: Fragment, batch: number): Promise<number> {
+  const maxAttempts = batch * attemptsPerDelivery;
+  return transaction(sql, async (sql) => {
+    const chosen = only(
+      await sql<{ queued: string[]; ended: string[] }[]>`
+        select array(${queued})::text[] as queued, array(${ended})::text[] as ended`,
+    );
+    const ids = [...chosen.queued, ...chosen.ended];
+    if (ids.length === 0) return 0;
+    // Lateral: the planner must not read the whole table for a limit.
+    const attempts = await sql`
+      delete from earlier_attempts where ctid = any (array(
+        select attempt.ctid from unnest(${ids}::uuid[]) as chosen (id) cross join lateral (
+          select ctid from earlier_attempts where delivery_id = chosen.id limit ${maxAttempts}
+        ) attempt
+        limit ${maxAttempts}
+      ))`;
+    if (attempts.count === maxAttempts) return attempts.count;
+    const { removed } = only(
+      await sql<{ removed: number }[]>`
+        with old_queued as (
+          delete from delivery_queue where id = any (${chosen.queued}::uuid[]) returning id
+        ), old_ended as (
+          delete from ended_deliveries where id = any (${chosen.ended}::uuid[]) returning id
+        ), removed as (
+          select * from old_queued union all select * from old_ended
+        ), late_attempts as (
+          -- Recorded since the first statement.
+          delete from earlier_attempts where delivery_id = any (array(select id from removed))
+        )
+        select count(*)::int as removed from removed`,
+    );
+    return removed;
+  });
 }
 
 interface CancelledDelivery {
@@ -78,7 +108,7 @@ export async function purgeOld(
   onCancelled(cancelled);
   const past = sql`
     select id from ended_deliveries where id < ${bound} and created_at < ${oldest} order by id limit ${batch}`;
-  if ((await removeDeliveries(sql, sql`select null::uuid where false`, past)) > 0) return true;
+  if ((await removeDeliveries(sql, sql`select null::uuid where false`, past, batch)) > 0) return true;
   // An event stays while it has a delivery that is pending, or that a recent replay created.
   const isOld = sql`
     events.id < ${bound} and events.created_at < ${oldest} and not exists (
@@ -150,7 +180,7 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
   // those of other owners too, would wait for all of them. Those that are being recorded are left for the next batch.
   const queued = deliveriesOf('delivery_queue', sql`for update skip locked`);
   const ended = deliveriesOf('ended_deliveries', sql`offset 0`);
-  if ((await removeDeliveries(sql, queued, ended)) > 0) return true;
+  if ((await removeDeliveries(sql, queued, ended, batch)) > 0) return true;
   const removed = await removeMessages(
     sql,
     ofDeleted,
