@@ -6,8 +6,13 @@ import { Pace, type PaceLimits } from '../lib/pace.ts';
 import { allocateMessage } from '../lib/shared-bytes.ts';
 import { Problem } from '../problems.ts';
 
-/** Into one buffer: a list of chunks and the copy of all would need the memory twice. */
-export function readMessageBody(body: Readable, maxBytes: number, limits: PaceLimits): Promise<Buffer> {
+/** Into one buffer: a list of chunks and the copy of all would need the memory twice. Rejects when `cut` aborts. */
+export function readMessageBody(
+  body: Readable,
+  maxBytes: number,
+  limits: PaceLimits,
+  cut?: AbortSignal,
+): Promise<Buffer> {
   const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
   const raw = allocateMessage(maxBytes);
   let length = 0;
@@ -25,6 +30,7 @@ export function readMessageBody(body: Readable, maxBytes: number, limits: PaceLi
     error ? reject(error) : resolve(raw.subarray(0, length)),
   );
   body.on('data', take);
+  cut?.addEventListener('abort', () => reject(cut.reason));
   return promise.finally(() => {
     timer.clear();
     stopWaiting();

@@ -4,10 +4,10 @@ import { errorCodes, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
 import type { PaceLimits } from '../../lib/pace.ts';
-import { Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
 import { cacheRoutes, type RoutedRecipient } from '../../receiving/route.ts';
+import { BodyMemory } from '../body-memory.ts';
 import { abortOnClose } from '../client-gone.ts';
 import { toProblem } from '../errors.ts';
 import type { App } from '../fastify.ts';
@@ -15,8 +15,8 @@ import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
 import { readMessageBody } from '../message-body.ts';
 
 const maxRecipients = 100;
-/** Memory for large bodies: in total, and for each owner. A request for which no memory is free waits. */
-const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
+/** Memory for large bodies: in total, and for each owner. */
+const memoryLimits = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024, slowMs: 10_000 };
 /** A small message never waits for large ones: other routes read this much, too. */
 const smallBytes = 64 * 1024;
 /** A body in memory must not be slow. The time for the whole request is a limit of the HTTP server, too (`requestTimeout`). */
@@ -57,7 +57,7 @@ declare module 'fastify' {
 /** Needs a fastify scope of its own: its content type parsers accept messages only. */
 export async function inboundRoutes(app: App, parts: InboundParts): Promise<void> {
   const { mail, maxMessageBytes } = parts;
-  const memory = new Slots(bodyMemoryBytes);
+  const memory = new BodyMemory(memoryLimits);
   // Only for callers with an API key: their number of requests is limited.
   app.addHook('onError', async (request, _reply, error) => {
     const { ownerId, id: requestId } = request;
@@ -90,25 +90,25 @@ export async function inboundRoutes(app: App, parts: InboundParts): Promise<void
         tags: ['Messages'],
         summary: 'Deliver a message to your identities',
         description:
-          'Send the unchanged message with `Content-Type: message/rfc822`. A body that needs more than 30 s for 64 KiB is refused with 408.',
+          'Send the unchanged message with `Content-Type: message/rfc822`. A body that needs more than 30 s for 64 KiB is refused with 408. While memory is short, so is a large body that needs more than 10 s.',
         querystring: Query,
         response: { 202: Accepted },
       },
     },
     async (request, reply) => {
+      const { ownerId, span } = request;
       const bytes = readLength(request, maxMessageBytes);
-      using _share =
-        bytes > smallBytes
-          ? await memory.take(request.ownerId, bytes, { signal: abortOnClose(reply) })
-          : undefined;
-      const raw = await readMessageBody(request.unreadBody ?? request.raw, bytes, bodyPace);
+      const isLarge = bytes > smallBytes;
+      using _share = isLarge ? await memory.take(ownerId, bytes, abortOnClose(reply)) : undefined;
+      const read = (cut?: AbortSignal) =>
+        readMessageBody(request.unreadBody ?? request.raw, bytes, bodyPace, cut);
+      const raw = isLarge ? await memory.read(ownerId, bytes, read) : await read();
       request.body = raw;
       if (raw.length === 0) {
         throw new Problem('bad_request', {
           detail: 'The body is empty. Send the unchanged message (RFC 5322) as the body.',
         });
       }
-      const { ownerId, span } = request;
       const addresses = readRecipients(request);
       const envelope = { mailFrom: null, remoteIp: null, helo: null, tls: null };
       const recipients = () => route(findRoute, ownerId, addresses);
