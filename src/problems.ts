@@ -124,6 +124,11 @@ export const problems = {
     title: 'The webhook is disabled',
     remedy: 'Enable the webhook with PATCH, then send the request again.',
   },
+  message_deleted: {
+    status: 409,
+    title: 'The message of the delivery was deleted',
+    remedy: 'Nothing is left that could be sent again.',
+  },
   nothing_to_cancel: {
     status: 409,
     title: 'Nothing of the message can be cancelled',

@@ -52,6 +52,7 @@ const decided: Record<string, KeyScope[]> = {
   'GET /messages': ['full', 'read', 'send'],
   'POST /messages': ['full', 'send'],
   'GET /messages/{id}': ['full', 'read', 'send'],
+  'DELETE /messages/{id}': ['full'],
   'POST /messages/{id}/cancel': ['full', 'send'],
   'GET /messages/{id}/attempts': ['full', 'read', 'send'],
   'GET /messages/{id}/raw': ['full', 'read', 'send'],

@@ -53,6 +53,7 @@ const operationIds: Record<string, string | undefined> = {
   'get /messages': 'listMessages',
   'post /messages': 'sendMessage',
   'get /messages/{id}': 'getMessage',
+  'delete /messages/{id}': 'deleteMessage',
   'get /messages/{id}/raw': 'downloadMessage',
   'get /messages/{id}/attachments/{n}': 'downloadAttachment',
   'get /messages/{id}/attempts': 'listSendAttempts',

@@ -132,6 +132,12 @@ export async function findEvent(
   return { id: eventId, event, identityId, createdAt, ...toData(row) };
 }
 
+/** False: it was deleted with its message, and only the log of its deliveries is left. */
+export async function hasEvent(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+  const found = await sql`select from events where owner_id = ${ownerId} and id = ${id}`;
+  return found.count > 0;
+}
+
 /** The data of an event. For a received message, links and raw bytes are added when it is sent. */
 export interface StoredData {
   /** JSON text. */

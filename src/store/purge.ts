@@ -5,6 +5,7 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { type Fragment, identifier } from '../db/sql.ts';
 import { insertCancelled } from './delivery-queue.ts';
+import { identityExists } from './messages.ts';
 
 /** Deletes a batch of the deliveries of deleted webhooks, then the webhooks; true if there may be more. */
 export async function purgeDeletedWebhooks(sql: Sql, batch = 500): Promise<boolean> {
@@ -238,7 +239,7 @@ function removeMessages(
     const { ours } = only(await sql`select pg_try_advisory_xact_lock(${purgeLock(sql)}) as ours`);
     if (!ours) return 'busy';
     await prepare(sql);
-    return removeChosen(sql, chosen, keepsPositions);
+    return removeChosen(sql, chosen, { keepsPositions });
   });
 }
 
@@ -251,7 +252,26 @@ export async function lockPurge(sql: Sql): Promise<void> {
   await sql`select pg_advisory_xact_lock(${purgeLock(sql)})`;
 }
 
-async function removeChosen(sql: Sql, chosen: Fragment, keepsPositions: boolean): Promise<number> {
+/**
+ * Deletes one message, for its owner: what ended of its deliveries stays, without content. Undefined: no such message.
+ */
+export function deleteMessage(sql: Sql, ownerId: string, id: string): Promise<true | undefined> {
+  return transaction(sql, async (sql) => {
+    await lockPurge(sql);
+    const chosen = sql`
+      select id, raw_id, size from messages where owner_id = ${ownerId} and id = ${id} and ${identityExists(sql)}`;
+    await lockSent(sql, chosen);
+    await lockDeliveriesOf(sql, chosen);
+    const removed = await removeChosen(sql, chosen, { keepsPositions: true, keepsEnded: true });
+    return removed > 0 || undefined;
+  });
+}
+
+async function removeChosen(
+  sql: Sql,
+  chosen: Fragment,
+  { keepsPositions, keepsEnded = false }: { keepsPositions: boolean; keepsEnded?: boolean },
+): Promise<number> {
   const { removed } = only(
     await sql<{ removed: number }[]>`
       with chosen as materialized (${chosen}),
@@ -270,6 +290,7 @@ async function removeChosen(sql: Sql, chosen: Fragment, keepsPositions: boolean)
         select dependent.id, dependent.attempt_count from old_events cross join lateral (
           select id, attempt_count from deliveries
           where id between first_id_with(old_events.id) and last_id_with(old_events.id) and event_id = old_events.id
+            and (status = 'pending' or not ${keepsEnded})
           offset 0
         ) dependent
       ), old_attempts as (

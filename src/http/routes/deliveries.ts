@@ -3,6 +3,7 @@ import { Type } from 'typebox';
 import { Delivery, DeliveryWithAttempts } from '../../contract/delivery.ts';
 import { eventNames } from '../../contract/event-types.ts';
 import { defaultShortPage, IdParams, oneOf, Since, shortListQuery } from '../../contract/schemas.ts';
+import { Problem } from '../../problems.ts';
 import {
   deliveryStatuses,
   findDelivery,
@@ -10,6 +11,7 @@ import {
   listDeliveries,
   redeliver,
 } from '../../store/deliveries.ts';
+import { hasEvent } from '../../store/events.ts';
 import { maxPageBytes } from '../../store/page.ts';
 import { findWebhook } from '../../store/webhooks.ts';
 import { withAccess } from '../access.ts';
@@ -73,6 +75,7 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
       await respondOnce(parts, request, reply, async (sql) => {
         const { id } = request.params;
         const known = await orNotFound(findDelivery(sql, request.ownerId, id));
+        if (!(await hasEvent(sql, request.ownerId, known.eventId))) throw new Problem('message_deleted');
         await orNotFound(redeliver(sql, request.ownerId, id));
         return { status: 202, body: (await findDelivery(sql, request.ownerId, id)) ?? known };
       });

@@ -28,6 +28,7 @@ import {
   type StoredRaw,
 } from '../../store/messages.ts';
 import { sendingStatuses } from '../../store/outgoing.ts';
+import { deleteMessage } from '../../store/purge.ts';
 import { withAccess } from '../access.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
 import { abortOnClose } from '../client-gone.ts';
@@ -132,6 +133,21 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const { id } = request.params;
       const found = await orNotFound(findMessage(sql, request.ownerId, id, ownKey(request)));
       return sendJsonText(reply, writeMessage(found, id, links, Date.now()));
+    },
+  );
+
+  app.delete(
+    '/messages/:id',
+    withAccess('key', tags, {
+      summary: 'Delete a message',
+      description:
+        'Its content, its events and its waiting deliveries go; what was not sent yet is not sent. The log of ended deliveries stays, without content.',
+      params: IdParams,
+      response: { 204: Type.Null() },
+    }),
+    async (request, reply) => {
+      await orNotFound(deleteMessage(sql, request.ownerId, request.params.id));
+      reply.code(204).send(null);
     },
   );
 
