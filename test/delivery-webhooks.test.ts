@@ -1,6 +1,6 @@
 /** What becomes of deliveries when their webhook is switched off, changed, deleted, or only fails. */
 import assert from 'node:assert/strict';
-import { after, describe, test } from 'node:test';
+import { after, afterEach, describe, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { disableGone, noteFailures, readTargets } from '../src/store/targets.ts';
@@ -11,6 +11,11 @@ const service = await startTestService({ POSTHORN_RETRY_SCHEDULE: '0' });
 const { sql, call, makeWebhook, makeEvent, findDelivery } = service;
 const receiver = await startReceiver();
 after(() => receiver.close());
+/** Every webhook of the owner gets the events of later tests too, some of which are many or large. */
+afterEach(async () => {
+  for (const { id } of (await call('GET', '/webhooks')).body)
+    assert.equal((await call('DELETE', `/webhooks/${id}`)).status, 204);
+});
 
 const patch = async ({ id }: TestWebhook, body: object) => {
   const answer = await call('PATCH', `/webhooks/${id}`, { body });
