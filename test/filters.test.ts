@@ -1,6 +1,6 @@
 /**
  * Every filter of a list reads about as many rows as it returns, by an index that begins with the owner: shown by the plans that
- * PostgreSQL executes, with 60,000 rows in each table.
+ * PostgreSQL executes, with at least 30,000 rows in each large table.
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
@@ -22,7 +22,9 @@ import { identityStatuses } from '../src/store/verification.ts';
 import { listWebhooks } from '../src/store/webhooks.ts';
 import { makeDatabase } from './harness.ts';
 
-const rows = 60_000;
+const rows = 30_000;
+/** With fewer, PostgreSQL sometimes reads them all because that is cheap. */
+const addresses = 60_000;
 /** A page, and as many rows again for each of its groups, with what belongs to each row. */
 const maxRowsRead = 400;
 
@@ -79,9 +81,9 @@ before(async () => {
   await sql`
     insert into identities (id, owner_id, kind, public_id, value, value_key, status, domain_identity_id, created_at)
     select gen_random_uuid(), case when n % 3 = 0 then ${other}::uuid else ${owner}::uuid end, 'email', 'p' || n,
-      n || '@busy.example', n || '@busy.example', case when n > ${rows} - 6 then 'unverified' else 'verified' end,
-      case when n > ${rows} - 6 and n % 3 <> 0 then ${checked}::uuid end, ${age}
-    from generate_series(1, ${rows}::int) n`;
+      n || '@busy.example', n || '@busy.example', case when n > ${addresses} - 6 then 'unverified' else 'verified' end,
+      case when n > ${addresses} - 6 and n % 3 <> 0 then ${checked}::uuid end, ${age}
+    from generate_series(1, ${addresses}::int) n`;
   await sql`
     with claimants as (
       insert into users (id, email) select gen_random_uuid(), n || '@users.example' from generate_series(1, 5000) n
@@ -164,17 +166,27 @@ const explained: Sql = makeSql((work) =>
   work({
     async run(statement: Statement) {
       // Prepared by name: PostgreSQL plans an EXPLAIN that has parameters for their values, whatever the plan_cache_mode is.
-      // From the sixth time on, it uses a plan for any values if that plan looks as cheap.
       const given = statement.values.length > 0 ? `(${statement.values.map(writeLiteral).join(', ')})` : '';
-      const execute = `explain (analyze, timing off, format json) execute listed ${given}`;
       await connection.runScript(`deallocate all; prepare listed as ${statement.text}`);
-      for (let times = 0; times < 5; times += 1) await connection.run(execute);
-      const { rows } = await connection.run(execute);
+      // From the sixth time on, it uses a plan for any values if that plan looks as cheap. To plan counts as a time.
+      if (planMode === 'auto') await connection.runScript(`explain execute listed ${given};`.repeat(5));
+      const { rows } = await connection.run(
+        `explain (analyze, timing off, format json) execute listed ${given}`,
+      );
       plans.push(rows[0]['QUERY PLAN'][0].Plan);
       return plain.run(statement);
     },
   } as Connection),
 );
+
+const planModes = ['force_custom_plan', 'auto'] as const;
+type PlanMode = (typeof planModes)[number];
+let planMode: PlanMode;
+
+async function setPlanMode(mode: PlanMode): Promise<void> {
+  planMode = mode;
+  await connection.run(`set plan_cache_mode = ${mode}`);
+}
 
 /** Of the values that lists have: texts, numbers, null, and arrays of names. */
 function writeLiteral(value: unknown): string {
@@ -202,8 +214,8 @@ async function assertCheap(
   // What belongs to a row that an index of the owner found.
   const byRow = ['outgoing_pkey', 'recipients_pkey', 'messages_pkey'];
   const byOwner = new Set([...ofOwner.map(({ name }) => name), ...byRow]);
-  for (const mode of ['force_custom_plan', 'auto']) {
-    await connection.run(`set plan_cache_mode = ${mode}`);
+  for (const mode of planModes) {
+    await setPlanMode(mode);
     let page: PageRequest = { limit: 50, after: null };
     for (let pages = 0; pages < 3; pages += 1) {
       plans.length = 0;
@@ -244,8 +256,8 @@ describe('deliveries', () => {
 });
 
 test('a replay reads the next events alone, of all kinds', async () => {
-  for (const mode of ['force_custom_plan', 'auto']) {
-    await connection.run(`set plan_cache_mode = ${mode}`);
+  for (const mode of ['force_custom_plan', 'auto'] as const) {
+    await setPlanMode(mode);
     const given = {
       webhookId: busyHook,
       since: '2020-01-01T00:00:00Z',
