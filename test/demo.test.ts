@@ -8,15 +8,7 @@ import { after, test } from 'node:test';
 import { verify } from '../scripts/demo/verify.js';
 import { signatureHeaders, signingKey } from '../src/webhooks/sign.ts';
 import { callUrl, startTestService, waitFor } from './harness.ts';
-import {
-  makeDataFolder,
-  makeFolder,
-  type Program,
-  postgresPid,
-  readyUrl,
-  run,
-  startNpm,
-} from './programs.ts';
+import { makeDataFolder, makeFolder, type Program, postgresPid, readyUrl, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
 const printed = [
@@ -35,8 +27,18 @@ const printed = [
 const temporary = makeFolder();
 after(() => temporary.remove());
 
-function demo(settings: Record<string, string>): Program {
+function npmDemo(settings: Record<string, string>): Program {
   return run('npm', ['run', 'demo'], { ...settings, TMPDIR: temporary.path });
+}
+
+/** Without npm and the launcher, which take half a second of a core. */
+function demo(settings: Record<string, string>): Program {
+  return run(process.execPath, ['scripts/demo/run.ts'], { ...settings, TMPDIR: temporary.path });
+}
+
+function serve(settings: Record<string, string>): Program {
+  const ports = { PORT: '0', POSTHORN_SMTP_PORT: '0' };
+  return run(process.execPath, ['src/cli/posthorn.ts', 'serve'], { ...ports, ...settings });
 }
 
 function assertPrinted(program: Program, ...lines: RegExp[]): void {
@@ -49,7 +51,7 @@ function listOwnFolders(): string[] {
 }
 
 test('by itself it starts a service, and leaves nothing behind', async () => {
-  const program = demo({ PORT: '0' });
+  const program = npmDemo({ PORT: '0' });
   assert.equal(await program.ended, 0, program.output());
   assertPrinted(program, /Started Posthorn/);
   assert.deepEqual(listOwnFolders(), []);
@@ -64,7 +66,7 @@ test('when the reader closes the pipe, it leaves nothing behind either', async (
 });
 
 test('Ctrl-C in the middle leaves nothing behind', async () => {
-  const program = demo({ PORT: '0' });
+  const program = npmDemo({ PORT: '0' });
   const own = await waitFor('its folder', () => listOwnFolders()[0]);
   const pid = await waitFor('its database', () => postgresPid(`${temporary.path}/${own}`));
   process.kill(-program.pid, 'SIGINT');
@@ -73,11 +75,11 @@ test('Ctrl-C in the middle leaves nothing behind', async () => {
   assert.throws(() => process.kill(pid, 0), 'the database has ended');
 });
 
-test('beside `npm start` it uses that one, and the lines it prints work there', async () => {
+test('beside a service it uses that one, and the lines it prints work there', async () => {
   const folder = makeDataFolder();
   const smtpPort = String(await freePort());
   const settings = { POSTHORN_DATA_DIR: folder.path, POSTHORN_SMTP_PORT: smtpPort };
-  const service = startNpm(settings);
+  const service = serve(settings);
   after(async () => {
     service.child.kill('SIGTERM');
     await service.ended;
@@ -133,7 +135,7 @@ test('beside a service of another folder it starts its own, and the lines it pri
   const start = /another terminal: (.*) npm start/.exec(program.output())?.[1] ?? '';
   const chosen = Object.fromEntries(start.split(' ').map((setting) => setting.split('=')));
   assert.notEqual(chosen.PORT, settings.PORT);
-  const own = startNpm({ ...chosen, POSTHORN_DATA_DIR: folder.path });
+  const own = serve({ ...chosen, POSTHORN_DATA_DIR: folder.path });
   after(async () => {
     other.close();
     own.child.kill('SIGTERM');
