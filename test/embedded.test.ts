@@ -4,7 +4,6 @@ import { spawn, spawnSync } from 'node:child_process';
 import { mkdir, readdir, stat, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { addRow, countRows, isAlive, isRoot, query, Scene, until } from './fixtures/embedded-scene.ts';
 
@@ -90,9 +89,19 @@ describe('who may come and who stops the server', { concurrency: 2 }, () => {
     const scene = await Scene.makeWithCluster(t);
     const first = await scene.open('serve');
     await first.announceStop();
-    const second = scene.open('serve');
-    // Longer than the patience with a holder that has announced nothing.
-    await delay(2_500);
+    // A first service that had announced nothing would make the second one give up at its first try.
+    const second = scene.open('serve', {}, { patienceMs: 0 });
+    const tries = new Set<unknown>();
+    const isWaiting = async () => {
+      const found = await query(
+        first.url,
+        `select query_start::text as at from pg_stat_activity
+         where application_name = 'posthorn serve pid=${process.pid}' and query like '%pg_locks%'`,
+      );
+      for (const { at } of found) tries.add(at);
+      return tries.size > 1;
+    };
+    await Promise.race([second, until(isWaiting)]);
     await first.stop();
     assert.equal((await second).adopted, true);
   });

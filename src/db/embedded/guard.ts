@@ -37,13 +37,17 @@ async function createDatabase({ sql }: DedicatedConnection): Promise<void> {
 }
 
 /** Waits for the lock of a killed process (released within moments) or of a stopping one (up to 30 s). */
-export async function takeServeLock(guard: DedicatedConnection, dataDir: string): Promise<void> {
+export async function takeServeLock(
+  guard: DedicatedConnection,
+  dataDir: string,
+  patienceMs = 2_000,
+): Promise<void> {
   const startedAt = performance.now();
   while (!(await tryLock(guard, serve))) {
     const owner = await findServeLockOwner(guard);
     // Empty: the owner released the lock between the two queries.
     const isStopping = owner === '' || owner.endsWith(' stopping');
-    if (performance.now() - startedAt > (isStopping ? 30_000 : 2_000)) {
+    if (performance.now() - startedAt > (isStopping ? 30_000 : patienceMs)) {
       const pid = /pid=(\d+)/.exec(owner)?.[1] ?? 'unknown';
       throw new OperatorError(
         `Another Posthorn (pid ${pid}) already runs on ${dataDir}. ` +

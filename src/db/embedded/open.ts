@@ -41,6 +41,8 @@ interface EmbeddedOptions {
   purpose: 'serve' | 'tool';
   /** More settings (`-c name=value`) for a server that this process starts. */
   settings?: Record<string, string>;
+  /** How long a `serve` waits for another one that has not announced its stop. */
+  patienceMs?: number;
 }
 
 interface Joined {
@@ -182,7 +184,7 @@ async function tryToJoin(
   let guard: DedicatedConnection | undefined;
   try {
     guard = await joinServer(addressOf(cluster, endpoint, 'postgres'), name);
-    if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir);
+    if (options.purpose === 'serve') await takeServeLock(guard, options.dataDir, options.patienceMs);
     if (await mustBeReplaced(joinOptions, postmaster, guard)) {
       await leave(guard, cluster, options.log);
       return new Error('an earlier Posthorn started it, and other processes still use it');
