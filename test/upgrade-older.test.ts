@@ -95,19 +95,16 @@ test('a running service is named and goes on; killed, it blocks nobody; started 
 
 test('a process from before there was a name for the schema or a row for the process', async (t) => {
   const { sql, url, migrate } = await makeScene(t);
-  for (const [applicationName, named] of [
-    ['posthorn serve', 'posthorn serve'],
-    ['posthorn serve delivery', 'posthorn serve'],
-    ['posthorn tool', 'a posthorn command'],
-  ] as const) {
-    const older = connect(url, { max: 1, applicationName });
-    await older`select 1`;
-    const { code, output } = await migrate();
-    await older.end();
-    assert.equal(code, 1);
-    assert.ok(output.includes(`connections of ${named}`), output);
-    assert.equal(await isApplied(sql), false);
-  }
+  const olderOnes = ['posthorn serve', 'posthorn serve delivery', 'posthorn tool'].map((applicationName) =>
+    connect(url, { max: 1, applicationName }),
+  );
+  for (const older of olderOnes) await older`select 1`;
+  const { code, output } = await migrate();
+  for (const older of olderOnes) await older.end();
+  assert.equal(code, 1);
+  assert.match(output, /connections of posthorn serve from [\d.:]+: 2/);
+  assert.match(output, /connections of a posthorn command from [\d.:]+: 1/);
+  assert.equal(await isApplied(sql), false);
   // Not a process of ours.
   const other = connect(url, { max: 1, applicationName: 'posthorn server statistics' });
   await other`select 1`;
