@@ -15,7 +15,7 @@ import {
   Uuid,
 } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
-import { Slots } from '../../lib/slots.ts';
+import { type Share, Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import type { Examiner } from '../../receiving/examine.ts';
 import {
@@ -73,6 +73,11 @@ const readMemoryBytes = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 const messageBytes = 10 * 1024 * 1024;
 /** Memory of a message that is streamed: a few pieces of 1 MiB, as text and as bytes. */
 const streamBytes = 4 * 1024 * 1024;
+/**
+ * Pieces of 1 MiB that are read at once. Each takes 5 ms of this process, also for a range of one byte: with five at once, the
+ * requests of another owner took 200 to 360 ms, and with one at a time 21 ms.
+ */
+const piecesAtOnce = { inAll: 4, perOwner: 1 };
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 
@@ -81,6 +86,7 @@ type MessageParts = PageParts & { sql: Pool; links: Links; examiner: Examiner };
 export function messageRoutes(app: App, parts: MessageParts): void {
   const { sql, links, examiner, answers } = parts;
   const memory = new Slots(readMemoryBytes);
+  const reading = new Slots(piecesAtOnce);
 
   /** Reads the whole message: an attachment has no place of its own in the store. */
   async function extract(stored: StoredRaw, n: number, signal: AbortSignal) {
@@ -173,7 +179,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
         .header('content-disposition', 'attachment; filename="message.eml"');
       if (isCached(request, sha256)) return reply.code(304).send(null);
       await answers.reserve(request, reply, streamBytes);
-      return sendRange(sql, request, reply.type('message/rfc822'), raw);
+      return sendRange({ sql, reading }, request, reply.type('message/rfc822'), raw);
     },
   );
 
@@ -205,7 +211,12 @@ export function ownKey({ keyScope, keyId }: FastifyRequest): string | null {
   return keyScope === 'send' ? keyId : null;
 }
 
-function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
+interface RawParts {
+  sql: Pool;
+  reading: Slots;
+}
+
+function sendRange(parts: RawParts, request: FastifyRequest, reply: FastifyReply, raw: StoredRaw) {
   const { size, sha256 } = raw;
   const ifRange = request.headers['if-range'];
   const isUnchanged = ifRange === undefined || ifRange === toEtag(sha256.toString('hex'));
@@ -216,7 +227,18 @@ function sendRange(sql: Pool, request: FastifyRequest, reply: FastifyReply, raw:
   const { start, end } = range ?? { start: 0, end: size };
   if (range) reply.code(206).header('content-range', `bytes ${start}-${end - 1}/${size}`);
   reply.header('content-length', end - start);
-  return reply.send(Readable.from(keepContext(readRaw(sql, raw, start, end))));
+  const signal = abortOnClose(reply);
+  const takeTurn = () => parts.reading.take(raw.ownerId, 1, { signal });
+  return reply.send(Readable.from(keepContext(inTurn(takeTurn, readRaw(parts.sql, raw, start, end)))));
+}
+
+/** Takes a turn for each piece, and gives it back before the client reads the piece. */
+async function* inTurn<T>(takeTurn: () => Promise<Share>, pieces: AsyncGenerator<T, void, undefined>) {
+  const next = async () => {
+    using _turn = await takeTurn();
+    return await pieces.next();
+  };
+  for (let piece = await next(); !piece.done; piece = await next()) yield piece.value;
 }
 
 /** A stranger wrote the content: a browser must never run it as a page of this service. */
