@@ -46,6 +46,7 @@ import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
+import { refreshPlans } from './store/queue-plans.ts';
 import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
 import { createFirstUser, hasUsers, type User } from './store/users.ts';
@@ -234,10 +235,14 @@ async function startLoops(
 }
 
 /** Polls for several loops with one statement, and wakes those that have work. */
-function startWatching({ sql, log }: Parts, loops: Record<keyof DueWork, Loop | undefined>): Loop {
+function startWatching(
+  { sql, log }: Parts,
+  loops: Record<Exclude<keyof DueWork, 'plans'>, Loop | undefined>,
+): Loop {
   const work = async () => {
-    const due = await findDueWork(sql);
-    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) loops[name]?.wake();
+    const { plans, ...due } = await findDueWork(sql);
+    if (plans) await refreshPlans(sql);
+    for (const name of Object.keys(due) as (keyof typeof due)[]) if (due[name]) loops[name]?.wake();
     return false;
   };
   return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });
