@@ -1,6 +1,7 @@
 /** The loop of a queue, on jobs that are nothing but an id and a lane, kept in memory. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { setTimeout as pause } from 'node:timers/promises';
 import { makeLog } from '../src/lib/log.ts';
 import type { Lease } from '../src/queue/leases.ts';
 import { type JobOutcome, type Preparation, type Queue, QueueWorker } from '../src/queue/worker.ts';
@@ -181,6 +182,35 @@ test('every job is tried once and its outcome recorded, whatever lane it is in',
   await waitFor('the end', () => table.count('done') === 38);
   assert.deepEqual(worker.tried.toSorted(), table.rows.map(({ id }) => id).toSorted());
   await waitFor('what follows', () => worker.recorded.length === 38);
+});
+
+test('leases are not renewed while outcomes are recorded: the two statements could lock rows in a circle', async () => {
+  const table = makeTable({ a: 1 });
+  const renewing = makeGate();
+  const recording = makeGate();
+  let isRenewing = false;
+  let overlapped = false;
+  startWorker(table, {
+    tryOnce: async (job) => {
+      await renewing.opened;
+      return succeed(job);
+    },
+    async renew(leases) {
+      isRenewing = true;
+      renewing.open();
+      // Outcomes are recorded after 25 ms, if nothing keeps them.
+      await Promise.race([recording.opened, pause(250)]);
+      isRenewing = false;
+      return table.renew(leases);
+    },
+    async record(outcomes) {
+      overlapped ||= isRenewing;
+      recording.open();
+      return table.record(outcomes);
+    },
+  });
+  await waitFor('the end', () => table.count('done') === 1);
+  assert.equal(overlapped, false);
 });
 
 test('two workers share the jobs, and each job has one try', async () => {

@@ -135,11 +135,19 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const { name, log, isUnavailable: isTransient, pollMs = defaultPollMs } = queue;
     const start = (what: string, pollMs: number, work: () => Promise<boolean | number>) =>
       startLoop({ name: `${what} ${name}`, pollMs, log, isTransient, work });
-    this.#queue = queue;
+    const inTurn = makeTurns();
+    this.#queue = {
+      ...queue,
+      record: (outcomes) => inTurn(() => queue.record(outcomes)),
+      renew: (leases) => inTurn(() => queue.renew(leases)),
+      release: (leases) => inTurn(() => queue.release(leases)),
+      hold: (leases) => inTurn(() => queue.hold(leases)),
+      cancel: (leases) => inTurn(() => queue.cancel(leases)),
+    };
     this.#lanes = new Lanes<Job>(queue.limits, queue);
     this.#rounds = new Rounds<Job>(queue);
     this.#leases = new Leases(queue);
-    this.#recorder = new Recorder<Outcome>(queue, (outcomes) => {
+    this.#recorder = new Recorder<Outcome>(this.#queue, (outcomes) => {
       this.#leases.drop(outcomes);
       // The poll finds later retries before they are due.
       if (outcomes.some(({ waitSeconds }) => (waitSeconds ?? Number.POSITIVE_INFINITY) * 1000 < pollMs))
@@ -152,7 +160,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       return promoted > 0 || (nextInMs ?? false);
     });
     this.#renewing = start('renewing leases of', renewMs, async () => {
-      await this.#leases.renew(queue.renew);
+      await this.#leases.renew(this.#queue.renew);
       return false;
     });
   }
@@ -349,4 +357,17 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#leases.drop(leases);
     await this.#recorder.persist(`${how} of ${name}`, () => end(leases));
   }
+}
+
+/**
+ * One write at a time to the rows of leased jobs. Two statements that change the same rows in a different order wait for each other:
+ * PostgreSQL ends one of them, but only after a second, in which no outcome is recorded.
+ */
+function makeTurns() {
+  let last: Promise<unknown> = Promise.resolve();
+  return <T>(write: () => Promise<T>): Promise<T> => {
+    const written = last.then(write);
+    last = written.catch(() => {});
+    return written;
+  };
 }
