@@ -169,6 +169,21 @@ describe('messages', () => {
     }
   });
 
+  test('that go to hundreds of webhooks are recorded apart from the others, which would wait for them', async () => {
+    const owner = await service.makeUser();
+    await sql`
+      insert into webhooks (id, owner_id, url, events, secret)
+      select uuidv7(), ${owner.userId}, 'https://hooks.example/', '{message.received}', 'x' from generate_series(1, 201)`;
+    const busy = await makeIdentity(owner);
+    const groupSql = openPool(0);
+    const recorder = makeRecorder(groupSql);
+    const recordOne = (message: NewMessage) => recorder.record(sql, message, new DisposableStack());
+    assert.equal((await recordOne(write(busy))).deliveries.length, 201);
+    await groupSql.end();
+    assert.equal((await recordOne(write(busy))).outcome, 'recorded');
+    await assert.rejects(recordOne(write(await makeIdentity())));
+  });
+
   test('that repeat each other in one batch are stored once: the first', async () => {
     const identity = await makeIdentity();
     const first = write(identity);

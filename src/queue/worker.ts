@@ -127,6 +127,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   /** Groups that the last claim left out, because they had enough claimed jobs (`Lanes.fullGroups`). */
   #fullGroups: ReadonlySet<string> = new Set();
   #moreTries: NodeJS.Immediate | undefined;
+  /** Adopted jobs that are not started yet. */
+  readonly #adopted: Job[] = [];
+  #moreAdopted: NodeJS.Immediate | undefined;
   #isStopping = false;
   /** One for all offers: each is for new jobs, and a claim of the same job has another. So renewing compares with few tokens. */
   readonly #offerToken = randomUUID();
@@ -199,15 +202,27 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
         const adopted = jobs.filter((job) => reserved.has(this.#queue.laneOf(job)));
         for (const job of this.#leases.add(adopted, offeredAt)) {
           reserved.delete(this.#queue.laneOf(job));
-          this.#startAdopted(job);
+          this.#adopted.push(job);
         }
-        this.#queue.gauges.running.set(this.#lanes.running);
+        this.#startAdoptedJobs();
       },
       [Symbol.dispose]: () => {
         for (const key of reserved) this.#leaveUntried(key);
         reserved.clear();
       },
     };
+  }
+
+  /** A few at a time, for the reason that `#startTries` gives. Those that wait have their places already. */
+  #startAdoptedJobs(): void {
+    if (this.#moreAdopted) return;
+    for (const job of this.#adopted.splice(0, triesPerTick)) this.#startAdopted(job);
+    this.#queue.gauges.running.set(this.#lanes.running);
+    if (this.#adopted.length === 0) return;
+    this.#moreAdopted = setImmediate(() => {
+      this.#moreAdopted = undefined;
+      this.#startAdoptedJobs();
+    });
   }
 
   #startAdopted(job: Job): void {

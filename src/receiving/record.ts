@@ -83,13 +83,16 @@ export class MessageRecorder {
 
   /** After the commit. Returns whether deliveries are left for the delivery loops to claim. */
   adopt({ offer, event, deliveries }: RecordedEvent): boolean {
-    const leased = deliveries.filter(({ webhookId }) => offer?.webhookIds.includes(webhookId));
+    const offered = new Set(offer?.webhookIds);
+    const leased = deliveries.filter(({ webhookId }) => offered.has(webhookId));
     if (event && leased.length > 0) offer?.adopt(event, leased);
     return leased.length < deliveries.length;
   }
 
   async #record(sql: Sql, { message, offers }: OfferedMessage): Promise<RecordedOffer> {
-    if (!isTransaction(sql)) {
+    // Thousands of deliveries take a second, and everybody else's messages would wait for it.
+    const isGrouped = this.#listeners.of(message).length <= maxGroupedListeners;
+    if (isGrouped && !isTransaction(sql)) {
       const recorded = await this.#group.commit(message.ownerId, { message, offers });
       if (recorded !== 'alone') return recorded;
     }
@@ -121,6 +124,7 @@ function toEvent({ id: messageId, eventId: id, ownerId, data, inline, raw }: New
   return { id, event: 'message.received', ownerId, ...stored };
 }
 
+const maxGroupedListeners = 200;
 const maxKnownIds = 100_000;
 
 /** The webhooks that the last message of each identity went to: the next one probably goes to the same. */
