@@ -175,7 +175,7 @@ describe('messages', () => {
       insert into webhooks (id, owner_id, url, events, secret)
       select uuidv7(), ${owner.userId}, 'https://hooks.example/', '{message.received}', 'x' from generate_series(1, 201)`;
     const busy = await makeIdentity(owner);
-    const groupSql = openPool(0);
+    const groupSql = connect(service.databaseUrl, { max: 1, applicationName: 'posthorn test' });
     const recorder = makeRecorder(groupSql);
     const recordOne = (message: NewMessage) => recorder.record(sql, message, new DisposableStack());
     assert.equal((await recordOne(write(busy))).deliveries.length, 201);
