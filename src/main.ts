@@ -46,7 +46,6 @@ import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
-import { refreshPlans } from './store/queue-plans.ts';
 import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
 import { createFirstUser, hasUsers, type User } from './store/users.ts';
@@ -235,14 +234,10 @@ async function startLoops(
 }
 
 /** Polls for several loops with one statement, and wakes those that have work. */
-function startWatching(
-  { sql, log }: Parts,
-  loops: Record<Exclude<keyof DueWork, 'plans'>, Loop | undefined>,
-): Loop {
+function startWatching({ sql, log }: Parts, loops: Record<keyof DueWork, Loop | undefined>): Loop {
   const work = async () => {
-    const { plans, ...due } = await findDueWork(sql);
-    if (plans) await refreshPlans(sql);
-    for (const name of Object.keys(due) as (keyof typeof due)[]) if (due[name]) loops[name]?.wake();
+    const due = await findDueWork(sql);
+    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) loops[name]?.wake();
     return false;
   };
   return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });

@@ -52,7 +52,7 @@ async function askAfter<T>(
 }
 
 describe('a loop has work', () => {
-  const idle = { checks: false, settling: false, replays: false, plans: false };
+  const idle = { checks: false, settling: false, replays: false };
   const changes = {
     checks: (sql: Sql) => sql`update identities set next_check_at = now()`,
     settling: (sql: Sql) => sql`update webhooks set enabled = false`,

@@ -3,7 +3,6 @@
  * than what these queries read, one row of an index each. Guarantee: a loop that has work is never told that it has none.
  */
 import { only, type Sql } from '../db/client.ts';
-import { hasOutgrownPlans } from './queue-plans.ts';
 import { mayRunReplay } from './replays.ts';
 
 export interface DueWork {
@@ -12,8 +11,6 @@ export interface DueWork {
   /** Webhooks whose `enabled` has changed. */
   settling: boolean;
   replays: boolean;
-  /** Statistics of the queue (`refreshPlans`). */
-  plans: boolean;
 }
 
 export async function findDueWork(sql: Sql): Promise<DueWork> {
@@ -23,8 +20,7 @@ export async function findDueWork(sql: Sql): Promise<DueWork> {
         ${first(sql, sql`select true from webhooks where unsettled_at <= now() and deleted_at is null order by unsettled_at`)}
           as settling,
         ${first(sql, sql`select true from replays where ${mayRunReplay(sql)} order by coalesce(worked_at, created_at)`)}
-          as replays,
-        ${hasOutgrownPlans(sql)} as plans`,
+          as replays`,
   );
 }
 
