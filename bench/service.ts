@@ -80,6 +80,7 @@ export async function startBeside(bench: Bench, service: BenchedService, roles: 
 function serve(bench: Bench, settings: Record<string, string>, more: readonly string[] = []): Child {
   const given = {
     PORT: '0',
+    POSTHORN_SUBMISSION_PORT: '0',
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_MAX_WEBHOOKS: '1000000',
     POSTHORN_LOG_LEVEL: 'warn',

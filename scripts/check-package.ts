@@ -39,7 +39,7 @@ function build(): string {
 async function serve(): Promise<void> {
   const child = spawn('npx', ['--no-install', 'posthorn', 'serve'], {
     cwd: folder,
-    env: { ...process.env, PORT: '0', POSTHORN_SMTP_PORT: '0' },
+    env: { ...process.env, PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_SUBMISSION_PORT: '0' },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const ended = new Promise((resolve) => child.on('exit', resolve));

@@ -150,7 +150,7 @@ export const settings = {
   POSTHORN_SMTP_MAX_RECIPIENTS: setting(
     wholeNumber(1, 10_000),
     100,
-    'Most recipients of one message. Further recipients are deferred: the sender retries them in another message.',
+    'Most recipients of one received message. Further recipients are deferred: the sender retries them in another message.',
   ),
   POSTHORN_SMTP_MAX_LINE_BYTES: setting(
     wholeNumber(512, 65_536),
@@ -180,17 +180,17 @@ export const settings = {
   POSTHORN_SMTP_MAX_CONNECTIONS: setting(
     wholeNumber(1, 100_000),
     1000,
-    'Most SMTP connections of one process at the same time.',
+    'Most connections at the same time, for each SMTP listener of a process.',
   ),
   POSTHORN_SMTP_MAX_CONNECTIONS_PER_ADDRESS: setting(
     wholeNumber(1, 100_000),
     50,
-    'Most SMTP connections of one process from one IPv4 address or IPv6 /64 network.',
+    'Most of these connections from one IPv4 address or IPv6 /64 network.',
   ),
   POSTHORN_SMTP_MAX_BYTES_UNDER_WAY: setting(
     wholeNumber(1024, 2 ** 40),
     134_217_728,
-    'Memory for messages that are being received. What does not fit waits in temporary files of up to eight times this size; beyond that, large messages are deferred: the sender retries later.',
+    'Memory for messages that are being received, for each SMTP listener. What does not fit waits in temporary files of up to eight times this size; beyond that, large messages are deferred: the sender retries later.',
   ),
   POSTHORN_INLINE_RAW_BYTES: setting(
     wholeNumber(0, 1 << 20),

@@ -37,6 +37,7 @@ import { Signer } from './sending/signer.ts';
 import type { SubmitParts } from './sending/submit.ts';
 import { makeWay } from './sending/way.ts';
 import { startMxServer } from './smtp/mx.ts';
+import { startSubmissionServers } from './smtp/submission.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { countBacklog, readOldestPending } from './store/backlog.ts';
 import { changeOverBatch, isChangingOver } from './store/change-over.ts';
@@ -57,6 +58,9 @@ export interface Service {
   url: string | null;
   /** Port of the SMTP listener; null without the role `smtp`. */
   smtpPort: number | null;
+  /** Ports of the submission listeners; null without the listener. */
+  submissionPort: number | null;
+  submissionsPort: number | null;
   /** Created by the first start on an empty database, except in production; the key cannot be shown again. */
   firstUser: (User & { apiKey: string }) | null;
   /** No user exists. */
@@ -101,7 +105,10 @@ export async function startService(
   const database = await openDatabase(config, opening);
   const started: Started = { parts: [() => database.close()], loops: [], listeners: [] };
   const stop = once(() => stopAll(database, started, log));
-  const service: Service = { url: null, smtpPort: null, firstUser: null, needsUser: false, stop };
+  const service: Service = {
+    ...{ url: null, smtpPort: null, submissionPort: null, submissionsPort: null },
+    ...{ firstUser: null, needsUser: false, stop },
+  };
   let isAnnounced = false;
   try {
     const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
@@ -408,9 +415,16 @@ type ListenerParts = Omit<Parts, 'submit' | 'reports'> &
 async function openListeners(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
   const { roles, metricsPort } = parts.config;
   if (roles.includes('api')) service.url = await openApi(parts, stops);
-  if (roles.includes('smtp')) service.smtpPort = stopLater(stops, await startMxServer(parts)).port;
+  if (roles.includes('smtp')) await openSmtp(parts, service, stops);
   // Opened last and closed first: `/health/ready` must not succeed before the other listeners are open.
   if (metricsPort !== null) await openMetrics(parts, metricsPort, stops);
+}
+
+async function openSmtp(parts: ListenerParts, service: Service, stops: Stops): Promise<void> {
+  service.smtpPort = stopLater(stops, await startMxServer(parts)).port;
+  const submission = stopLater(stops, await startSubmissionServers(parts));
+  service.submissionPort = submission.submissionPort;
+  service.submissionsPort = submission.submissionsPort;
 }
 
 async function openApi(parts: ListenerParts, stops: Stops): Promise<string> {

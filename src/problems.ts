@@ -3,7 +3,7 @@
  * which generates docs/errors.md. Users also see codes of three other kinds:
  * - in `errors` of a problem document, a code for each field: http/validation.ts and the routes in http/routes/
  * - in `error` of an attempt, why a try failed: `TryError` in webhooks/decide.ts
- * - over SMTP, replies with a status and a text: smtp/session.ts, smtp/connection.ts and smtp/mx.ts
+ * - over SMTP, replies with a status and a text: smtp/session.ts, smtp/connection.ts, smtp/mx.ts and smtp/submission.ts
  */
 interface Entry {
   status: number;

@@ -26,6 +26,7 @@ function readSettings(databaseUrl = url) {
     POSTHORN_SECRET_KEY: secret,
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
+    POSTHORN_SUBMISSION_PORT: '0',
   });
 }
 

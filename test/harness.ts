@@ -45,6 +45,9 @@ export interface TestWebhook {
 export interface TestService {
   url: string;
   smtpPort: number;
+  submissionPort: number;
+  /** TLS from the start. */
+  submissionsPort: number;
   sql: Pool;
   databaseUrl: string;
   /** Created at the start. The default user of all calls. */
@@ -81,6 +84,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
     POSTHORN_SUBMISSION_PORT: '0',
+    POSTHORN_SUBMISSIONS_PORT: '0',
     // No DNS server listens there, so a query fails at once and no test waits for the DNS of the machine.
     POSTHORN_DNS_SERVERS: '127.0.0.1:9',
     ...settings,
@@ -134,7 +138,9 @@ export async function startTestService(settings: Record<string, string> = {}): P
     });
   };
   return {
-    ...{ url, smtpPort: service.smtpPort ?? 0, sql, databaseUrl: database.url, user, logged },
+    ...{ url, smtpPort: service.smtpPort ?? 0 },
+    ...{ submissionPort: service.submissionPort ?? 0, submissionsPort: service.submissionsPort ?? 0 },
+    ...{ sql, databaseUrl: database.url, user, logged },
     ...{ makeUser, call, makeWebhook, makeEvent, findDelivery, stop },
   };
 }

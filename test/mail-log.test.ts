@@ -230,7 +230,7 @@ describe('the bound', () => {
     let nowMs = 0;
     const { lines, mailLog } = makeMailLog(() => nowMs);
     for (let n = 0; n < 1_000_000; n += 1) {
-      const connection = mailLog.openConnection('192.0.2.1');
+      const connection = mailLog.openConnection('192.0.2.1', 'smtp');
       connection.refused({ reason: n % 2 ? 'unknown' : 'too_big', status: 550 });
       connection.end();
     }
@@ -239,7 +239,7 @@ describe('the bound', () => {
     assert.deepEqual(lines.at(-1)?.refusals, { too_big: 499_995, unknown: 499_995 });
     nowMs += 3000;
     for (let n = 0; n < 5; n += 1)
-      mailLog.openConnection('192.0.2.1').refused({ reason: 'unknown', status: 550 });
+      mailLog.openConnection('192.0.2.1', 'smtp').refused({ reason: 'unknown', status: 550 });
     assert.equal(lines.length, 14, 'one more line for each second');
     mailLog.stop();
   });

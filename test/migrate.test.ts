@@ -60,6 +60,7 @@ function readSettings(url: string, more: Record<string, string> = {}) {
     POSTHORN_SECRET_KEY: key,
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
+    POSTHORN_SUBMISSION_PORT: '0',
     ...more,
   });
 }

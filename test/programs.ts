@@ -32,7 +32,8 @@ function environment(settings: Environment): Environment {
   const kept = Object.entries(process.env).filter(
     ([name]) => !/^(POSTHORN_|OTEL_|TEST_|NODE_TEST|npm_|DATABASE_URL|PORT|HOST$)/.test(name),
   );
-  return { ...Object.fromEntries(kept), ...settings };
+  // The default port of development can be used by one process only.
+  return { ...Object.fromEntries(kept), POSTHORN_SUBMISSION_PORT: '0', ...settings };
 }
 
 export function run(

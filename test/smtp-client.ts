@@ -257,7 +257,7 @@ export async function startTestMx(
     },
     ...(parts as Partial<SmtpParts<string>>),
     limits: { ...readConfig({}).smtpLimits, ...limits },
-    route: (address) => mx.route(address),
+    route: (address, submitter) => mx.route(address, submitter),
     accept(mail) {
       mx.mails.push(mail);
       return mx.accept(mail);

@@ -70,13 +70,15 @@ export async function useRunning(config: Config, apiKey: string | undefined): Pr
   }
 }
 
+const freePorts = { PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_SUBMISSION_PORT: '0' };
+
 /** Starts a Posthorn on free ports and in development mode. The environment is ignored, except for what the demo prints. */
 export async function startOwn(
   given: Config,
   defer: (cleanup: () => Promise<void>) => void,
 ): Promise<Posthorn> {
   const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-demo-'));
-  const config = readConfig({ PORT: '0', POSTHORN_SMTP_PORT: '0', POSTHORN_DATA_DIR: folder });
+  const config = readConfig({ ...freePorts, POSTHORN_DATA_DIR: folder });
   const starting = startService(config, log);
   defer(async () => {
     try {

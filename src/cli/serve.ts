@@ -65,6 +65,11 @@ function announce(service: Service, config: Config, log: Log): void {
   );
   if (service.smtpPort !== null)
     log.info(`the SMTP listener accepts mail on port ${service.smtpPort} of ${config.smtpHost}`);
+  const ports = [service.submissionPort, service.submissionsPort].filter((port) => port !== null);
+  if (ports.length > 0)
+    log.info(
+      `programs can submit mail on port ${ports.join(' and ')} of ${config.smtpHost}, with an API key`,
+    );
 }
 
 function firstStartBlock({ email, apiKey }: { email: string; apiKey: string }, url: string): string {

@@ -126,13 +126,25 @@ export function makeMetrics(sources?: MetricSources) {
       'Received messages by source and by outcome: recorded, repeat (received before) or gone (the identity was deleted meanwhile).',
       ['source', 'outcome'],
     ),
-    smtpConnections: gauge('posthorn_smtp_connections', 'Open SMTP connections of this process.'),
+    smtpConnections: new Gauge({
+      name: 'posthorn_smtp_connections',
+      help: 'Open SMTP connections of this process, by listener: mx, submission or submissions (TLS from the start).',
+      labelNames: ['listener'],
+      registers,
+    }),
     smtpRefused: counter(
       'posthorn_smtp_connections_refused_total',
-      'SMTP connections refused because of the connection limits.',
+      'SMTP connections refused because of the connection limits, by listener.',
+      ['listener'],
     ),
-    smtpRecipients: counter('posthorn_smtp_recipients_total', 'SMTP recipients by reply code.', ['status']),
-    smtpMessages: counter('posthorn_smtp_messages_total', 'SMTP messages by reply code.', ['status']),
+    smtpRecipients: counter('posthorn_smtp_recipients_total', 'SMTP recipients by listener and reply code.', [
+      'listener',
+      'status',
+    ]),
+    smtpMessages: counter('posthorn_smtp_messages_total', 'SMTP messages by listener and reply code.', [
+      'listener',
+      'status',
+    ]),
     spans: counter(
       'posthorn_trace_spans_total',
       'Trace spans by outcome: sent, or dropped because the collector was unreachable, slow or refused them.',

@@ -66,20 +66,20 @@ export class MailLog {
     this.#log.info(mail, accepted[mail.outcome]);
   }
 
-  openConnection(remoteIp: string): ConnectionLog {
+  openConnection(remoteIp: string, source: 'smtp' | 'submission'): ConnectionLog {
     const sums = new Sums();
     let lines = 0;
     return {
       refused: (mail) => {
         lines += 1;
         if (lines > linesPerConnection) sums.add(mail.reason, 1);
-        else if (mail.status < 500)
-          this.#write('warn', { ...mail, source: 'smtp', remoteIp }, 'message put off');
-        else this.#write('info', { ...mail, source: 'smtp', remoteIp }, 'message refused');
+        else if (mail.status < 500) this.#write('warn', { ...mail, source, remoteIp }, 'message put off');
+        else this.#write('info', { ...mail, source, remoteIp }, 'message refused');
       },
       end: () => {
         const refusals = sums.take();
-        if (refusals) this.#write('info', { refusals, remoteIp }, 'further refusals of one connection');
+        if (refusals)
+          this.#write('info', { refusals, source, remoteIp }, 'further refusals of one connection');
       },
     };
   }

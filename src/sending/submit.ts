@@ -26,7 +26,7 @@ import {
   type RecipientKind,
   recordOutgoing,
 } from '../store/outgoing.ts';
-import { findSender, type Sender } from '../store/senders.ts';
+import { findSender, findSenderOf, type Sender } from '../store/senders.ts';
 import { findSuppressed } from '../store/suppressions.ts';
 import type { SendRate } from './send-rate.ts';
 import type { Way } from './way.ts';
@@ -55,6 +55,8 @@ export interface Submitter {
   ownerId: string;
   keyId: string | null;
   source: 'api' | 'submission';
+  /** Of a client that submits by SMTP, for the log. */
+  remoteIp?: string;
 }
 
 /** The options of a message beside its content. */
@@ -104,11 +106,14 @@ export async function submitDraft(
   return finish(parts, submitter, sender, { ...{ id, raw, recipients, threadId, sendAt, metadata } });
 }
 
-/** A finished message. `recipients`: those of the envelope; null: those of its header. */
+/**
+ * A finished message. `sender` null: the identity of the author, and each address of From and Sender belongs to one of the owner's
+ * identities. `recipients`: those of the envelope; null: those of its header.
+ */
 export async function submitRaw(
   parts: SubmitParts,
   submitter: Submitter,
-  sender: Sender,
+  sender: Sender | null,
   given: { raw: Buffer; recipients: readonly Address[] | null },
 ): Promise<Submission> {
   const id = newId();
@@ -116,8 +121,10 @@ export async function submitRaw(
   const prepared = await parts.work.prepare(given.raw, options, submitter.ownerId);
   if ('errors' in prepared) throw new Problem('invalid_body', { errors: prepared.errors });
   const { bytes, from, to, cc, bcc } = prepared;
-  for (const { address } of [...from, ...(prepared.sender ? [prepared.sender] : [])]) {
-    if (!mayUse(sender, address)) throw invalid('', 'not_allowed', refuseAddress(sender, address));
+  const authors = [...from, ...(prepared.sender ? [prepared.sender] : [])].map(({ address }) => address);
+  const author = sender ?? (await findAuthor(parts, submitter.ownerId, authors));
+  for (const address of sender ? authors : []) {
+    if (!mayUse(author, address)) throw invalid('', 'not_allowed', refuseAddress(author, address));
   }
   const listed = { to, cc, bcc };
   const recipients =
@@ -125,7 +132,7 @@ export async function submitRaw(
       ? listed
       : fromEnvelope(given.recipients, await headerOf(parts, bytes, submitter));
   const none = { threadId: null, sendAt: null, metadata: null };
-  return finish(parts, submitter, sender, { id, raw: bytes, recipients, ...none });
+  return finish(parts, submitter, author, { id, raw: bytes, recipients, ...none });
 }
 
 /** Undefined if the identity was deleted meanwhile. */
@@ -139,7 +146,7 @@ type Recorded = NonNullable<Awaited<ReturnType<typeof recordOutgoing>>>;
 
 /** After the commit. */
 export function noteSubmission(parts: SubmitParts, submission: Submission, { deliveries }: Recorded): void {
-  const { message, source, ownerId } = submission;
+  const { message, source, ownerId, remoteIp } = submission;
   const { id: messageId, identityId, recipients } = message;
   parts.metrics.submitted.inc({ source });
   parts.log.info(
@@ -149,6 +156,7 @@ export function noteSubmission(parts: SubmitParts, submission: Submission, { del
         ownerId,
         identityId,
         source,
+        remoteIp,
         size: message.raw.length,
         sendAt: message.sendAt ?? undefined,
       },
@@ -169,6 +177,37 @@ export async function findSenderOrThrow(
   if (!sender) throw invalid('/identityId', 'not_found', '"identityId" is not one of your identities.');
   requireSending(sender, way);
   return sender;
+}
+
+/** The owner's identity that may send from this address. */
+export async function findSenderFor(
+  { sql, way }: Pick<SubmitParts, 'sql' | 'way'>,
+  ownerId: string,
+  address: string,
+): Promise<Sender> {
+  const read = readAddressOrDomain(address);
+  const sender =
+    'fault' in read || read.kind !== 'email'
+      ? undefined
+      : await findSenderOf(sql, ownerId, { addressKey: read.key, domain: read.domain });
+  if (!sender) throw invalid('', 'not_allowed', `None of your identities may send from ${address}.`);
+  requireSending(sender, way);
+  return sender;
+}
+
+/** The identity of the first address. Throws unless the owner has an identity for each of them. */
+async function findAuthor(
+  parts: SubmitParts,
+  ownerId: string,
+  [first = '', ...others]: string[],
+): Promise<Sender> {
+  const author = await findSenderFor(parts, ownerId, first);
+  const found = [author];
+  for (const address of others) {
+    if (found.some((sender) => mayUse(sender, address))) continue;
+    found.push(await findSenderFor(parts, ownerId, address));
+  }
+  return author;
 }
 
 function requireSending(sender: Sender, way: Pick<Way, 'kind'>): void {
@@ -312,7 +351,7 @@ async function finish(
   };
 }
 
-const maxRecipients = 50;
+export const maxRecipients = 50;
 
 function requireFewRecipients(count: number): void {
   if (count === 0)

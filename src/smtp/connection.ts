@@ -11,10 +11,12 @@ import type { Certificate } from '../net/certificate.ts';
 import { type AcceptMessageParts, acceptMessage, type ReceivedMail } from './accept-message.ts';
 import { DataReader, type MessageRoom } from './data.ts';
 import { formatReply, type Reply, refusal, reply } from './reply.ts';
-import { type MailTransaction, Session, type SessionParts, tooBig } from './session.ts';
+import { lineTooLong, type MailTransaction, Session, type SessionParts, tooBig } from './session.ts';
 
 export interface ConnectionParts<Route> extends SessionParts<Route>, AcceptMessageParts<Route> {
   certificate: Certificate;
+  /** RFC 8314 §3.3: the client begins with the TLS handshake, and the greeting comes after it. */
+  isTlsFromStart?: boolean | undefined;
   /** Room for one message of this connection. */
   room: MessageRoom;
 }
@@ -31,13 +33,13 @@ const closeAtLines = 32;
 const closeAtMessages = 2;
 const lingerMs = 1000;
 
-const lineTooLong = reply(500, '5.5.2', 'The command line is too long');
 const noMemory = refusal(
   452,
   '4.3.1',
   'Too many messages at once; please try again later',
   'too_many_messages',
 );
+const goAhead = reply(220, '2.0.0', 'Ready to start TLS', 'tls');
 const noTls = reply(454, '4.7.0', 'TLS is not available right now');
 
 export class Connection<Route> {
@@ -45,7 +47,7 @@ export class Connection<Route> {
   readonly #remoteIp: string;
   readonly #session: Session<Route>;
   readonly #ended: () => void;
-  /** `#socket` is `#plain`, or after STARTTLS the TLS socket on top of it. */
+  /** `#socket` is `#plain`, or the TLS socket on top of it. */
   readonly #plain: Socket;
   #socket: Socket;
   #secureContext: tls.SecureContext | null = null;
@@ -78,9 +80,25 @@ export class Connection<Route> {
     };
     this.#plain = socket;
     this.#socket = socket;
-    this.#addListeners(socket);
-    this.#queueReply(reply(220, null, `${parts.mailHost} ESMTP`));
+    if (parts.isTlsFromStart) this.#beginWithTls();
+    else {
+      this.#addListeners(socket);
+      this.#greet();
+    }
+  }
+
+  #greet(): void {
+    this.#queueReply(reply(220, null, `${this.#parts.mailHost} ESMTP`));
     this.#flush();
+  }
+
+  /** Reads nothing before: the first bytes are for the TLS socket. */
+  #beginWithTls(): void {
+    this.#plain.on('error', this.#onError).on('close', this.#onClose);
+    this.#wait(this.#prepareTls(goAhead), 'handshake', (answer) => {
+      if (answer === goAhead) this.#startTls();
+      else this.destroy();
+    });
   }
 
   /** Closes with 421: at once if the client is idle, else after its current message or command. */
@@ -177,7 +195,7 @@ export class Connection<Route> {
     }
     const line = this.#takeLine();
     if (line === null) return false;
-    const answer = line === 'too long' ? this.#session.countError(lineTooLong) : this.#session.answer(line);
+    const answer = this.#session.answer(line);
     if (answer instanceof Promise) this.#replyLater(answer);
     else if (answer.next === 'tls') this.#replyLater(this.#prepareTls(answer));
     else this.#queueReply(answer);
@@ -341,7 +359,7 @@ export class Connection<Route> {
       this.#secureContext = await this.#parts.certificate.context();
       return goAhead;
     } catch (err) {
-      this.#parts.log.error({ err }, 'The SMTP certificate cannot be loaded; STARTTLS got 454');
+      this.#parts.log.error({ err }, 'The SMTP certificate cannot be loaded; TLS is not possible');
       return noTls;
     }
   }
@@ -369,6 +387,7 @@ export class Connection<Route> {
       this.#session.becomeSecure();
       this.#phase = 'command';
       this.#timer.arm(limits.commandTimeoutMs);
+      if (this.#parts.isTlsFromStart) this.#greet();
       this.#advance();
     });
   }

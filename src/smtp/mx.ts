@@ -6,21 +6,20 @@
  *                  passed through too many servers is in a loop: 554
  * Guarantee: no 250 for a message before its commit.
  */
-import { tmpdir } from 'node:os';
-import path from 'node:path';
 import type { Config } from '../config.ts';
-import { errorCode, isUnavailable } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { cutHeader } from '../mime/headers.ts';
-import { Problem } from '../problems.ts';
 import { type AcceptParts, acceptMail } from '../receiving/accept.ts';
 import { cacheRoutes, type RoutedRecipient } from '../receiving/route.ts';
 import { applyReport, findBounce, type ReportParts, type SentRecipient } from '../sending/reports.ts';
 import type { MessageDecision, ReceivedMail } from './accept-message.ts';
+import { makeSmtpMetrics } from './metrics.ts';
 import { type Refusal, refusal } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
 import type { RecipientDecision } from './session.ts';
+import { chooseSpoolFolder } from './spool.ts';
+import { findStorageRefusal } from './storage-refusals.ts';
 
 interface MxParts {
   config: Config;
@@ -29,8 +28,6 @@ interface MxParts {
   log: Log;
   metrics: Metrics;
 }
-
-const diskFull = '53100';
 
 const unknownRecipient = refusal(550, '5.1.1', 'No such recipient; check the address', 'unknown');
 /** By `RouteDecision`. The client must not learn which identities exist without being verified. */
@@ -45,20 +42,7 @@ const refusals = {
   ),
 };
 const badBounce = refusal(550, '5.1.1', 'No such bounce address, or it has expired', 'bad_bounce_address');
-const storageUnavailable = refusal(
-  451,
-  '4.3.0',
-  'Mail cannot be stored right now; please try again later',
-  'database_unavailable',
-);
-const overloaded = refusal(
-  451,
-  '4.3.2',
-  'Too many large messages right now; please try again later',
-  'overloaded',
-);
 const loop = refusal(554, '5.4.6', 'Too many Received fields: the message is in a mail loop', 'loop');
-const storageFull = refusal(452, '4.3.1', 'The mail storage is full; please try again later', 'disk_full');
 
 /** Where mail for a recipient goes: to an identity, or, if it is a report, to the message that it is about. */
 type MxRoute = RoutedRecipient | SentRecipient;
@@ -109,20 +93,13 @@ export function startMxServer({ config, mail, reports, log, metrics }: MxParts):
     mailHost: config.mailHost,
     tls: config.tls,
     limits: config.smtpLimits,
-    // The data folder belongs to the embedded PostgreSQL; without it there may be none.
-    spoolFolder: config.databaseUrl === null ? path.join(config.dataDir, 'spool') : tmpdir(),
+    spoolFolder: chooseSpoolFolder(config),
     ownerOf: (route) => ('identity' in route ? route.identity.ownerId : ''),
     route,
     accept,
     log,
-    openMailLog: (remoteIp) => mail.mailLog.openConnection(remoteIp),
-    metrics: {
-      connections: (open) => metrics.smtpConnections.set(open),
-      connectionRefused: () => metrics.smtpRefused.inc(),
-      recipientAnswered: (status) => metrics.smtpRecipients.inc({ status }),
-      messageAnswered: (status) => metrics.smtpMessages.inc({ status }),
-      certificateExpires: (at) => metrics.certificateExpiry.set(at.getTime() / 1000),
-    },
+    openMailLog: (remoteIp) => mail.mailLog.openConnection(remoteIp, 'smtp'),
+    metrics: makeSmtpMetrics(metrics, 'mx'),
   });
 }
 
@@ -139,8 +116,7 @@ function isInLoop(raw: Buffer): boolean {
 
 /** Throws any other error again: the connection logs it and answers 451. */
 function refusalFor(error: unknown): Refusal {
-  if (errorCode(error) === diskFull) return storageFull;
-  if (isUnavailable(error)) return storageUnavailable;
-  if (error instanceof Problem && error.code === 'overloaded') return overloaded;
-  throw error;
+  const refusal = findStorageRefusal(error);
+  if (!refusal) throw error;
+  return refusal;
 }

@@ -12,8 +12,9 @@ export interface Reply {
   next?: 'data' | 'tls' | 'close';
   /** Why mail is refused (5xx) or put off (4xx), for the mail log. Not sent to the client. */
   reason?: string;
-  /** The refused recipient, for the mail log. */
+  /** The refused recipient or sender, for the mail log. */
   recipient?: string;
+  mailFrom?: string | null;
 }
 
 /** A reply that refuses a recipient or a message: for now (4xx) or for good (5xx). */

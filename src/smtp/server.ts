@@ -19,6 +19,8 @@ export interface SmtpParts<Route = unknown>
   host: string;
   /** 0: any free port. */
   port: number;
+  /** The setting to change if the port is in use. */
+  portSetting?: string;
   /** Null: a self-signed certificate, made at start. */
   tls: CertificateFiles | null;
   /** For the temporary files of large messages. */
@@ -50,10 +52,10 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
   // One message of any allowed size must fit, and two of each client.
   const disk = new Budget(Math.max(limits.maxSpoolBytes, 2 * limits.maxMessageBytes));
   const clientDiskBytes = Math.max(disk.limit / 4, 2 * limits.maxMessageBytes);
-  const { openMailLog } = parts;
+  const { openMailLog, submission, isTlsFromStart } = parts;
   const connectionParts = {
     ...{ mailHost, limits, certificate, loading, ownerOf },
-    ...{ route, accept, log, metrics, openMailLog },
+    ...{ route, accept, log, metrics, openMailLog, submission, isTlsFromStart },
   };
   const connections = new Map<Connection<Route>, Client>();
   const clients = new Map<string, Client>();
@@ -131,7 +133,9 @@ export async function startSmtpServer<Route>(parts: SmtpParts<Route>): Promise<S
     metrics?.connectionRefused();
     openMailLog?.(remoteIp).refused({ reason: 'too_many_connections', status: 421 });
     socket.on('error', () => {});
-    socket.end(`421 ${mailHost} Too many connections; please try again later\r\n`);
+    // A client that waits for a TLS handshake cannot read a reply.
+    if (isTlsFromStart) socket.end();
+    else socket.end(`421 ${mailHost} Too many connections; please try again later\r\n`);
     socket.destroySoon();
   }
 
@@ -180,12 +184,15 @@ async function openSpool(folder: string): Promise<SpoolFolder> {
   }
 }
 
-function listen(server: net.Server, { host, port }: { host: string; port: number }): Promise<void> {
+function listen(
+  server: net.Server,
+  { host, port, portSetting = 'POSTHORN_SMTP_PORT' }: Pick<SmtpParts, 'host' | 'port' | 'portSetting'>,
+): Promise<void> {
   return new Promise((resolve, reject) => {
     server.once('error', (cause) => {
       const message =
         `The SMTP server cannot listen on ${host}, port ${port}: ${cause.message}.\n` +
-        'Stop the program that uses the port, or set POSTHORN_SMTP_PORT or POSTHORN_SMTP_HOST to another value.';
+        `Stop the program that uses the port, or set ${portSetting} or POSTHORN_SMTP_HOST to another value.`;
       reject(new OperatorError(message, { cause }));
     });
     server.listen({ host, port, backlog: 511 }, () => {

@@ -1,9 +1,11 @@
 /**
  * The SMTP dialogue without the socket: decides the reply to each command and collects sender and recipients.
- * Guarantees: a recipient is accepted only if `route` accepts it, so the server is no open relay; no method throws.
+ * Guarantees: a recipient is accepted only if `route` accepts it, and on a submission listener a sender only after AUTH and if
+ * `checkSender` accepts it, so the server is no open relay; no method throws.
  */
 import type { Log } from '../lib/log.ts';
 import type { ConnectionLog } from '../receiving/mail-log.ts';
+import { Authentication, type SubmissionRules, type Submitter } from './auth.ts';
 import { type Command, isAddress, isAscii, readCommand, readParameters, readPath } from './command.ts';
 import type { SmtpLimits } from './limits.ts';
 import type { SmtpMetrics } from './metrics.ts';
@@ -36,7 +38,10 @@ export interface SessionParts<Route> {
   /** The host name that the server announces. */
   mailHost: string;
   limits: SmtpLimits;
-  route(address: string): Promise<RecipientDecision<Route>>;
+  /** `submitter` is null on the MX. */
+  route(address: string, submitter: Submitter | null): Promise<RecipientDecision<Route>>;
+  /** Only for submission. */
+  submission?: SubmissionRules | undefined;
   log: Log;
   metrics?: SmtpMetrics | undefined;
   openMailLog?: ((remoteIp: string) => ConnectionLog) | undefined;
@@ -50,9 +55,12 @@ export const tryLater = refusal(
 );
 
 const ok = reply(250, '2.0.0', 'OK');
+const senderOk = reply(250, '2.1.0', 'Sender OK');
 const recipientOk = reply(250, '2.1.5', 'Recipient OK');
 const greetFirst = reply(503, '5.5.1', 'Send EHLO or HELO first');
+const authFirst = reply(530, '5.7.0', 'Send AUTH first; the password is an API key');
 const notText = reply(500, '5.5.2', 'A command must be ASCII or UTF-8 text without control characters');
+export const lineTooLong = reply(500, '5.5.2', 'The command line is too long');
 const tooManyRecipients = refusal(
   452,
   '4.5.3',
@@ -75,6 +83,7 @@ export class Session<Route> {
   readonly #parts: SessionParts<Route>;
   readonly #remoteIp: string;
   readonly #mailLog: ConnectionLog | undefined;
+  readonly #auth: Authentication | null;
   #helo: string | null = null;
   #isSecure = false;
   #transaction: MailTransaction<Route> | null = null;
@@ -88,6 +97,7 @@ export class Session<Route> {
     this.#parts = parts;
     this.#remoteIp = remoteIp;
     this.#mailLog = parts.openMailLog?.(remoteIp);
+    this.#auth = parts.submission ? new Authentication(parts.submission, remoteIp) : null;
   }
 
   /** Call it when the connection has ended. */
@@ -100,12 +110,27 @@ export class Session<Route> {
     return this.#helo;
   }
 
-  answer(line: Buffer): Reply | Promise<Reply> {
+  answer(line: Buffer | 'too long'): Reply | Promise<Reply> {
+    const answer = this.#readLine(line);
+    if (!(answer instanceof Promise)) return this.countError(answer);
+    return answer.then(
+      (later) => this.countError(later),
+      (err) => {
+        const { log } = this.#parts;
+        log.error({ err, remoteIp: this.#remoteIp }, 'The answer to a command failed; the client got 451');
+        return this.countError(tryLater);
+      },
+    );
+  }
+
+  #readLine(line: Buffer | 'too long'): Reply | Promise<Reply> {
+    if (line === 'too long') {
+      this.#auth?.cancel();
+      return lineTooLong;
+    }
+    if (this.#auth?.isAsking) return this.#auth.answer(line);
     const command = readCommand(line);
-    const answer = command ? this.#decide(command) : notText;
-    return answer instanceof Promise
-      ? answer.then((later) => this.countError(later))
-      : this.countError(answer);
+    return command ? this.#decide(command) : notText;
   }
 
   /** Ends the mail transaction. Call it after a reply whose `next` is `data`. */
@@ -119,6 +144,7 @@ export class Session<Route> {
   becomeSecure(): void {
     this.#isSecure = true;
     this.#helo = null;
+    this.#auth?.becomeSecure();
     this.#reset();
   }
 
@@ -126,10 +152,10 @@ export class Session<Route> {
   countError(answer: Reply, transaction: Envelope | null = this.#transaction): Reply {
     const sent = this.#limitErrors(answer);
     if (answer.reason !== undefined && this.#mailLog) {
-      const { reason, recipient } = answer;
+      const { reason, recipient, mailFrom = transaction?.mailFrom } = answer;
       const all = transaction?.recipients.map(({ address }) => address);
       const recipients = recipient === undefined ? all : [recipient];
-      this.#mailLog.refused({ reason, status: sent.status, mailFrom: transaction?.mailFrom, recipients });
+      this.#mailLog.refused({ reason, status: sent.status, mailFrom, recipients });
     }
     return sent;
   }
@@ -183,7 +209,7 @@ export class Session<Route> {
       case 'HELP':
         return reply(214, '2.0.0', 'EHLO HELO MAIL RCPT DATA RSET NOOP VRFY STARTTLS QUIT (see RFC 5321)');
       case 'AUTH':
-        return reply(502, '5.5.1', 'AUTH is not supported; this server only receives mail');
+        return this.#authenticate(argument);
       case 'QUIT':
         return reply(221, '2.0.0', `${this.#parts.mailHost} Goodbye`, 'close');
       default:
@@ -200,6 +226,7 @@ export class Session<Route> {
     if (verb === 'HELO') return reply(250, null, mailHost);
     const features = ['PIPELINING', `SIZE ${limits.maxMessageBytes}`, '8BITMIME', 'SMTPUTF8'];
     if (!this.#isSecure) features.push('STARTTLS');
+    if (this.#auth?.isPossible) features.push('AUTH PLAIN LOGIN');
     return { status: 250, enhanced: null, text: [mailHost, ...features, 'ENHANCEDSTATUSCODES'] };
   }
 
@@ -209,8 +236,15 @@ export class Session<Route> {
     return reply(220, '2.0.0', 'Ready to start TLS', 'tls');
   }
 
-  #mail(argument: string): Reply {
+  #authenticate(argument: string): Reply | Promise<Reply> {
+    if (!this.#auth) return reply(502, '5.5.1', 'AUTH is not supported; this server only receives mail');
     if (this.#helo === null) return greetFirst;
+    return this.#auth.start(argument);
+  }
+
+  #mail(argument: string): Reply | Promise<Reply> {
+    if (this.#helo === null) return greetFirst;
+    if (this.#auth && !this.#auth.submitter) return authFirst;
     if (this.#transaction) return reply(503, '5.5.1', 'A sender was already given; send RSET to start again');
     if (!/^FROM:/i.test(argument)) return reply(501, '5.5.4', 'Use MAIL FROM:<address>');
     const path = readPath(argument.slice(5));
@@ -224,8 +258,27 @@ export class Session<Route> {
     if (refused) return refused;
     const smtpUtf8 = parameters.has('SMTPUTF8');
     if (!smtpUtf8 && !isAscii(address)) return needsUtf8('sender');
-    this.#transaction = { mailFrom: address === '' ? null : address, recipients: [], smtpUtf8 };
-    return reply(250, '2.1.0', 'Sender OK');
+    return this.#startTransaction({ mailFrom: address === '' ? null : address, recipients: [], smtpUtf8 });
+  }
+
+  #startTransaction(transaction: MailTransaction<Route>): Reply | Promise<Reply> {
+    const { submission } = this.#parts;
+    const submitter = this.#auth?.submitter;
+    if (submission && submitter) return this.#checkSender(transaction, submission, submitter);
+    this.#transaction = transaction;
+    return senderOk;
+  }
+
+  async #checkSender(
+    transaction: MailTransaction<Route>,
+    { checkSender }: SubmissionRules,
+    submitter: Submitter,
+  ): Promise<Reply> {
+    const { mailFrom } = transaction;
+    const refusal = await checkSender(mailFrom, submitter);
+    if (refusal) return { ...refusal, mailFrom };
+    this.#transaction = transaction;
+    return senderOk;
   }
 
   #checkMailParameters(parameters: Map<string, string | null>): Reply | null {
@@ -237,6 +290,8 @@ export class Session<Route> {
       } else if (keyword === 'BODY') {
         if (!/^(?:7BIT|8BITMIME)$/i.test(value ?? ''))
           return reply(501, '5.5.4', 'BODY must be 7BIT or 8BITMIME');
+      } else if (keyword === 'AUTH' && this.#auth) {
+        // RFC 4954 §5: with AUTH, this parameter must be accepted. It is ignored: only the API key counts.
       } else if (keyword !== 'SMTPUTF8') {
         return unknownParameter(keyword);
       } else if (value !== null) {
@@ -278,7 +333,7 @@ export class Session<Route> {
   async #route(address: string, transaction: MailTransaction<Route>): Promise<Reply> {
     const { route, log } = this.#parts;
     try {
-      const decision = await route(address);
+      const decision = await route(address, this.#auth?.submitter ?? null);
       if (!decision.accepted) return { ...decision.refusal, recipient: address };
       transaction.recipients.push({ address, route: decision.route });
       this.#accepted.add(address.toLowerCase());

@@ -6,7 +6,9 @@
 import { randomUUID } from 'node:crypto';
 import { constants } from 'node:fs';
 import { type FileHandle, mkdir, open, unlink } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
+import type { Config } from '../config.ts';
 import { findOwners } from '../lib/owned-file.ts';
 import { pinnedPath } from '../lib/pinned-path.ts';
 
@@ -56,6 +58,11 @@ export interface SpoolFolder {
   /** Rejects with the code of the operating system, such as ENOSPC. */
   openFile(): Promise<SpoolFile>;
   close(): Promise<void>;
+}
+
+/** The data folder belongs to the embedded PostgreSQL; without it there may be none. */
+export function chooseSpoolFolder({ databaseUrl, dataDir }: Config): string {
+  return databaseUrl === null ? path.join(dataDir, 'spool') : tmpdir();
 }
 
 /** Creates the folder when it is missing, and keeps it open. Rejects when it cannot be written. */

@@ -32,6 +32,20 @@ export async function findSender(sql: Sql, ownerId: string, id: string): Promise
   return row;
 }
 
+/** The owner's identity of this address, or of its domain: the address wins. */
+export async function findSenderOf(
+  sql: Sql,
+  ownerId: string,
+  { addressKey, domain }: { addressKey: string; domain: string },
+): Promise<Sender | undefined> {
+  const [row] = await sql<Sender[]>`
+    select ${columns(sql)} from identities ${sentMailbox(sql)}
+    where identities.owner_id = ${ownerId}
+      and (identities.kind = 'email' and value_key = ${addressKey} or identities.kind = 'domain' and value_key = ${domain})
+    order by identities.kind = 'email' desc limit 1`;
+  return row;
+}
+
 export interface SealedSigningKey {
   identityId: string;
   domain: string;

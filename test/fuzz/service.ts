@@ -34,6 +34,7 @@ export async function startFuzzedService(settings: Record<string, string>): Prom
   const config = readConfig({
     PORT: '0',
     POSTHORN_SMTP_PORT: '0',
+    POSTHORN_SUBMISSION_PORT: '0',
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_ADMIN_TOKEN: adminToken,
     POSTHORN_DNS_SERVERS: dns.address,
