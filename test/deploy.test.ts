@@ -76,11 +76,13 @@ interface Manifest {
   };
 }
 
-const manifests = globSync('deploy/kubernetes/*', { cwd: root }).flatMap((file) =>
-  parseAllDocuments(read(file)).map((document): Manifest => {
+const readManifests = (text: string, file: string) =>
+  parseAllDocuments(text).map((document): Manifest => {
     assert.deepEqual(document.errors, [], file);
     return document.toJS();
-  }),
+  });
+const manifests = globSync('deploy/kubernetes/*', { cwd: root }).flatMap((file) =>
+  readManifests(read(file), file),
 );
 const ofKind = (kind: keyof Documents) => manifests.filter((manifest) => manifest.kind === kind);
 
@@ -184,6 +186,8 @@ describe('Dockerfile', () => {
   });
 });
 
+const filledProcess = without('POSTGRES_PASSWORD');
+
 function without(name: string): Record<string, string> {
   return Object.fromEntries(Object.entries(filledIn).filter(([key]) => key !== name));
 }
@@ -217,7 +221,33 @@ test('the systemd unit: its settings are taken, for the folder that it may write
   assert.equal(config.production, true);
   assert.equal(config.dataDir, `/var/lib/${/^StateDirectory=(.+)$/m.exec(unit)?.[1]}`);
   assert.match(unit, /^KillMode=mixed$/m);
+  assert.deepEqual([config.submissionPort, config.submissionsPort], [587, 465]);
   if (config.smtpPort < 1024) assert.match(unit, /^AmbientCapabilities=CAP_NET_BIND_SERVICE$/m);
+});
+
+test('Kubernetes: the six lines in comments open the submission ports', () => {
+  const file = 'deploy/kubernetes/smtp.yaml';
+  const [deployment, service] = readManifests(read(file).replaceAll('#- {', '- {'), file);
+  const [container] = deployment?.spec.template.spec.containers ?? assert.fail();
+  const env = Object.fromEntries(container.env.map(({ name, value }) => [name, value]));
+  const { submissionPort, submissionsPort, smtpPort } = readProcess({
+    ...imageEnvironment,
+    ...filledProcess,
+    ...env,
+  });
+  const ports = Object.fromEntries(container.ports.map(({ name, containerPort }) => [name, containerPort]));
+  assert.deepEqual(
+    [ports.smtp, ports.submission, ports.submissions],
+    [smtpPort, submissionPort, submissionsPort],
+  );
+  assert.deepEqual(
+    service?.spec.ports.map(({ port, targetPort }) => [targetPort, port]),
+    [
+      ['smtp', 25],
+      ['submission', 587],
+      ['submissions', 465],
+    ],
+  );
 });
 
 describe('Kubernetes', () => {

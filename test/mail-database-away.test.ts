@@ -12,6 +12,7 @@ import { countRows, large, makeIdentity, send, small, told } from './mail-in-tro
 import { makeOwnPostgres } from './own-postgres.ts';
 import { startReceiver } from './receiver.ts';
 import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
+import { greet, letterFrom, plainAuth, signIn, submit } from './submission-client.ts';
 
 const dns = await startDns();
 const { url, start, stop, crash, remove } = await makeOwnPostgres();
@@ -140,4 +141,35 @@ describe('a database that becomes unavailable', { concurrency: false }, () => {
     );
     await sql.end();
   });
+});
+
+test('a database that is unavailable while programs submit mail: 454 to AUTH, 451 to MAIL and to the message; then the same connection works', {
+  timeout: 300_000,
+}, async () => {
+  const { submissionPort, user } = service;
+  const outgoing = () => service.call('GET', '/messages?direction=outgoing');
+  const [early, late] = [
+    await signIn(submissionPort, user.apiKey),
+    await signIn(submissionPort, user.apiKey),
+  ];
+  const stranger = await greet(submissionPort);
+  assert.equal((await early.command(`MAIL FROM:<${to}>`)).status, 250);
+  assert.equal((await early.command('RCPT TO:<bob@dest.example>')).status, 250);
+  await stop();
+  assert.equal(told(await stranger.command(plainAuth(user.apiKey))), '454 4.7.0');
+  assert.equal(told(await submit(late, { from: to })), '451 4.3.0');
+  const refused = await early.data(letterFrom(to));
+  assert.equal(told(refused), '451 4.3.0', refused.full);
+  assert.doesNotMatch(refused.full, /ECONN|postgres/i);
+
+  await start();
+  await recovered();
+  assert.deepEqual((await outgoing()).body, []);
+  assert.equal((await stranger.command(plainAuth(user.apiKey))).status, 235);
+  for (const client of [early, late, stranger]) {
+    const answer = await submit(client, { from: to });
+    assert.equal(answer.status, 250, answer.full);
+    client.close();
+  }
+  assert.equal((await outgoing()).body.length, 3);
 });

@@ -266,8 +266,9 @@ export class Connection<Route> {
     if (answer.status === 250) this.#session.messageAccepted();
     metrics?.messageAnswered(answer.status);
     if (this.#isClosed || this.#hasInputEnded) {
-      const { status, text } = answer;
-      const fields = { remoteIp: mail.remoteIp, status, answer: text };
+      // The text of a refusal may contain an address.
+      const { status, text, reason } = answer;
+      const fields = { remoteIp: mail.remoteIp, status, answer: reason ?? text };
       log.info(fields, 'The client closed its side before the reply to its message was ready');
     }
     return this.#session.countError(answer, mail);

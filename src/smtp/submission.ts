@@ -169,7 +169,8 @@ function startSubmission(
       return { accepted: true, id: submission.message.id };
     } catch (error) {
       const refusal = refusalFor(error);
-      log.debug({ err: error }, `A submitted message was refused with ${refusal.status}`);
+      if (refusal.status < 500)
+        log.debug({ err: error }, `A submitted message was put off with ${refusal.status}`);
       return { accepted: false, refusal };
     }
   }
