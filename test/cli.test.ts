@@ -117,6 +117,7 @@ test('doctor finds a healthy service healthy', async () => {
     'clock',
     'port',
     'mail port',
+    'submission port',
     'dns',
   ]);
   for (const { check, level } of findings) if (check !== 'dns') assert.equal(level, 'ok', check);
@@ -148,12 +149,17 @@ test('doctor and backup make no database where there is none', async () => {
 
 test('doctor knows the ports of its own service from those of a Posthorn on another data folder', async () => {
   const [, smtpPort = ''] = await server.line(/accepts mail on port (\d+)/);
-  const ports = { PORT: new URL(url).port, POSTHORN_SMTP_PORT: smtpPort };
+  const [, submissionPort = ''] = await server.line(/submit mail on port (\d+)/);
+  const ports = {
+    PORT: new URL(url).port,
+    POSTHORN_SMTP_PORT: smtpPort,
+    POSTHORN_SUBMISSION_PORT: submissionPort,
+  };
   const own = await posthorn(['doctor'], { ...settings, ...ports });
   assert.equal(own.code, 0, own.output);
   assert.match(
     own.output,
-    /✓ port +this Posthorn uses 127\.0\.0\.1:\d+\n✓ mail port +this Posthorn uses 127/,
+    /✓ port +this Posthorn uses 127\.0\.0\.1:\d+\n✓ mail port +this Posthorn uses 127.*\n✓ submission port +this Posthorn uses 127/,
   );
 
   const elsewhere = makeFolder();
@@ -163,6 +169,10 @@ test('doctor knows the ports of its own service from those of a Posthorn on anot
   assert.match(
     other.output,
     /! mail port +another program uses .*\n +→ Stop it, or set POSTHORN_SMTP_PORT\.\n/,
+  );
+  assert.match(
+    other.output,
+    /! submission port +another program uses .*\n +→ Stop it, or set POSTHORN_SUBMISSION_PORT\.\n/,
   );
   assert.deepEqual(readdirSync(elsewhere.path), []);
   elsewhere.remove();

@@ -113,6 +113,8 @@ describe('a submitted message', () => {
     const [own, foreign] = [await makeKey({ scope: 'send' }), await makeKey({ scope: 'send' })];
     const answer = await submit(await signInHere(own.apiKey));
     await findMessage(answer, { ...user, apiKey: own.apiKey });
+    const used = () => call('GET', `/api-keys/${own.id}`).then(({ body }) => body.lastUsedAt);
+    await waitFor('the use of the key to be noted', used);
     const hidden = await call('GET', `/messages/${idIn(answer)}`, {
       as: { ...user, apiKey: foreign.apiKey },
     });

@@ -98,9 +98,11 @@ async function describeNextStart(
 ): Promise<Pick<Posthorn, 'preparation' | 'setup' | 'laterSmtpPort'>> {
   const port = await preferPort(given.port);
   const smtpPort = await preferPort(given.smtpPort);
+  const submissionPort = given.submissionPort && (await preferPort(given.submissionPort));
   const settings = [
     port === 3000 ? [] : `PORT=${port}`,
     smtpPort === 2525 ? [] : `POSTHORN_SMTP_PORT=${smtpPort}`,
+    submissionPort === given.submissionPort ? [] : `POSTHORN_SUBMISSION_PORT=${submissionPort}`,
     isInUse(given) ? 'POSTHORN_DATA_DIR=./data-of-demo' : [],
   ].flat();
   const start = [...settings, 'npm start'].join(' ');

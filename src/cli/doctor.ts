@@ -53,7 +53,7 @@ async function diagnose(environment: Record<string, string | undefined>): Promis
   findings.push(...database.findings);
   findings.push(await run('port', checkPort(config)));
   if (config.roles.includes('smtp'))
-    findings.push(await run('mail port', checkMailPort(config, database.runningRoles.includes('smtp'))));
+    findings.push(...(await checkMailPorts(config, database.runningRoles.includes('smtp'))));
   findings.push(await run('dns', checkDns(config)));
   return findings;
 }
@@ -170,11 +170,29 @@ async function readProblemCode(url: string): Promise<string | null> {
   return /^urn:posthorn:problem:(\w+)$/.exec(String(document?.type))?.[1] ?? null;
 }
 
-async function checkMailPort({ smtpHost, smtpPort }: Config, isRunning: boolean): Promise<CheckResult> {
-  const address = `${smtpHost}:${smtpPort}`;
-  if (smtpPort === 0 || (await canListen(smtpHost, smtpPort))) return ok(`${address} is free`);
+async function checkMailPorts(config: Config, isRunning: boolean): Promise<Finding[]> {
+  const ports: [string, number | null, string][] = [
+    ['mail port', config.smtpPort, 'POSTHORN_SMTP_PORT'],
+    ['submission port', config.submissionPort, 'POSTHORN_SUBMISSION_PORT'],
+    ['submission port (TLS)', config.submissionsPort, 'POSTHORN_SUBMISSIONS_PORT'],
+  ];
+  const findings: Finding[] = [];
+  for (const [check, port, setting] of ports)
+    if (port !== null)
+      findings.push(await run(check, checkMailPort(config.smtpHost, port, setting, isRunning)));
+  return findings;
+}
+
+async function checkMailPort(
+  host: string,
+  port: number,
+  setting: string,
+  isRunning: boolean,
+): Promise<CheckResult> {
+  const address = `${host}:${port}`;
+  if (port === 0 || (await canListen(host, port))) return ok(`${address} is free`);
   if (isRunning) return ok(`this Posthorn uses ${address}`);
-  return warn(`another program uses ${address}`, 'Stop it, or set POSTHORN_SMTP_PORT.');
+  return warn(`another program uses ${address}`, `Stop it, or set ${setting}.`);
 }
 
 function canListen(host: string, port: number): Promise<boolean> {
