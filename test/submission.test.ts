@@ -160,6 +160,11 @@ test('TLS from the start: the greeting comes after the handshake, and AUTH is an
   await clear.send('EHLO client.example\r\n');
   await clear.ended();
   assert.doesNotMatch(clear.unread, /^\d{3}[ -]/, 'a client without TLS reads no reply');
+  for (let n = 0; n < 5; n += 1) (await openSmtp(service.submissionsPort)).close();
+  client.close();
+  await waitFor('every connection to be forgotten', async () =>
+    (await call('GET', '/metrics')).text.includes('posthorn_smtp_connections{listener="submissions"} 0\n'),
+  );
 });
 
 describe('AUTH', () => {
@@ -241,4 +246,14 @@ describe('AUTH', () => {
       client.close();
     }
   });
+});
+
+test('a port that is in use: the start fails, and names the setting', async () => {
+  for (const [setting, port] of [
+    ['POSTHORN_SUBMISSION_PORT', service.submissionPort],
+    ['POSTHORN_SUBMISSIONS_PORT', service.submissionsPort],
+  ] as const) {
+    const second = startTestService({ DATABASE_URL: service.databaseUrl, [setting]: String(port) });
+    await assert.rejects(second, new RegExp(`port ${port}: .*\\n.*set ${setting} or POSTHORN_SMTP_HOST`));
+  }
 });
