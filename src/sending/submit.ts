@@ -7,7 +7,7 @@ import { type Message, summarize } from '../contract/message.ts';
 import { makeStoreData, placeLink } from '../contract/payload.ts';
 import { messageKey, readThread } from '../contract/thread.ts';
 import type { Sql } from '../db/client.ts';
-import { hashId, newId } from '../lib/ids.ts';
+import { hashId, isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Address } from '../mime/address-list.ts';
@@ -267,10 +267,8 @@ function replyTo(draft: Draft, parent: Message | null): Recipients {
 }
 
 async function findParent(sql: Sql, ownerId: string, sender: Sender, given: string): Promise<Message> {
-  const id = given.startsWith('<')
-    ? await findMessageId(sql, ownerId, sender.id, messageKey(given))
-    : given.toLowerCase();
-  const found = id === undefined ? undefined : await findMessage(sql, ownerId, id);
+  const id = given.startsWith('<') ? await findMessageId(sql, ownerId, sender.id, messageKey(given)) : given;
+  const found = id !== undefined && isUuid(id) ? await findMessage(sql, ownerId, id) : undefined;
   if (!found) {
     const message =
       '"inReplyTo" must be the id or the Message-ID of one of your messages, such as <id@example.com>.';
