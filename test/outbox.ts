@@ -11,7 +11,7 @@ interface Outbox {
   /** Sends a plain message with these changes. */
   send(change: Record<string, unknown>, options?: CallOptions): Promise<Shown>;
   post(change: Record<string, unknown>, options?: CallOptions): Promise<Answer>;
-  find(id: string): Promise<Shown>;
+  findMessage(id: string): Promise<Shown>;
   /** When no recipient is queued any more. */
   findEnded(id: string): Promise<Shown>;
   /** When the first recipient is so. */
@@ -26,13 +26,13 @@ export function openOutbox({ call }: Pick<TestService, 'call'>): Outbox {
     const plain = { to: 'bob@dest.example', subject: 'Hello', text: 'How are you?' };
     return call('POST', '/messages', { body: { ...plain, ...change }, ...options });
   };
-  const find: Outbox['find'] = async (id) => {
+  const findMessage: Outbox['findMessage'] = async (id) => {
     const { status, body, text } = await call('GET', `/messages/${id}`);
     assert.equal(status, 200, text);
     return body;
   };
   return {
-    ...{ post, find },
+    ...{ post, findMessage },
     async makeIdentity(value, options = {}) {
       const { status, body, text } = await call('POST', '/identities', { body: { value }, ...options });
       assert.equal(status, 201, text);
@@ -45,12 +45,12 @@ export function openOutbox({ call }: Pick<TestService, 'call'>): Outbox {
     },
     findEnded: (id) =>
       waitFor(`message ${id}`, async () => {
-        const message = await find(id);
+        const message = await findMessage(id);
         return message.sending.status === 'queued' ? null : message;
       }),
     findRecipient: (id, isWanted) =>
       waitFor(`the recipient of ${id}`, async () => {
-        const [recipient] = (await find(id)).sending.recipients;
+        const [recipient] = (await findMessage(id)).sending.recipients;
         return isWanted(recipient) ? recipient : null;
       }),
     async attempts(id) {

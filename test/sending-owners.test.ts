@@ -6,7 +6,7 @@ import { openOutbox } from './outbox.ts';
 
 const service = await startTestService({ POSTHORN_SEND_SCHEDULE: '3600', POSTHORN_SEND_RATE: '200' });
 const { user, call, sql } = service;
-const { makeIdentity, send, post, find } = openOutbox(service);
+const { makeIdentity, send, post, findMessage } = openOutbox(service);
 const identityId = await makeIdentity('ada@sender.example');
 const domainId = await makeIdentity('wide.example');
 await call('PATCH', `/identities/${domainId}`, { body: { incoming_domain: true } });
@@ -38,7 +38,7 @@ describe('a reply', () => {
 
   test('by id: subject, recipients, In-Reply-To, References and thread', async () => {
     const id = await receive(incoming.join('\r\n'), 'ada@sender.example');
-    const parent = await find(id);
+    const parent = await findMessage(id);
     const reply = await send({ identityId, inReplyTo: id.toUpperCase(), to: undefined, subject: undefined });
     assert.equal(reply.subject, 'Re: A question');
     assert.deepEqual(reply.to, [{ name: 'Grace', address: 'grace@dest.example' }]);
@@ -49,7 +49,7 @@ describe('a reply', () => {
     assert.deepEqual(await listed(`thread_id=${parent.threadId}&direction=incoming`), [id]);
     assert.deepEqual(await listed(`thread_id=${parent.threadId}&direction=outgoing`), [reply.id]);
     const again = `From: grace@dest.example\r\nSubject: Re: A question\r\nIn-Reply-To: ${reply.messageId}\r\n\r\nThanks`;
-    assert.equal((await find(await receive(again, 'ada@sender.example'))).threadId, parent.threadId);
+    assert.equal((await findMessage(await receive(again, 'ada@sender.example'))).threadId, parent.threadId);
   });
 
   test('by Message-ID: Reply-To wins over From, what is given wins over both', async () => {
@@ -107,7 +107,7 @@ describe('a key with the scope `send`', () => {
     }
     assertProblem(await call('POST', `/messages/${ofFull.id}/cancel`, { as: one }), 404, 'not_found');
     assertProblem(await call('POST', `/messages/${ofOne.id}/cancel`, { as: two }), 404, 'not_found');
-    assert.equal((await find(ofFull.id)).sending.status, 'queued');
+    assert.equal((await findMessage(ofFull.id)).sending.status, 'queued');
     const cancelled = await call('POST', `/messages/${ofOne.id}/cancel`, { as: one });
     assert.equal(cancelled.body.sending.status, 'cancelled');
     for (const path of ['/events', '/suppressions', '/identities'])

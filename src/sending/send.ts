@@ -28,6 +28,7 @@ import {
 import { isSuppressing } from './bounce-type.ts';
 import { DeadDestinations } from './dead-destinations.ts';
 import { decide, type Tried } from './decide.ts';
+import { FreshFacts } from './fresh-facts.ts';
 import type { Signer } from './signer.ts';
 import type { TryReply } from './try-reply.ts';
 import type { Way } from './way.ts';
@@ -78,8 +79,7 @@ export function startSending(parts: SendParts): Loop {
   const memory = new Slots(largeMemory);
   const dead = new DeadDestinations();
   const stopping = new AbortController();
-  /** By job, from the claim to the try. */
-  const read = new Map<string, SendFacts>();
+  const read = new FreshFacts();
 
   async function load(job: ClaimedSend, leaseEnd: AbortSignal): Promise<PreparedSend | 'cancel'> {
     const [facts] = await readSends(sql, [job.id]);
@@ -110,15 +110,11 @@ export function startSending(parts: SendParts): Loop {
     cancel: (leases) => dropSends(sql, leases),
     promote: () => promoteSends(sql),
     async prefetch(jobs) {
-      for (const facts of await readSends(
-        sql,
-        jobs.map(({ id }) => id),
-      ))
-        read.set(facts.id, facts);
+      const ids = jobs.map(({ id }) => id);
+      read.keep(await readSends(sql, ids), performance.now());
     },
     prepare(job, leaseEnd) {
-      const facts = read.get(job.id);
-      read.delete(job.id);
+      const facts = read.take(job.id, performance.now());
       return facts?.raw ? { facts, raw: facts.raw } : load(job, leaseEnd());
     },
     tryOnce: (job, prepared, _claimedAt, isOurs) =>
@@ -153,10 +149,12 @@ async function send(
   const { id, token, messageId, n, ownerId, tries } = job;
   const { address } = facts;
   const base = { id, token, messageId, n, ownerId, address, transport: parts.way.kind };
+  const untried = { waitSeconds: null, attempt: null, bounce: null, suppresses: false, isHealthy: true };
+  // The mark turns what is put off into what is cancelled.
+  if (facts.isCancelling) return { ...base, ...untried, status: 'queued' };
   if (facts.isSuppressed) {
     const bounce = { type: 'unknown', source: 'suppression' } as const;
-    const rest = { waitSeconds: null, attempt: null, bounce, suppresses: false, isHealthy: true };
-    return { ...base, ...rest, status: 'suppressed' };
+    return { ...base, ...untried, bounce, status: 'suppressed' };
   }
   const startedAt = performance.now();
   const tried = await tryServers(parts, job, facts, raw, isOurs);

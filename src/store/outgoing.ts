@@ -195,7 +195,7 @@ export function cancelOutgoing(
         ), counted as (${countChanges(sql)})
         select (
           (select count(*) from changed) + (select count(*) from marked)
-          + (select count(*) from recipients where message_id = ${id} and status = 'cancelled')
+          + (select count(*) from recipients where message_id = ${id} and (status = 'cancelled' or is_cancelling))
         )::int as cancelled`,
     );
     return cancelled > 0 ? 'cancelled' : 'nothing';

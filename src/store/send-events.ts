@@ -53,6 +53,10 @@ export async function announce(sql: Sql, given: readonly Announcement[]): Promis
           octet_length(written.data) + outgoing.summary_bytes, outgoing.id
         from given
         join outgoing on outgoing.id = any (array(select message_id from given)) and outgoing.id = given.message_id
+        -- Mail of a deleted identity has no events.
+        cross join lateral (
+          select from identities where owner_id = outgoing.owner_id and id = outgoing.identity_id limit 1
+        ) identity
         cross join lateral (
           select address, kind from recipients where message_id = outgoing.id and n = given.n
         ) recipient

@@ -47,6 +47,8 @@ export interface SendFacts {
   domain: string;
   isVerified: boolean;
   isSuppressed: boolean;
+  /** It was cancelled after it was claimed, by this process or by one that died. */
+  isCancelling: boolean;
   eightBit: boolean;
   smtpUtf8: boolean;
   size: number;
@@ -65,7 +67,7 @@ export async function readSends(sql: Sql, ids: readonly string[]): Promise<SendF
         select from suppressions
         where suppressions.owner_id = recipients.owner_id and suppressions.address_key = recipients.address_key
       ) as "isSuppressed",
-      eight_bit as "eightBit", smtp_utf8 as "smtpUtf8", messages.owner_id as "ownerId", messages.id, raw_id as "rawId", size,
+      is_cancelling as "isCancelling", eight_bit as "eightBit", smtp_utf8 as "smtpUtf8", messages.owner_id as "ownerId", messages.id, raw_id as "rawId", size,
       sha256, case when raw_id is null then encode(content, 'base64') end as content
     from send_queue
     join recipients on recipients.message_id = send_queue.message_id and recipients.n = send_queue.n
