@@ -66,6 +66,8 @@ test('add connects a domain, as POST /identities does, and shows what must stand
     /^\? mx {9}required {2}unknown {2}MX {3}shop\.example\n {4}value {4}10 mx\.posthorn\.example$/m,
   );
   assert.match(output, /^ {4}found {4}not checked yet$/m);
+  assert.match(output, /^\? ownership .*\n {4}value .*\n {4}for {6}sending and receiving$/m);
+  assert.match(output, /^\? mx .*\n {4}value .*\n {4}for {6}receiving$/m);
   token = /value +(posthorn-verification=\S+)/.exec(output)?.[1] ?? assert.fail(output);
 
   const [identity] = await get('/identities?value=shop.example');

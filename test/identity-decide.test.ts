@@ -48,7 +48,7 @@ function ownerWith(tokens: TokenComparison): Holder {
 function record(purpose: DnsRecord['purpose'], status: RecordStatus): DnsRecord {
   const required = purpose === 'ownership' || purpose === 'mx';
   return {
-    ...{ type: 'TXT', name: 'n', value: 'v', ttl: 1, found: [], checkedAt: null },
+    ...{ type: 'TXT', name: 'n', value: 'v', ttl: 1, found: [], checkedAt: null, usedFor: [] },
     purpose,
     required,
     status,

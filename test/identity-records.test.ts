@@ -45,6 +45,14 @@ function decideOne(
   return record;
 }
 
+const uses: Record<string, readonly string[]> = {
+  ownership: ['sending', 'receiving'],
+  mx: ['receiving'],
+  spf: ['sending'],
+  dkim: ['sending'],
+  dmarc: ['sending'],
+};
+
 describe('the records to publish', () => {
   test('five records, before the first lookup', () => {
     assert.deepEqual(decide({}), [
@@ -63,7 +71,8 @@ describe('the records to publish', () => {
     purpose: string,
     required: boolean,
   ): Record<string, unknown> {
-    return { type, name, value, ttl: 3600, purpose, required, status: 'unknown', found: [], checkedAt: null };
+    const state = { status: 'unknown', found: [], checkedAt: null };
+    return { type, name, value, ttl: 3600, purpose, required, ...state, usedFor: uses[purpose] };
   }
 
   test('without the name of the mail server, the notes of MX and SPF say what to set', () => {

@@ -132,6 +132,18 @@ test("another owner's, a missing and a malformed id are not found, on every rout
   assert.equal(row?.check_allowance, 10, 'a stranger does not use up what the owner may ask');
 });
 
+test('GET dns says what a record is for, also of records that an older version stored', async () => {
+  const made = await add(newDomain(), { incoming_domain: true });
+  const records = await recordsOf(made);
+  const older = JSON.stringify(records.map(({ usedFor, ...rest }) => rest));
+  await sql`update identities set dns_records = ${older}::text::json where id = ${made.id}`;
+  assert.deepEqual(await recordsOf(made), records);
+  assert.deepEqual(
+    records.map(({ purpose, usedFor }) => `${purpose}: ${usedFor.join(', ')}`),
+    ['ownership: sending, receiving', 'mx: receiving', 'spf: sending', 'dkim: sending', 'dmarc: sending'],
+  );
+});
+
 test('GET dns is what dns_records has as text', async () => {
   const domain = newDomain();
   const made = await add(domain, { incoming_domain: true });

@@ -4,6 +4,7 @@ import type { Config } from '../config.ts';
 import type { DnsRecord } from '../contract/identity.ts';
 import type { Pool } from '../db/client.ts';
 import { makeLookup } from '../identities/lookup.ts';
+import { parseRecords } from '../identities/records.ts';
 import { checkDomain, makeVerifyParts, prepareProof, type VerifyParts } from '../identities/verify.ts';
 import { posthorn } from '../lib/command-line.ts';
 import { isUuid, newId } from '../lib/ids.ts';
@@ -178,7 +179,7 @@ function describeNextStep({ kind, status, value, domain_identity_id }: Identity,
 }
 
 function readRecordsOf({ dns_records: text }: Identity): DnsRecord[] {
-  return JSON.parse(text) ?? [];
+  return parseRecords(text);
 }
 
 /** Development has no name for its mail server, and the records of a domain then name `localhost`. */
@@ -210,13 +211,14 @@ function describeIdentity(identity: Identity, domain: Identity): string {
 }
 
 function describeRecord(record: DnsRecord): string[] {
-  const { priority, value, checkedAt, status, found, note, graceUntil } = record;
+  const { priority, value, checkedAt, status, found, note, graceUntil, usedFor } = record;
   const nothing = status === 'unknown' ? 'unknown' : 'nothing';
   const row = (title: string, text: string) => `    ${title.padEnd(8)} ${text}`;
   const isKnown = !unsetMailHost.test(value);
   const published = priority === undefined ? value : `${priority} ${value}`;
   return [
     row('value', isKnown ? published : 'not known yet'),
+    row('for', usedFor.join(' and ')),
     ...(found.length > 0 ? found : [checkedAt ? nothing : 'not checked yet']).map((text, index) =>
       row(index === 0 ? 'found' : '', text),
     ),

@@ -39,5 +39,9 @@ export const DnsRecord = Type.Object({
   checkedAt: NullableTimestamp,
   note: Type.Optional(Type.String({ description: 'What is wrong, and how to fix it.' })),
   graceUntil: Type.Optional(describe(Timestamp, 'The identity stays verified until this time.')),
+  usedFor: Type.Array(oneOf(['sending', 'receiving']), {
+    description:
+      'What fails or suffers without this record: mail that you send, mail that you receive, or both.',
+  }),
 });
 export type DnsRecord = Static<typeof DnsRecord>;

@@ -26,6 +26,14 @@ type Expected = Pick<DnsRecord, 'type' | 'name' | 'value' | 'priority' | 'purpos
   decide(values: readonly string[]): RecordDecision;
 };
 
+const uses: Record<DnsRecord['purpose'], DnsRecord['usedFor']> = {
+  // Only a verified identity sends and receives.
+  ownership: ['sending', 'receiving'],
+  mx: ['receiving'],
+  spf: ['sending'],
+  dkim: ['sending'],
+  dmarc: ['sending'],
+};
 const ttl = 3600;
 const maxFound = 5;
 const maxFoundLength = 500;
@@ -88,7 +96,14 @@ function compose(
     found: found.slice(0, maxFound).map(toPrintable),
     checkedAt: checkedAt?.toISOString() ?? null,
     ...(decision.note === undefined ? {} : { note: decision.note }),
+    usedFor: uses[expected.purpose],
   };
+}
+
+/** Reads stored records. Those that an older version stored have no `usedFor`. */
+export function parseRecords(dnsRecords: string): DnsRecord[] {
+  const records: (Omit<DnsRecord, 'usedFor'> & Partial<DnsRecord>)[] = JSON.parse(dnsRecords) ?? [];
+  return records.map((record) => ({ ...record, usedFor: record.usedFor ?? uses[record.purpose] }));
 }
 
 function expectRecords(setup: DomainSetup, answers: RecordAnswers): Expected[] {

@@ -26,7 +26,7 @@ import {
 } from './decide.ts';
 import { questionKey, type RecordAnswer, type RecordAnswers } from './dns-record.ts';
 import { compareTokens, confirmOwnershipAbsent, hasToken, ownershipQuestion } from './ownership.ts';
-import { decideRecords, questionsFor } from './records.ts';
+import { decideRecords, parseRecords, questionsFor } from './records.ts';
 
 interface Check {
   answers: RecordAnswers;
@@ -175,8 +175,4 @@ function visiblePart(records: DnsRecord[]): string {
 export function isOwnershipAbsent({ dnsRecords }: StoredState): boolean {
   const [ownership] = parseRecords(dnsRecords);
   return ownership !== undefined && isAbsent(ownership);
-}
-
-export function parseRecords(dnsRecords: string): DnsRecord[] {
-  return JSON.parse(dnsRecords) ?? [];
 }

@@ -36,8 +36,8 @@ import { makeDkimKey } from './dkim.ts';
 import { questionKey, type RecordAnswers } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
-import { decideRecords, questionsFor } from './records.ts';
-import { isOwnershipAbsent, keepChecked, parseRecords, saveCheck } from './save-check.ts';
+import { decideRecords, parseRecords, questionsFor } from './records.ts';
+import { isOwnershipAbsent, keepChecked, saveCheck } from './save-check.ts';
 
 export interface VerifyParts {
   sql: Pool;

@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
+import { parseRecords } from '../../identities/records.ts';
 import { checkDomain, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
 import { Problem } from '../../problems.ts';
@@ -58,7 +59,7 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
     }),
     async (request) => {
       const { dnsRecords } = await orNotFound(findDnsRecords(sql, request.ownerId, request.params.id));
-      return JSON.parse(dnsRecords) ?? [];
+      return parseRecords(dnsRecords);
     },
   );
 
