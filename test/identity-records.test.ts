@@ -125,6 +125,7 @@ describe('the records to publish', () => {
         'found',
         'checkedAt',
         'note',
+        'usedFor',
       ],
     ]);
   });

@@ -1,8 +1,8 @@
 /** `posthorn doctor`: checks everything that a start needs, and says how to fix each problem. */
 import { randomBytes } from 'node:crypto';
 import { Resolver } from 'node:dns/promises';
-import { createServer } from 'node:net';
-import type { Command } from 'commander';
+import { createServer, isIP } from 'node:net';
+import { type Command, InvalidArgumentError } from 'commander';
 import { type Config, readConfig } from '../config.ts';
 import { makeLinks } from '../contract/links.ts';
 import { only, type Pool } from '../db/client.ts';
@@ -16,31 +16,43 @@ import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
 import { listLocalRoles } from '../store/processes.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
 import { addCommand, print } from './database-tool.ts';
-
-interface Finding {
-  check: string;
-  level: 'ok' | 'warn' | 'fail';
-  detail: string;
-  remedy?: string;
-}
-
-type CheckResult = Omit<Finding, 'check'>;
-
-const ok = (detail: string): CheckResult => ({ level: 'ok', detail });
-const warn = (detail: string, remedy: string): CheckResult => ({ level: 'warn', detail, remedy });
-const fail = (detail: string, remedy: string): CheckResult => ({ level: 'fail', detail, remedy });
+import { diagnoseSending } from './doctor-sending.ts';
+import {
+  type CheckResult,
+  describeFindings,
+  type Finding,
+  fail,
+  messageOf,
+  ok,
+  runCheck,
+  warn,
+} from './findings.ts';
 
 export function addDoctor(program: Command): void {
-  addCommand(program, 'doctor', 'check the database, schema, secret key, ports, DNS and clock').action(
-    async (options) => {
-      const findings = await diagnose(process.env);
+  addCommand(program, 'doctor', 'check the database, schema, secret key, ports, DNS and clock')
+    .option('--sending', 'check instead what outgoing mail needs: way out, DNS records, certificate')
+    .option('--to <domain>', 'with --sending: a domain whose mail server is called', 'gmail.com')
+    .option(
+      '--address <ip>',
+      'with --sending: the public address of outgoing mail, if it is behind NAT',
+      readIp,
+    )
+    .action(async (options) => {
+      const findings = await diagnose(process.env, options);
       print(options, findings, describeFindings(findings));
       if (findings.some((finding) => finding.level === 'fail')) process.exitCode = 1;
-    },
-  );
+    });
 }
 
-async function diagnose(environment: Record<string, string | undefined>): Promise<Finding[]> {
+function readIp(given: string): string {
+  if (isIP(given) === 0) throw new InvalidArgumentError('Write an IP address such as 203.0.113.5.');
+  return given;
+}
+
+async function diagnose(
+  environment: Record<string, string | undefined>,
+  options: { sending?: true; to: string; address?: string },
+): Promise<Finding[]> {
   let config: Config;
   try {
     config = readConfig(environment);
@@ -49,12 +61,13 @@ async function diagnose(environment: Record<string, string | undefined>): Promis
   }
   const mode = config.production ? 'production' : 'development';
   const findings: Finding[] = [{ check: 'configuration', ...ok(`${mode} mode`) }];
+  if (options.sending) return [...findings, ...(await diagnoseSending(config, options))];
   const database = await diagnoseDatabase(config);
   findings.push(...database.findings);
-  findings.push(await run('port', checkPort(config)));
+  findings.push(await runCheck('port', checkPort(config)));
   if (config.roles.includes('smtp'))
     findings.push(...(await checkMailPorts(config, database.runningRoles.includes('smtp'))));
-  findings.push(await run('dns', checkDns(config)));
+  findings.push(await runCheck('dns', checkDns(config)));
   return findings;
 }
 
@@ -74,10 +87,10 @@ async function diagnoseDatabase(config: Config): Promise<{ findings: Finding[]; 
     const database = await openDatabase(config, { purpose: 'tool', log, max: 1, signal: timeout });
     try {
       const findings = [
-        await run('database', checkVersion(database.sql, config)),
-        await run('schema', checkSchema(database.sql)),
-        await run('secret key', checkSecretKey(database.sql, config)),
-        await run('clock', checkClock(database.sql)),
+        await runCheck('database', checkVersion(database.sql, config)),
+        await runCheck('schema', checkSchema(database.sql)),
+        await runCheck('secret key', checkSecretKey(database.sql, config)),
+        await runCheck('clock', checkClock(database.sql)),
       ];
       // A database without the schema has no processes.
       return { findings, runningRoles: await listLocalRoles(database.sql).catch(() => []) };
@@ -91,13 +104,6 @@ async function diagnoseDatabase(config: Config): Promise<{ findings: Finding[]; 
     const finding = { check: 'database', ...fail(messageOf(error), remedy) };
     return { findings: [finding], runningRoles: [] };
   }
-}
-
-async function run(check: string, result: Promise<CheckResult>): Promise<Finding> {
-  return {
-    check,
-    ...(await result.catch((error) => ({ level: 'fail' as const, detail: messageOf(error) }))),
-  };
 }
 
 async function checkVersion(sql: Pool, config: Config): Promise<CheckResult> {
@@ -179,7 +185,7 @@ async function checkMailPorts(config: Config, isRunning: boolean): Promise<Findi
   const findings: Finding[] = [];
   for (const [check, port, setting] of ports)
     if (port !== null)
-      findings.push(await run(check, checkMailPort(config.smtpHost, port, setting, isRunning)));
+      findings.push(await runCheck(check, checkMailPort(config.smtpHost, port, setting, isRunning)));
   return findings;
 }
 
@@ -216,19 +222,4 @@ async function checkDns({ dnsServers }: Config): Promise<CheckResult> {
       'Posthorn cannot resolve webhook targets and domains. Set POSTHORN_DNS_SERVERS to resolvers that answer.',
     );
   }
-}
-
-const marks = { ok: '✓', warn: '!', fail: '✗' };
-
-function describeFindings(findings: Finding[]): string {
-  return findings
-    .map(({ check, level, detail, remedy }) => {
-      const line = `${marks[level]} ${check.padEnd(13)} ${detail}`;
-      return remedy ? `${line}\n  → ${remedy}` : line;
-    })
-    .join('\n');
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

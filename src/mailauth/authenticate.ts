@@ -84,9 +84,7 @@ export function makeAuthenticate(options: {
     const senderMs = deadlineMs * 0.7;
     const message = splitMessage(raw);
     const [sender, keys] = await Promise.all([
-      withDeadline(senderMs, (signal) =>
-        checkSpf(origin, mailHost, makeMailauthResolver(dns, signal, maxSpfQueries)),
-      ),
+      withDeadline(senderMs, (signal) => evaluateSpf(origin, mailHost, dns, signal)),
       withDeadline(senderMs, (signal) => queryKeys(message, dns, signal)),
     ]);
     const signed = await verify(raw, keys, message);
@@ -135,6 +133,16 @@ async function queryKeys(message: SignedMessage | null, dns: DnsClient, signal: 
 }
 
 type Spf = Authentication['spf'];
+
+/** By the record of the sender's domain as DNS has it now. */
+export function evaluateSpf(
+  origin: MailOrigin,
+  mailHost: string,
+  dns: DnsClient,
+  signal: AbortSignal,
+): Promise<Spf> {
+  return checkSpf(origin, mailHost, makeMailauthResolver(dns, signal, maxSpfQueries));
+}
 
 async function checkSpf(origin: MailOrigin, mailHost: string, resolver: Resolver): Promise<Spf> {
   const { mailFrom, remoteIp, helo } = origin;

@@ -67,6 +67,15 @@ export function classify(text: string): string {
   return address === null ? 'not an address' : classifyParsed(address);
 }
 
+/** The name whose PTR record names an address (RFC 1035 §3.5, RFC 3596 §2.5). */
+export function reverseName(text: string): string {
+  const address = parse(text);
+  const bytes = address?.toByteArray() ?? [];
+  if (address?.kind() === 'ipv4') return `${bytes.reverse().join('.')}.in-addr.arpa`;
+  const digits = Buffer.from(bytes).toString('hex').split('').reverse();
+  return `${digits.join('.')}.ip6.arpa`;
+}
+
 function classifyParsed(address: Parsed): string {
   const inner = address.kind() === 'ipv6' ? findEmbedded(address as ipaddr.IPv6) : null;
   if (inner) {

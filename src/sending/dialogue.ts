@@ -63,6 +63,11 @@ export class Dialogue {
     return this.#socket.remoteAddress ?? null;
   }
 
+  /** Of this machine: the address that the server sees, unless it is translated on the way. */
+  get localAddress(): string | null {
+    return this.#socket.localAddress ?? null;
+  }
+
   async connected(withinMs: number): Promise<void> {
     await this.#waitFor('connect', withinMs, () => this.#isConnected);
   }

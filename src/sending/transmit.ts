@@ -146,9 +146,17 @@ export class SmtpConnection {
     return this.#dialogue.isQuiet;
   }
 
+  get isSecure(): boolean {
+    return this.#tls !== null;
+  }
+
   /** The certificate was checked. */
   get isVerified(): boolean {
-    return this.#tls !== null && this.server.security === 'verified';
+    return this.isSecure && this.server.security === 'verified';
+  }
+
+  get localAddress(): string | null {
+    return this.#dialogue.localAddress;
   }
 
   quit(): void {

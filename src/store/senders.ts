@@ -67,3 +67,23 @@ export async function findSigningKeys(
     where identities.owner_id = ${ownerId} and identities.kind = 'domain' and value_key = ${domain} and status = 'verified'
     order by dkim_keys.created_at desc, selector`;
 }
+
+export interface SigningDomain {
+  domain: string;
+  /** The oldest first. */
+  keys: { selector: string; publicKey: string }[];
+}
+
+/** Verified domains of all owners, for the operator. */
+export async function listSigningDomains(sql: Sql, limit: number): Promise<SigningDomain[]> {
+  const rows = await sql<{ domain: string; selectors: string[]; publicKeys: string[] }[]>`
+    select value_key as domain, array_agg(selector order by dkim_keys.created_at, selector) as selectors,
+      array_agg(public_key order by dkim_keys.created_at, selector) as "publicKeys"
+    from identities join dkim_keys on dkim_keys.owner_id = identities.owner_id and dkim_keys.identity_id = identities.id
+    where identities.kind = 'domain' and status = 'verified'
+    group by value_key order by value_key limit ${limit}`;
+  return rows.map(({ domain, selectors, publicKeys }) => ({
+    domain,
+    keys: selectors.map((selector, n) => ({ selector, publicKey: publicKeys[n] ?? '' })),
+  }));
+}
