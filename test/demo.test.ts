@@ -19,6 +19,9 @@ const printed = [
   /Verified its signature/,
   /webhook-signature: v1,/,
   /"event": "message\.received"/,
+  /Replied to the mail; sending\.status: queued/,
+  /Received message\.sent for ada@lovelace\.example/,
+  /Received message\.delivered for ada@lovelace\.example/,
   /curl -sw '\\n' \$BASE_URL\/webhooks/,
   /curl -X DELETE \$BASE_URL\/webhooks\/WEBHOOK_ID/,
 ];
@@ -154,7 +157,9 @@ async function runByHand(program: Program, settings: Record<string, string>, api
   const script = `${lines.replace('ph_…', apiKey)}\nwait`;
   const byHand = run('sh', ['-eu', '-c', script], { ...settings, PORT: '0' });
   after(() => process.kill(-byHand.pid, 'SIGKILL'));
-  await byHand.line(/"event":"message\.received"/);
+  for (const event of ['received', 'sent', 'delivered']) {
+    await byHand.line(new RegExp(`"event":"message\\.${event}"`));
+  }
 }
 
 test('the code to copy runs on a Node without TypeScript, such as Node 20', () => {

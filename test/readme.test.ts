@@ -1,4 +1,4 @@
-/** The README's tour, run by a shell block by block as a person would paste it, against a real service. */
+/** The README's tour and the examples of docs/sending.md, run by a shell as a person would paste them, against a real service. */
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -8,10 +8,16 @@ import { makeFolder, root, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
 const readme = readFileSync(path.join(root, 'README.md'), 'utf8');
-const [tourText = ''] = /<!-- tour:.*?<!-- end of the tour -->/s.exec(readme) ?? [];
-const tour = [...tourText.matchAll(/```sh\n(.*?)```/gs)].map(([, block]) => block).join('');
+const sending = readFileSync(path.join(root, 'docs/sending.md'), 'utf8');
+const tour = readBlocks(readme, /<!-- tour:.*?<!-- end of the tour -->/s);
+const examples = readBlocks(sending, /<!-- examples:.*?<!-- end of the examples -->/s);
 const pages = globSync('{*.md,{docs,bench}/**/*.md}', { cwd: root });
 const manifest = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'));
+
+function readBlocks(page: string, part: RegExp): string {
+  const [text = ''] = part.exec(page) ?? [];
+  return [...text.matchAll(/```sh\n(.*?)```/gs)].map(([, block]) => block).join('');
+}
 
 test('the tour works when pasted', async () => {
   const service = await startTestService();
@@ -36,23 +42,61 @@ test('the tour works when pasted', async () => {
     .split('\n')
     .map((line) => JSON.parse(line));
 
-  assert.equal(answers.length, 5, program.output());
-  const [me, identity, webhook, messages, mistake] = answers;
+  assert.equal(answers.length, 6, program.output());
+  const [me, identity, webhook, messages, reply, mistake] = answers;
   assert.deepEqual(me, { userId: service.user.userId });
   assert.equal(identity.value, 'sales@example.com');
   assert.equal(webhook.ownerId, service.user.userId);
   assert.match(webhook.secret, /^whsec_/);
   assert.equal(messages.length, 1);
   assert.equal(messages[0].subject, 'Hello');
+  assert.equal(reply.subject, 'Re: Hello');
+  assert.equal(reply.threadId, messages[0].threadId);
+  assert.deepEqual(reply.envelope.rcptTo, ['ada@lovelace.example']);
+  assert.equal(reply.sending.transport, 'capture');
   assert.equal(mistake.code, 'invalid_body');
   assert.match(JSON.stringify(mistake.errors), /Did you mean message.received/);
-  const posted = /"event":"message\.received".*\}\n$/;
-  await waitFor('the POST, with a newline after it', () => posted.test(readFileSync(received, 'utf8')));
+  for (const event of ['received', 'sent', 'delivered']) {
+    const posted = new RegExp(`"event":"message\\.${event}".*\\}\\n`);
+    await waitFor(`the POST of message.${event}`, () => posted.test(readFileSync(received, 'utf8')));
+  }
   assert.match(readFileSync(received, 'utf8'), /'webhook-signature': 'v1,/);
 });
 
-test('each block of the README is one command, so that pasting a block does not run into the next command', () => {
-  for (const [, block = ''] of readme.matchAll(/```sh\n(.*?)```/gs)) {
+test('the examples of docs/sending.md work when pasted', async () => {
+  const service = await startTestService();
+  const settings = { BASE_URL: service.url, API_KEY: service.user.apiKey };
+  const program = run('sh', ['-eu', '-c', examples], settings);
+  assert.equal(await program.ended, 0, program.output());
+  const answers = program
+    .output()
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  assert.equal(answers.length, 6, program.output());
+  const [sent, raw, listed, suppression, suppressions, deleted] = answers;
+  assert.deepEqual(sent.envelope.rcptTo, ['ada@dest.example', 'bob@bounce.test']);
+  assert.deepEqual(sent.sending.metadata, { order: '7' });
+  assert.equal(raw.subject, 'Raw');
+  assert.deepEqual(
+    listed.map(({ id }: { id: string }) => id),
+    [raw.id, sent.id],
+  );
+  assert.equal(suppression.reason, 'manual');
+  assert.deepEqual(suppressions, [suppression]);
+  assert.equal(deleted, 204);
+  const ended = await waitFor('the recipients to end', async () => {
+    const { body } = await service.call('GET', `/messages/${sent.id}`);
+    return body.sending.status === 'queued' ? null : body.sending.recipients;
+  });
+  assert.deepEqual(
+    ended.map(({ status }: { status: string }) => status),
+    ['delivered', 'bounced'],
+  );
+});
+
+test('each block is one command, so that pasting a block does not run into the next command', () => {
+  for (const [, block = ''] of `${readme}${sending}`.matchAll(/```sh\n(.*?)```/gs)) {
     const commands = block
       .replaceAll(/[\\|]\n/g, ' ')
       .trim()

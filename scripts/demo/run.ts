@@ -1,6 +1,6 @@
 /**
- * `npm run demo`: sends a mail to Posthorn and receives the signed webhook call, without any setup. Every step is real and prints
- * a line. The demo removes everything that it creates, also after Ctrl-C.
+ * `npm run demo`: sends a mail to Posthorn, receives the signed webhook call and replies, without any setup. Every step is real and
+ * prints a line. The demo removes everything that it creates, also after Ctrl-C.
  */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -16,6 +16,7 @@ import { verify } from './verify.js';
 const from = 'ada@lovelace.example';
 const to = `hello-${randomBytes(2).toString('hex')}@demo.example`;
 const message = [`From: Ada <${from}>`, `To: ${to}`, 'Subject: Hello', '', 'Is anybody there?'].join('\r\n');
+const events = ['message.received', 'message.sent', 'message.delivered'] as const;
 const timeoutMs = 60_000;
 const cleanups: (() => Promise<void>)[] = [];
 let leaving: Promise<void> | undefined;
@@ -57,9 +58,9 @@ async function demonstrate(): Promise<void> {
   const identity = await step(`Connected the identity ${to}`, () => call('POST', '/identities', value));
   defer(() => call('DELETE', `/identities/${identity.id}`));
 
-  const { url, post } = await startReceiver();
+  const { url, received } = await startReceiver();
   const { userId: ownerId } = await call('GET', '/me');
-  const wanted = { url, events: ['message.received'], ownerId, identityId: identity.id };
+  const wanted = { url, events, ownerId, identityId: identity.id };
   const webhook = await step(`Registered a webhook with the URL ${url}`, () =>
     call('POST', '/webhooks', wanted),
   );
@@ -67,16 +68,41 @@ async function demonstrate(): Promise<void> {
 
   const sent = (reply: string) => `Sent a mail by SMTP to port ${posthorn.smtpPort}; reply: ${reply}`;
   await step(sent, () => sendMail(posthorn.smtpPort, { from, to, message }));
-  const { headers, body } = await step('Received the webhook call', () => post);
+  const { headers, body } = await step('Received the webhook call', () => received('message.received'));
   await step('Verified its signature (copy the code from scripts/demo/verify.js)', async () => {
     if (!verify(webhook.secret, headers, body))
       throw new Error('The signature of the webhook call is invalid.');
   });
   print(`\n${styleText('cyan', describePost(headers, body))}\n`);
+  await reply(call, JSON.parse(body.toString()).data.message, received);
   print(
-    `Done in ${seconds(began)}. The demo removes everything it created. To do the same steps yourself:\n`,
+    `\nDone in ${seconds(began)}. The demo removes everything it created. To do the same steps yourself:\n`,
   );
   print(commands(posthorn, await preferPort(4000)));
+}
+
+/** Replies by capture: a Posthorn that sends real mail refuses, because the identity of the demo is not verified. */
+async function reply(call: Caller, { id, identity }: ReceivedMessage, received: Received): Promise<void> {
+  const answer = { identityId: identity.id, inReplyTo: id, text: 'Yes, we are.' };
+  const sent = await step(
+    (taken) =>
+      taken
+        ? `Replied to the mail; sending.status: ${taken.sending.status}`
+        : 'Did not reply: this Posthorn sends real mail, and the identity of the demo is not verified',
+    () =>
+      call('POST', '/messages', answer).catch((error: Error) => {
+        if (error.message.includes('identity_not_verified')) return null;
+        throw error;
+      }),
+  );
+  if (!sent) return;
+  for (const event of ['message.sent', 'message.delivered'] as const) {
+    const to = ({ body }: Post) => JSON.parse(body.toString()).data.recipient.address;
+    await step(
+      (post) => `Received ${event} for ${to(post)} (captured: nothing left this machine)`,
+      () => received(event),
+    );
+  }
 }
 
 /** Does the work, then prints a line with the time that the work took. */
@@ -89,6 +115,8 @@ async function step<T>(line: string | ((result: T) => string), work: () => Promi
   return result;
 }
 
+type Caller = ReturnType<typeof makeCaller>;
+
 function makeCaller({ url, apiKey }: Posthorn) {
   // biome-ignore lint/suspicious/noExplicitAny: the API's /docs describes the responses.
   return async (method: string, at: string, body?: object): Promise<any> => {
@@ -100,16 +128,28 @@ function makeCaller({ url, apiKey }: Posthorn) {
   };
 }
 
-/** `post` resolves with the first request. */
+interface Post {
+  headers: IncomingHttpHeaders;
+  body: Buffer;
+}
+type Received = (event: (typeof events)[number]) => Promise<Post>;
+interface ReceivedMessage {
+  id: string;
+  identity: { id: string };
+}
+
+/** `received` resolves with the first request that has the event. */
 async function startReceiver() {
-  const { promise: post, resolve } = Promise.withResolvers<{ headers: IncomingHttpHeaders; body: Buffer }>();
+  const posts = new Map(events.map((event) => [event, Promise.withResolvers<Post>()]));
   const server = http.createServer(async (request, response) => {
-    resolve({ headers: request.headers, body: await buffer(request) });
+    const body = await buffer(request);
+    posts.get(JSON.parse(body.toString()).event)?.resolve({ headers: request.headers, body });
     response.writeHead(204).end();
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   defer(async () => server.close().closeAllConnections());
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/hooks`, post };
+  const received: Received = (event) => posts.get(event)?.promise as Promise<Post>;
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/hooks`, received };
 }
 
 function describePost(headers: IncomingHttpHeaders, body: Buffer): string {
@@ -129,9 +169,12 @@ AUTH="Authorization: Bearer $API_KEY"
 node -e 'http.createServer((q, s) => { console.log(q.headers); q.on("end", () => console.log()).pipe(process.stdout); s.end() }).listen(${receiverPort}, "127.0.0.1")' &
 curl -sw '\\n' $BASE_URL/identities ${post} '{"value":"${to}"}'
 OWNER=$(curl -s $BASE_URL/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)).userId')
-curl -sw '\\n' $BASE_URL/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":["message.received"],"ownerId":"'$OWNER'"}'
+curl -sw '\\n' $BASE_URL/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":${JSON.stringify(events)},"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
   curl -sS smtp://localhost:${laterSmtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
+REPLY=$(curl -s "$BASE_URL/messages?limit=1" -H "$AUTH" |
+  node -p 'const [m] = JSON.parse(fs.readFileSync(0)); JSON.stringify({ identityId: m.identity.id, inReplyTo: m.id, text: "Yes, we are." })')
+curl -sw '\\n' $BASE_URL/messages ${post} "$REPLY"
 
 To clean up, with the ids from the responses:
 
