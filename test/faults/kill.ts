@@ -86,7 +86,7 @@ async function strike(server: Server, round: number, random: () => number): Prom
 }
 
 /** Statements that write to the table wait, until PostgreSQL is killed and none of them is committed. */
-async function killWhileBlocked(server: Server, table: string, random: () => number): Promise<void> {
+export async function killWhileBlocked(server: Server, table: string, random: () => number): Promise<void> {
   await server.look((sql) =>
     sql
       .begin(async (own) => {

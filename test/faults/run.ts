@@ -16,6 +16,9 @@ import { kill } from './kill.ts';
 import { killOneOfThree } from './kill-one-of-three.ts';
 import { mime } from './mime.ts';
 import { receiver } from './receiver.ts';
+import { sendDatabase } from './send-database.ts';
+import { sendKill } from './send-kill.ts';
+import { sendRelay } from './send-relay.ts';
 import { smtp } from './smtp.ts';
 import { upgrade } from './upgrade.ts';
 
@@ -31,6 +34,9 @@ const faults: Record<string, Fault> = {
   smtp,
   mime,
   upgrade,
+  'send-kill': sendKill,
+  'send-relay': sendRelay,
+  'send-database': sendDatabase,
 };
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');
