@@ -26,6 +26,7 @@ import { type Bench, type Scenario, type Study, withCleanup } from './scenario.t
 import * as apiRead from './scenarios/api-read.ts';
 import * as apiWrite from './scenarios/api-write.ts';
 import * as backlog from './scenarios/backlog.ts';
+import * as deadDestination from './scenarios/dead-destination.ts';
 import * as deletion from './scenarios/delete.ts';
 import * as deliver from './scenarios/deliver.ts';
 import * as deliverMany from './scenarios/deliver-many.ts';
@@ -37,6 +38,7 @@ import * as latency from './scenarios/latency.ts';
 import * as memory from './scenarios/memory.ts';
 import * as message from './scenarios/message.ts';
 import * as retention from './scenarios/retention.ts';
+import * as send from './scenarios/send.ts';
 import * as slowEndpoint from './scenarios/slow-endpoint.ts';
 import * as tenants from './scenarios/tenants.ts';
 import * as unread from './scenarios/unread.ts';
@@ -54,6 +56,8 @@ const scenarios: readonly Scenario[] = [
   slowEndpoint,
   inbound,
   inboundMx,
+  send,
+  deadDestination,
   latency,
   memory,
   message,

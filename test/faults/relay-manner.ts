@@ -3,7 +3,7 @@
 export interface Manner {
   /** False: nobody listens, and open connections are closed. */
   isThere: boolean;
-  /** From the final dot to the reply: at most so long. */
+  /** From the final dot to the reply: at most so long, and mostly much shorter. */
   answerMs: number;
   /** Replies 421 to every second command, and closes the connection. */
   isTired: boolean;

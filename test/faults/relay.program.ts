@@ -53,7 +53,13 @@ function listen(): Promise<void> {
 
 async function converse(socket: Socket): Promise<void> {
   let unread = Buffer.alloc(0);
-  const coming = socket[Symbol.asyncIterator]();
+  let wake = () => {};
+  // Read without pause, so that the end of the connection is noticed at once.
+  socket.on('data', (chunk) => {
+    unread = Buffer.concat([unread, chunk]);
+    wake();
+  });
+  socket.on('close', () => wake());
   /** The bytes before the mark; null at the end of the connection. */
   async function readTo(mark: string): Promise<Buffer | null> {
     for (let from = 0; ; ) {
@@ -63,10 +69,11 @@ async function converse(socket: Socket): Promise<void> {
         unread = unread.subarray(at + mark.length);
         return found;
       }
+      if (socket.destroyed) return null;
       from = Math.max(0, unread.length - mark.length);
-      const next = await coming.next().catch(() => ({ done: true, value: undefined }));
-      if (next.done) return null;
-      unread = Buffer.concat([unread, next.value as Buffer]);
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
     }
   }
   const say = (text: string) => {
@@ -120,7 +127,7 @@ async function answer(socket: Socket, say: (text: string) => void, message: Mess
     return;
   }
   if (isTakenEarly) take(message);
-  await delay(hangs ? hangMs : Math.random() * answerMs);
+  await delay(hangs ? hangMs : Math.random() ** 3 * answerMs);
   if (hangs) socket.destroy();
   if (socket.destroyed) return;
   if (!isTakenEarly) take(message);

@@ -15,8 +15,8 @@ import { prepareServer, type Server } from './server.ts';
 const mostTaken = 300;
 const mostMs = 5000;
 const clients = 6;
-/** Long enough that some messages are between their final dot and the reply at each kill. */
-const answerMs = 60;
+/** Long enough that some messages are between their final dot and the reply at each kill, for longer than a commit takes. */
+const answerMs = 600;
 
 export const sendKill: Fault = {
   about: 'kill -9 of the service while it sends, restart',
