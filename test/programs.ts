@@ -8,12 +8,6 @@ import { copyCluster } from './own-postgres.ts';
 
 export const root = path.dirname(import.meta.dirname);
 
-/**
- * Of Node, for test files and the programs they start: no garbage is collected while the service is loaded, which saves a fifth
- * of the processor time of loading. The same for all, because code that was compiled with other flags is not used again.
- */
-export const quickLoading = ['--min-semi-space-size=16'];
-
 export interface Program {
   child: ChildProcess;
   pid: number;
@@ -42,8 +36,7 @@ export function run(
   settings: Environment,
   options: { cwd?: string } = {},
 ): Program {
-  const flags = command === process.execPath ? quickLoading : [];
-  const child = spawn(command, [...flags, ...args], {
+  const child = spawn(command, args, {
     cwd: options.cwd ?? root,
     env: environment(settings) as NodeJS.ProcessEnv,
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -15,13 +15,17 @@ import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
 import { copyCluster, freePort, urlOf } from './own-postgres.ts';
-import { quickLoading } from './programs.ts';
 
 const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
 const root = path.dirname(import.meta.dirname);
 
 /** More than there are cores: many tests wait for timers and for each other's answers. */
 const filesAtOnce = Math.max(6, availableParallelism());
+/**
+ * With these, loading the service takes a quarter less of a core: no garbage is collected meanwhile, and the real path of every
+ * module is not looked up. Every test file inherits them.
+ */
+const quickLoading = ['--min-semi-space-size=16', '--preserve-symlinks'];
 /** Nothing has to survive a crash of this server. Tests of durability start a server of their own. */
 const forgetful = { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' };
 
@@ -79,14 +83,7 @@ function runTests(environment: Record<string, string>): Promise<number> {
   const { options, files } = splitArguments(process.argv.slice(2));
   const all = globSync('test/**/*.test.ts', { cwd: root, exclude: ['test/peers/**'] }).sort();
   const standard = ['--test', '--test-timeout=600000', `--test-concurrency=${filesAtOnce}`];
-  // Saves the search for the real path of every module.
-  const args = [
-    ...quickLoading,
-    '--preserve-symlinks',
-    ...standard,
-    ...options,
-    ...(files.length > 0 ? files : all),
-  ];
+  const args = [...quickLoading, ...standard, ...options, ...(files.length > 0 ? files : all)];
   const child = spawn(process.execPath, args, {
     cwd: root,
     stdio: 'inherit',
