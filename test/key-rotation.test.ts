@@ -43,7 +43,7 @@ test('reseal refuses while a running process does not have the new key, and name
   const reseal = () => posthorn(['reseal'], settings(`${newer},${older}`));
   const refused = await reseal();
   assert.equal(refused.code, 1, refused.output);
-  const name = `pid ${process.pid} on ${hostname()}: api, smtp, deliver, verify`;
+  const name = `pid ${process.pid} on ${hostname()}: api, smtp, deliver, send, verify`;
   assert.ok(refused.output.includes(name), refused.output);
   assert.match(
     refused.output,
