@@ -165,6 +165,15 @@ test('direct: without an answer of DNS a check is unknown, which is no failure',
   assert.equal(code, 0);
 });
 
+test('the mail host itself takes the reports: without an address the advice is not an MX record', async () => {
+  dns.answer(mailHost, 'NXDOMAIN');
+  const { find } = await doctor();
+  assert.match(find('bounces').detail, /does not exist/);
+  assert.match(find('bounces').remedy ?? '', /an A or AAAA record/);
+  assert.match(find('HELO name').detail, /has no address in DNS/);
+  assert.equal(find('reverse DNS').level, 'unknown');
+});
+
 test('a name is needed: without POSTHORN_MAIL_HOST the advice is to set it', async () => {
   const { code, find } = await doctor({ POSTHORN_MAIL_HOST: '' });
   assert.equal(code, 1);

@@ -92,7 +92,8 @@ export async function checkSpf({ config, dns }: SendingChecks, address: string):
 export async function checkBounces(checks: SendingChecks): Promise<CheckResult> {
   const { bounceDomain, mailHost } = checks.config;
   const found = await findMailHosts(bounceDomain, { ...checks, random: Math.random });
-  const publish = `Publish at ${bounceDomain}: MX 10 ${mailHost}`;
+  const record = bounceDomain === mailHost ? 'an A or AAAA record' : `MX 10 ${mailHost}`;
+  const publish = `Publish at ${bounceDomain}: ${record}`;
   if (found.kind === 'temporary') return unknown(found.reason, again);
   if (found.kind === 'permanent') return fail(found.reason, publish);
   if (found.hosts.includes(plain(mailHost))) return ok(`mail to ${bounceDomain} comes to ${mailHost}`);
