@@ -202,6 +202,8 @@ type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'> & {
   wakeSending(): void;
   /** Call it after the commit of events. */
   wakeStreams(): void;
+  /** Both: deliveries and streams. */
+  wakeAfterEvents(): void;
 };
 
 async function startLoops(
@@ -233,7 +235,12 @@ async function startLoops(
   const settling = stopLater(stops, startSettling(parts, waker.wake));
   stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
   return {
-    ...{ wakeDelivery: waker.wake, wakeSending: sendWaker.wake, wakeStreams: streamWaker.wake },
+    ...{
+      wakeDelivery: waker.wake,
+      wakeSending: sendWaker.wake,
+      wakeStreams: streamWaker.wake,
+      wakeAfterEvents,
+    },
     streams: streams ?? null,
     ...{ wakePurge: purging.wake, wakeSettling: settling.wake },
     offerDeliveries: delivering?.offer ?? null,

@@ -230,7 +230,11 @@ async function collectRoutes(): Promise<string[]> {
       rate: new SendRate(0),
       wakeDelivery,
     },
-    ...{ way: { kind: 'capture', destinationOf: () => '' } as const, wakeSending: () => {} },
+    ...{
+      way: { kind: 'capture', destinationOf: () => '' } as const,
+      wakeSending: () => {},
+      wakeAfterEvents: () => {},
+    },
   };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, submit, wakeDelivery },

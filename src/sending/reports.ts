@@ -17,7 +17,8 @@ export interface ReportParts {
   bounceDomain: string;
   read(raw: Buffer, ownerId: string): Promise<FoundReport | null>;
   log: Log;
-  wakeDelivery(): void;
+  /** Call it after the commit of events. */
+  wakeAfterEvents(): void;
 }
 
 export interface SentRecipient {
@@ -77,8 +78,8 @@ async function apply(
   unreadable: Buffer | null,
 ): Promise<void> {
   const content = unreadable && (await compress(unreadable.subarray(0, keptBytes)));
-  const { deliveries, outcome } = await recordReport(parts.sql, { ...recipient, ...decision, content });
+  const outcome = await recordReport(parts.sql, { ...recipient, ...decision, content });
   const { action, status } = decision;
   parts.log.info({ ...recipient, action, status, outcome }, 'a report about sent mail came back');
-  if (deliveries > 0) parts.wakeDelivery();
+  if (outcome) parts.wakeAfterEvents();
 }

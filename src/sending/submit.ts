@@ -17,7 +17,7 @@ import { needsEightBit, needsSmtpUtf8, type PrepareOptions, type prepareMessage 
 import type { ParsedMessage } from '../mime/parse.ts';
 import { makeMessageId, makeReplyFields, replySubject } from '../mime/reply.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
-import { type FieldError, Problem } from '../problems.ts';
+import { Problem } from '../problems.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { findMessage, findMessageId, findThread } from '../store/messages.ts';
 import {
@@ -26,8 +26,9 @@ import {
   type RecipientKind,
   recordOutgoing,
 } from '../store/outgoing.ts';
-import { findSender, findSenderOf, type Sender } from '../store/senders.ts';
+import type { Sender } from '../store/senders.ts';
 import { findSuppressed } from '../store/suppressions.ts';
+import { findAuthor, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
 import type { SendRate } from './send-rate.ts';
 import type { Way } from './way.ts';
 
@@ -48,7 +49,7 @@ export interface SubmitParts {
   log: Log;
   /** Call these after the commit. */
   wakeSending(): void;
-  wakeDelivery(): void;
+  wakeAfterEvents(): void;
 }
 
 export interface Submitter {
@@ -103,7 +104,8 @@ export async function submitDraft(
   );
   const { sendAt, metadata } = given;
   const threadId = parent?.threadId ?? null;
-  return finish(parts, submitter, sender, { ...{ id, raw, recipients, threadId, sendAt, metadata } });
+  const parsed = await parts.work.parse(raw, ownerId);
+  return finish(parts, submitter, sender, { id, raw, parsed, recipients, threadId, sendAt, metadata });
 }
 
 /**
@@ -122,17 +124,12 @@ export async function submitRaw(
   if ('errors' in prepared) throw new Problem('invalid_body', { errors: prepared.errors });
   const { bytes, from, to, cc, bcc } = prepared;
   const authors = [...from, ...(prepared.sender ? [prepared.sender] : [])].map(({ address }) => address);
+  if (sender) requireAuthor(sender, authors);
   const author = sender ?? (await findAuthor(parts, submitter.ownerId, authors));
-  for (const address of sender ? authors : []) {
-    if (!mayUse(author, address)) throw invalid('', 'not_allowed', refuseAddress(author, address));
-  }
-  const listed = { to, cc, bcc };
-  const recipients =
-    given.recipients === null
-      ? listed
-      : fromEnvelope(given.recipients, await headerOf(parts, bytes, submitter));
+  const parsed = await parts.work.parse(bytes, submitter.ownerId);
+  const recipients = given.recipients === null ? { to, cc, bcc } : fromEnvelope(given.recipients, parsed);
   const none = { threadId: null, sendAt: null, metadata: null };
-  return finish(parts, submitter, author, { id, raw: bytes, recipients, ...none });
+  return finish(parts, submitter, author, { id, raw: bytes, parsed, recipients, ...none });
 }
 
 /** Undefined if the identity was deleted meanwhile. */
@@ -145,7 +142,7 @@ export async function recordSubmission(
 type Recorded = NonNullable<Awaited<ReturnType<typeof recordOutgoing>>>;
 
 /** After the commit. */
-export function noteSubmission(parts: SubmitParts, submission: Submission, { deliveries }: Recorded): void {
+export function noteSubmission(parts: SubmitParts, submission: Submission, { events }: Recorded): void {
   const { message, source, ownerId, remoteIp } = submission;
   const { id: messageId, identityId, recipients } = message;
   parts.metrics.submitted.inc({ source });
@@ -165,83 +162,7 @@ export function noteSubmission(parts: SubmitParts, submission: Submission, { del
     'message taken to be sent',
   );
   parts.wakeSending();
-  if (deliveries > 0) parts.wakeDelivery();
-}
-
-export async function findSenderOrThrow(
-  { sql, way }: Pick<SubmitParts, 'sql' | 'way'>,
-  ownerId: string,
-  identityId: string,
-): Promise<Sender> {
-  const sender = await findSender(sql, ownerId, identityId);
-  if (!sender) throw invalid('/identityId', 'not_found', '"identityId" is not one of your identities.');
-  requireSending(sender, way);
-  return sender;
-}
-
-/** The owner's identity that may send from this address. */
-export async function findSenderFor(
-  { sql, way }: Pick<SubmitParts, 'sql' | 'way'>,
-  ownerId: string,
-  address: string,
-): Promise<Sender> {
-  const read = readAddressOrDomain(address);
-  const sender =
-    'fault' in read || read.kind !== 'email'
-      ? undefined
-      : await findSenderOf(sql, ownerId, { addressKey: read.key, domain: read.domain });
-  if (!sender) throw invalid('', 'not_allowed', `None of your identities may send from ${address}.`);
-  requireSending(sender, way);
-  return sender;
-}
-
-/** The identity of the first address. Throws unless the owner has an identity for each of them. */
-async function findAuthor(
-  parts: SubmitParts,
-  ownerId: string,
-  [first = '', ...others]: string[],
-): Promise<Sender> {
-  const author = await findSenderFor(parts, ownerId, first);
-  const found = [author];
-  for (const address of others) {
-    if (found.some((sender) => mayUse(sender, address))) continue;
-    found.push(await findSenderFor(parts, ownerId, address));
-  }
-  return author;
-}
-
-function requireSending(sender: Sender, way: Pick<Way, 'kind'>): void {
-  if (!sender.isVerified && way.kind !== 'capture') throw new Problem('identity_not_verified');
-}
-
-/** Whether the identity may be the author of mail from this address. */
-function mayUse(sender: Sender, address: string): boolean {
-  const read = readAddressOrDomain(address);
-  if ('fault' in read || read.kind !== 'email') return false;
-  return (sender.kind === 'email' ? read.key : read.domain) === sender.valueKey;
-}
-
-function refuseAddress(sender: Sender, address: string): string {
-  return sender.kind === 'email'
-    ? `The message must be from ${sender.value}, the address of the identity, and not from ${address}.`
-    : `The message must be from an address at ${sender.value}, the domain of the identity, and not from ${address}.`;
-}
-
-function invalid(pointer: FieldError['pointer'], code: string, message: string): Problem {
-  return new Problem('invalid_body', { errors: [{ pointer, code, message }] });
-}
-
-function readFrom(sender: Sender, given: Address | null, parent: Message | null): Address {
-  if (given) {
-    if (!mayUse(sender, given.address))
-      throw invalid('/from', 'not_allowed', refuseAddress(sender, given.address));
-    return given;
-  }
-  if (sender.kind === 'email') return { name: null, address: sender.value };
-  const cameTo = parent?.recipient ?? null;
-  if (cameTo !== null && mayUse(sender, cameTo)) return { name: null, address: cameTo };
-  const message = `"from" is required for a domain identity: an address at ${sender.value}.`;
-  throw invalid('/from', 'required', message);
+  if (events > 0) parts.wakeAfterEvents();
 }
 
 interface Recipients {
@@ -277,20 +198,15 @@ async function findParent(sql: Sql, ownerId: string, sender: Sender, given: stri
   return (JSON.parse(found.data) as { message: Message }).message;
 }
 
-async function headerOf({ work }: SubmitParts, bytes: Buffer, { ownerId }: Submitter): Promise<Recipients> {
-  const { to, cc } = await work.parse(bytes, ownerId);
-  const complete = (list: readonly { name: string | null; address: string | null }[]) =>
-    list.flatMap(({ name, address }) => (address === null ? [] : [{ name, address }]));
-  return { to: complete(to), cc: complete(cc), bcc: [] };
-}
-
 /** A recipient of the envelope that the header does not show is a blind one. */
-function fromEnvelope(recipients: readonly Address[], shown: Recipients): Recipients {
+function fromEnvelope(recipients: readonly Address[], shown: Pick<ParsedMessage, 'to' | 'cc'>): Recipients {
   const keyOf = (address: string) => {
     const read = readAddressOrDomain(address);
     return 'fault' in read ? address : read.key;
   };
-  const [to, cc] = [shown.to, shown.cc].map((list) => new Set(list.map(({ address }) => keyOf(address))));
+  const [to, cc] = [shown.to, shown.cc].map(
+    (list) => new Set(list.map(({ address }) => keyOf(address ?? ''))),
+  );
   const kinds = recipients.map(
     ({ address }): RecipientKind => (to?.has(keyOf(address)) ? 'to' : cc?.has(keyOf(address)) ? 'cc' : 'bcc'),
   );
@@ -301,6 +217,7 @@ function fromEnvelope(recipients: readonly Address[], shown: Recipients): Recipi
 interface FinishedMail extends SendOptions {
   id: string;
   raw: Buffer;
+  parsed: ParsedMessage;
   recipients: Recipients;
   /** Null: found by the header. */
   threadId: string | null;
@@ -312,9 +229,9 @@ async function finish(
   sender: Sender,
   mail: FinishedMail,
 ): Promise<Submission> {
-  const { sql, way, work, rate, maxMessageBytes } = parts;
+  const { sql, way, rate, maxMessageBytes } = parts;
   const { ownerId, keyId, source } = submitter;
-  const { id, raw, sendAt, metadata } = mail;
+  const { id, raw, parsed, sendAt, metadata } = mail;
   if (raw.length > maxMessageBytes) {
     const detail = `The finished message has ${raw.length} bytes. The limit is ${maxMessageBytes} bytes.`;
     throw new Problem('body_too_large', { detail });
@@ -322,7 +239,6 @@ async function finish(
   const recipients = listRecipients(ownerId, mail.recipients, way);
   requireFewRecipients(recipients.length);
   rate.take(ownerId, recipients.length);
-  const parsed = await work.parse(raw, ownerId);
   const threadId = mail.threadId ?? (await findOwnThread(sql, sender, id, parsed, source));
   const sha256 = createHash('sha256').update(raw).digest();
   const message = composeMessage({ ...mail, threadId }, sender, source, parsed, recipients);

@@ -14,8 +14,8 @@ import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { clientNetwork } from '../net/client-network.ts';
 import { Problem } from '../problems.ts';
 import type { MailLog } from '../receiving/mail-log.ts';
+import { findSenderFor } from '../sending/authors.ts';
 import {
-  findSenderFor,
   maxRecipients,
   noteSubmission,
   recordSubmission,

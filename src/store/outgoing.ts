@@ -59,9 +59,9 @@ export interface NewOutgoing extends NewRaw {
   recipients: readonly NewRecipient[];
 }
 
-/** `deliveries`: how many were made, for the events of recipients that are suppressed. */
+/** `events`: of recipients that are suppressed. */
 export interface RecordedOutgoing {
-  deliveries: number;
+  events: number;
 }
 
 /** Undefined if the identity was deleted meanwhile. Commits before it resolves, unless `sql` is a transaction. */
@@ -76,7 +76,8 @@ export async function recordOutgoing(
     const bounced = message.recipients.flatMap(({ addressKey }, n): Announcement[] =>
       suppressed.has(addressKey) ? [announceSuppressed(message.id, n)] : [],
     );
-    return { deliveries: await announce(sql, bounced) };
+    await announce(sql, bounced);
+    return { events: bounced.length };
   };
   // One statement is a transaction by itself.
   const isOneStatement = message.raw.length <= chunkBytes && suppressed.size === 0;

@@ -1,5 +1,5 @@
 /** The events of outgoing mail: one for each recipient that was sent to, delivered, bounced or complained. */
-import { only, type Sql } from '../db/client.ts';
+import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { queueDeliveries } from './events.ts';
 import { sendingOf } from './sending-json.ts';
@@ -32,15 +32,14 @@ export interface Announcement {
 }
 
 /**
- * Creates the events and their deliveries in the caller's transaction, after the change of the recipients. Returns how many deliveries
- * there are: if any, wake the delivery loop after the commit.
+ * Creates the events and their deliveries in the caller's transaction, after the change of the recipients. Wake the delivery loop and
+ * the streams after the commit.
  * An event stores what the message was at that moment, without its summary, which never changes and is added when the event is read.
  */
-export async function announce(sql: Sql, given: readonly Announcement[]): Promise<number> {
-  if (given.length === 0) return 0;
+export async function announce(sql: Sql, given: readonly Announcement[]): Promise<void> {
+  if (given.length === 0) return;
   const column = <Key extends keyof Announcement>(key: Key) => given.map((one) => one[key]);
-  const { deliveries } = only(
-    await sql<{ deliveries: number }[]>`
+  await sql`
       with given as (
         select * from unnest(
           ${given.map(newId)}::uuid[], ${column('messageId')}::uuid[], ${column('n')}::int[], ${column('event')}::text[],
@@ -71,7 +70,5 @@ export async function announce(sql: Sql, given: readonly Announcement[]): Promis
         order by given.id
         returning id, owner_id, event, identity_id
       ), queued as (${queueDeliveries(sql)})
-      select count(*)::int as deliveries from queued`,
-  );
-  return deliveries;
+      select from queued`;
 }

@@ -42,21 +42,19 @@ const movableTo = { bounced: ['sent', 'delivered'], delivered: ['sent'] } as con
   readonly RecipientStatus[]
 >;
 
-/** `outcome`: what changed; null: nothing. */
-export function recordReport(
-  sql: Sql,
-  report: NewReport,
-): Promise<{ deliveries: number; outcome: NewReport['outcome'] | null }> {
+/** What changed; null: nothing. */
+export function recordReport(sql: Sql, report: NewReport): Promise<NewReport['outcome'] | null> {
   const { messageId, n, outcome } = report;
   return transaction(sql, async (sql) => {
     await lockOutgoing(sql, [messageId]);
     const known = await listActions(sql, report);
-    if (known === undefined) return { deliveries: 0, outcome: null };
+    if (known === undefined) return null;
     if (known.length < maxReports) await keep(sql, report);
     const event = await changeRecipient(sql, report, known);
-    if (!event) return { deliveries: 0, outcome: null };
+    if (!event) return null;
     if (report.suppresses || outcome === 'complained') await suppressRecipient(sql, report);
-    return { deliveries: await announce(sql, [{ messageId, n, ...event }]), outcome };
+    await announce(sql, [{ messageId, n, ...event }]);
+    return outcome;
   });
 }
 

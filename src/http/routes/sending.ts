@@ -13,8 +13,8 @@ import type { Address } from '../../mime/address-list.ts';
 import { readDraft } from '../../mime/draft.ts';
 import { readAddress } from '../../mime/given-addresses.ts';
 import { type FieldError, Problem } from '../../problems.ts';
+import { findSenderOrThrow } from '../../sending/authors.ts';
 import {
-  findSenderOrThrow,
   noteSubmission,
   recordSubmission,
   type Submission,

@@ -1,0 +1,95 @@
+/** Who may send: which identity an author address belongs to, and whether that identity may send. */
+import type { Message } from '../contract/message.ts';
+import type { Sql } from '../db/client.ts';
+import type { Address } from '../mime/address-list.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
+import { type FieldError, Problem } from '../problems.ts';
+import { findSender, findSenderOf, type Sender } from '../store/senders.ts';
+import type { Way } from './way.ts';
+
+interface AuthorParts {
+  sql: Sql;
+  way: Pick<Way, 'kind'>;
+}
+
+export async function findSenderOrThrow(
+  { sql, way }: AuthorParts,
+  ownerId: string,
+  identityId: string,
+): Promise<Sender> {
+  const sender = await findSender(sql, ownerId, identityId);
+  if (!sender) throw invalid('/identityId', 'not_found', '"identityId" is not one of your identities.');
+  requireSending(sender, way);
+  return sender;
+}
+
+/** The owner's identity that may send from this address. */
+export async function findSenderFor(
+  { sql, way }: AuthorParts,
+  ownerId: string,
+  address: string,
+): Promise<Sender> {
+  const read = readAddressOrDomain(address);
+  const sender =
+    'fault' in read || read.kind !== 'email'
+      ? undefined
+      : await findSenderOf(sql, ownerId, { addressKey: read.key, domain: read.domain });
+  if (!sender) throw invalid('', 'not_allowed', `None of your identities may send from ${address}.`);
+  requireSending(sender, way);
+  return sender;
+}
+
+/** The identity of the first address. Throws unless the owner has an identity for each of them. */
+export async function findAuthor(
+  parts: AuthorParts,
+  ownerId: string,
+  [first = '', ...others]: string[],
+): Promise<Sender> {
+  const author = await findSenderFor(parts, ownerId, first);
+  const found = [author];
+  for (const address of others) {
+    if (found.some((sender) => mayUse(sender, address))) continue;
+    found.push(await findSenderFor(parts, ownerId, address));
+  }
+  return author;
+}
+
+function requireSending(sender: Sender, way: Pick<Way, 'kind'>): void {
+  if (!sender.isVerified && way.kind !== 'capture') throw new Problem('identity_not_verified');
+}
+
+/** Throws unless the identity may be the author of mail from each of these addresses. */
+export function requireAuthor(sender: Sender, addresses: readonly string[]): void {
+  const other = addresses.find((address) => !mayUse(sender, address));
+  if (other !== undefined) throw invalid('', 'not_allowed', refuseAddress(sender, other));
+}
+
+/** Whether the identity may be the author of mail from this address. */
+function mayUse(sender: Sender, address: string): boolean {
+  const read = readAddressOrDomain(address);
+  if ('fault' in read || read.kind !== 'email') return false;
+  return (sender.kind === 'email' ? read.key : read.domain) === sender.valueKey;
+}
+
+function refuseAddress(sender: Sender, address: string): string {
+  return sender.kind === 'email'
+    ? `The message must be from ${sender.value}, the address of the identity, and not from ${address}.`
+    : `The message must be from an address at ${sender.value}, the domain of the identity, and not from ${address}.`;
+}
+
+export function invalid(pointer: FieldError['pointer'], code: string, message: string): Problem {
+  return new Problem('invalid_body', { errors: [{ pointer, code, message }] });
+}
+
+export function readFrom(sender: Sender, given: Address | null, parent: Message | null): Address {
+  if (given) {
+    if (!mayUse(sender, given.address))
+      throw invalid('/from', 'not_allowed', refuseAddress(sender, given.address));
+    return given;
+  }
+  if (sender.kind === 'email') return { name: null, address: sender.value };
+  const cameTo = parent?.recipient ?? null;
+  if (cameTo !== null && mayUse(sender, cameTo)) return { name: null, address: cameTo };
+  const message = `"from" is required for a domain identity: an address at ${sender.value}.`;
+  throw invalid('/from', 'required', message);
+}
