@@ -43,7 +43,7 @@ export function suppressionRoutes(app: App, parts: PostParts & PageParts & { sql
         const found = await listSuppressions(sql, request.ownerId, page);
         return sendPage(parts, request, reply, found);
       }
-      const found = await findSuppression(sql, request.ownerId, readKey(address));
+      const found = await findSuppression(sql, request.ownerId, readAddress(address).key);
       return found ? [found] : [];
     },
   );
@@ -59,8 +59,8 @@ export function suppressionRoutes(app: App, parts: PostParts & PageParts & { sql
     (request, reply) =>
       respondOnce(parts, request, reply, async (sql) => {
         const { ownerId } = request;
-        const { address, reason = 'manual' } = request.body;
-        const addressKey = readKey(address);
+        const { reason = 'manual' } = request.body;
+        const { value: address, key: addressKey } = readAddress(request.body.address);
         await suppress(sql, [{ ownerId, address, addressKey, reason, messageId: null }]);
         const made = await orNotFound(findSuppression(sql, ownerId, addressKey));
         return { status: 201, location: `/suppressions/${encodeURIComponent(address)}`, body: made };
@@ -75,14 +75,15 @@ export function suppressionRoutes(app: App, parts: PostParts & PageParts & { sql
       response: { 204: Type.Null() },
     }),
     async (request, reply) => {
-      await orNotFound(deleteSuppression(sql, request.ownerId, readKey(request.params.address)));
+      await orNotFound(deleteSuppression(sql, request.ownerId, readAddress(request.params.address).key));
       reply.code(204).send(null);
     },
   );
 }
 
-function readKey(address: string): string {
-  const read = readAddressOrDomain(address);
+/** With its domain in lower case, as messages have it. */
+function readAddress(text: string): { value: string; key: string } {
+  const read = readAddressOrDomain(text);
   if ('fault' in read || read.kind !== 'email') throw new Problem('not_found');
-  return read.key;
+  return read;
 }
