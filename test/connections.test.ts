@@ -390,7 +390,9 @@ describe('the direct way, with MTA-STS', () => {
     const now = () => new Date();
     const mtaSts = makeMtaSts({ dns, egress: loopback, now, ca, port: web.port, fetchWithinMs });
     const parts = { dns, mtaSts, random: () => 0, signal: stop.signal, port: 25 };
-    assert.equal((await findDirectServers('dest.example', parts)).kind, 'temporary');
+    const found = await findDirectServers('dest.example', parts);
+    // Not a failed try: on the last one of the schedule the mail would bounce because this process stops.
+    assert.equal('code' in found && found.code, 'stopped');
   });
 
   test('a null MX stays permanent', async () => {

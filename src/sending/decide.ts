@@ -3,7 +3,7 @@ import type { MailHosts } from '../net/mx.ts';
 import { nextWaitSeconds } from '../queue/schedule.ts';
 import type { BounceType } from '../store/send-events.ts';
 import { decideBounceType } from './bounce-type.ts';
-import type { Phase, SendErrorCode, TryReply } from './try-reply.ts';
+import type { NotTried, Phase, SendErrorCode, TryReply } from './try-reply.ts';
 
 export type Outcome =
   /** `isDelivered`: the server that took the message is the recipient's own. */
@@ -14,7 +14,7 @@ export type Outcome =
   | { kind: 'expired'; type: 'soft' };
 
 /** A try, or the look-up of the mail servers where it gave none. */
-export type Tried = TryReply | Exclude<MailHosts, { kind: 'hosts' }>;
+export type Tried = TryReply | NotTried | Exclude<MailHosts, { kind: 'hosts' }>;
 
 export type Way = 'direct' | 'relay' | 'capture';
 

@@ -6,9 +6,11 @@ import type { DnsClient } from '../net/dns.ts';
 import { type MtaSts, matchesPolicy } from '../net/mta-sts.ts';
 import { findMailHosts, type MailHosts } from '../net/mx.ts';
 import type { Server } from './transmit.ts';
+import type { NotTried } from './try-reply.ts';
 
 export type DirectServers =
   | { kind: 'servers'; servers: [Server, ...Server[]] }
+  | NotTried
   | Exclude<MailHosts, { kind: 'hosts' }>;
 
 export async function findDirectServers(
@@ -20,7 +22,8 @@ export async function findDirectServers(
     parts.mtaSts.find(domain, parts.signal),
   ]);
   // The policy may be missing now, and a server that is called without it could be the wrong one.
-  if (parts.signal.aborted) return { kind: 'temporary', reason: 'Posthorn is shutting down.' };
+  if (parts.signal.aborted)
+    return { kind: 'temporary', code: 'stopped', reason: 'Posthorn is shutting down.' };
   if (found.kind !== 'hosts') return found;
   const isEnforced = policy?.mode === 'enforce';
   const hosts = isEnforced ? found.hosts.filter((host) => matchesPolicy(policy, host)) : found.hosts;
@@ -30,5 +33,6 @@ export async function findDirectServers(
   });
   if (first) return { kind: 'servers', servers: [first, ...others] };
   // Temporary, because the records and the policy may be changed one after the other.
-  return { kind: 'temporary', reason: `The MTA-STS policy of ${domain} allows none of its mail servers.` };
+  const reason = `The MTA-STS policy of ${domain} allows none of its mail servers.`;
+  return { kind: 'temporary', code: 'mta_sts_failed', reason };
 }

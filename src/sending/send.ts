@@ -158,7 +158,7 @@ async function send(
   }
   const startedAt = performance.now();
   const tried = await tryServers(parts, job, facts, raw, isOurs);
-  if ('error' in tried && tried.error === 'stopped' && !tried.uncertain) return null;
+  if (isStopped(tried)) return null;
   const decision = decide(tried, { tries, way: parts.way.kind }, parts.scheduleSeconds, Math.random);
   const attempt = {
     ...describe(tried),
@@ -189,6 +189,7 @@ async function tryServers(
   if (!facts.isVerified && way.kind !== 'capture') {
     return {
       kind: 'temporary',
+      code: 'identity_not_verified',
       reason: 'The identity is no longer verified: publish its DNS records again.',
     };
   }
@@ -207,6 +208,13 @@ async function tryServers(
   return tried;
 }
 
+/** This process stops, and no server has the message: the recipient keeps its place in the schedule. */
+function isStopped(tried: Tried): boolean {
+  return isReply(tried)
+    ? tried.error === 'stopped' && !tried.uncertain
+    : 'code' in tried && tried.code === 'stopped';
+}
+
 function isReply(tried: Tried): tried is TryReply {
   return 'phase' in tried;
 }
@@ -223,7 +231,7 @@ function describe(tried: Tried): Omit<NonNullable<TriedSend['attempt']>, 'id' | 
     return { host, address, tls, response, error, errorDetail: detail };
   }
   const none = { host: null, address: null, tls: null, response: null, errorDetail: tried.reason };
-  return { ...none, error: tried.kind === 'permanent' ? tried.code : 'dns_failed' };
+  return { ...none, error: 'code' in tried ? tried.code : 'dns_failed' };
 }
 
 /** After the outcome is recorded: the mail log has one line for each try. */

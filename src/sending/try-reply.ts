@@ -54,6 +54,13 @@ export interface TryReply {
   tls: { version: string; cipher: string } | null;
 }
 
+/** No server was asked, for a reason that may pass. */
+export interface NotTried {
+  kind: 'temporary';
+  code: 'identity_not_verified' | 'mta_sts_failed' | 'stopped';
+  reason: string;
+}
+
 export class SendFault extends Error {
   readonly code: SendErrorCode;
   constructor(code: SendErrorCode, message: string) {
