@@ -3,7 +3,9 @@ import { generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { dkimVerify } from 'mailauth/lib/dkim/verify.js';
-import { signMessage } from '../src/mailauth/sign.ts';
+import { makeLog } from '../src/lib/log.ts';
+import { readKeyOnce, signMessage } from '../src/mailauth/sign.ts';
+import { makeExaminer } from '../src/receiving/examine.ts';
 import { checkDkim, dns, plain, publish, rsa } from './signing.ts';
 
 const ed25519 = generateKeyPairSync('ed25519');
@@ -101,6 +103,36 @@ describe('what the signature covers', () => {
     const signed = await sign(plain);
     assert.equal(await check(signed.replace('Nothing else', 'Something')), 'fail');
     assert.equal(await check(`Received: from a by b; date\r\n${signed}`), 'pass');
+  });
+});
+
+describe('a key that was read once', () => {
+  const given = { domain: 'example.com', selector: 's1', privateKey: pem(rsa.privateKey) };
+  for (const [title, message] of [
+    ['signs', plain],
+    ['signs a large message, which a worker does', plain + 'x\r\n'.repeat(400_000)],
+  ] as const) {
+    test(title, async (t) => {
+      const log = makeLog({ level: 'silent', json: false, stream: process.stderr });
+      const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
+      t.after(() => examiner.stop());
+      publish(rsa.publicKey);
+      const key = readKeyOnce(given);
+      assert.notEqual(typeof key.privateKey, 'string');
+      const signed = await examiner.outgoing.sign(Buffer.from(message), key, now, 'owner');
+      assert.ok(signed.ok, JSON.stringify(signed));
+      assert.equal(await check(signed.field + message), 'pass');
+    });
+  }
+
+  test('is refused with its reason if it cannot be used', async () => {
+    const signed = await signMessage(
+      Buffer.from(plain),
+      readKeyOnce({ ...given, privateKey: 'secret' }),
+      now,
+    );
+    assert.ok(!signed.ok);
+    assert.match(signed.reason, /cannot be read/);
   });
 });
 

@@ -5,7 +5,7 @@
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import type { Signed, SigningKey } from '../mailauth/sign.ts';
+import { readKeyOnce, type Signed, type SigningKey } from '../mailauth/sign.ts';
 import { readTags } from '../mailauth/tag-list.ts';
 import { type DnsClient, withDeadline } from '../net/dns.ts';
 import { dkimContext } from '../store/dkim-keys.ts';
@@ -62,7 +62,8 @@ export class Signer {
     const chosen = found ?? (published.includes(null) ? keys.at(-1) : undefined);
     if (!chosen) return null;
     const { identityId, selector, privateKey } = chosen;
-    return { domain, selector, privateKey: sealer.open(privateKey, dkimContext(identityId, selector)) };
+    const opened = sealer.open(privateKey, dkimContext(identityId, selector));
+    return readKeyOnce({ domain, selector, privateKey: opened });
   }
 
   /** Null: DNS does not answer. */
