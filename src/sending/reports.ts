@@ -3,6 +3,7 @@
  * recipient. Mail to a bounce address is never shown as a message.
  */
 import type { KeyObject } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { FoundReport } from '../mime/reports.ts';
@@ -29,6 +30,9 @@ export interface SentRecipient {
 
 /** Of a report that cannot be read, for the operator. */
 const keptBytes = 64 * 1024;
+/** How long a report waits for the outcome of a try, and how often it asks. */
+const outcomeMs = 5000;
+const againMs = 50;
 
 /** Null: not a bounce address of ours. */
 export function findBounce(
@@ -49,13 +53,23 @@ export async function applyReport(
   { messageId, recipient: n }: SentRecipient,
   raw: Buffer,
 ): Promise<void> {
-  const sent = await findSentRecipient(parts.sql, messageId, n);
+  const sent = await findSettled(parts.sql, messageId, n);
   if (!sent) {
     parts.log.info({ messageId, n }, 'a report came for a message that was deleted');
     return;
   }
   const found = await parts.read(raw, sent.ownerId);
   await apply(parts, { messageId, n }, decideReport(found, sent.address), found ? null : raw);
+}
+
+/** A server can report within milliseconds: before the outcome of the try that it reports about is committed. */
+async function findSettled(sql: Sql, messageId: string, n: number) {
+  const end = performance.now() + outcomeMs;
+  for (;;) {
+    const found = await findSentRecipient(sql, messageId, n);
+    if (!found?.isBeingTried || performance.now() > end) return found;
+    await delay(againMs);
+  }
 }
 
 /** A complaint in mail to anybody counts if it returns a token of ours: only the recipient's own server has the token. */

@@ -23,14 +23,24 @@ export interface NewReport extends RecipientRef {
   content: Buffer | null;
 }
 
+interface FoundRecipient {
+  ownerId: string;
+  address: string;
+  isBeingTried: boolean;
+}
+
 /** Not by owner: the signed token of the bounce address is the permission, and it names the message. */
 export async function findSentRecipient(
   sql: Sql,
   messageId: string,
   n: number,
-): Promise<{ ownerId: string; address: string } | undefined> {
-  const [row] = await sql<{ ownerId: string; address: string }[]>`
-    select owner_id as "ownerId", address from recipients where message_id = ${messageId} and n = ${n}`;
+): Promise<FoundRecipient | undefined> {
+  const [row] = await sql<FoundRecipient[]>`
+    select owner_id as "ownerId", address, exists (
+      select from send_queue
+      where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
+    ) as "isBeingTried"
+    from recipients where message_id = ${messageId} and n = ${n}`;
   return row;
 }
 
