@@ -1,6 +1,6 @@
 /**
- * A Postfix for one test, which sends all mail to one port on loopback. It uses only its own folder: not /etc, not the log of the
- * machine, and no port, because mail comes in through its `sendmail` command.
+ * A Postfix for one test, which sends all mail to one port on loopback. It uses only its own folder: not /etc and not the log of the
+ * machine. It needs no port, because mail comes in through its `sendmail` command; `mail-server.ts` gives it one.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -49,8 +49,12 @@ scache    unix  - - n -   1 scache
 postlog   unix-dgram n - n - 1 postlogd
 `;
 
-/** `settings` are added to main.cf after the common settings. */
-export async function startPostfix(port: number, settings: Record<string, string> = {}): Promise<Postfix> {
+/** `settings` are added to main.cf after the common settings, `moreServices` to master.cf. */
+export async function startPostfix(
+  port: number,
+  settings: Record<string, string> = {},
+  moreServices = '',
+): Promise<Postfix> {
   const folder = makePeerFolder('postfix');
   const config = path.join(folder.path, 'config');
   const queue = path.join(folder.path, 'queue');
@@ -58,7 +62,7 @@ export async function startPostfix(port: number, settings: Record<string, string
   const log = path.join(folder.path, 'log');
   for (const made of [config, queue, data]) await mkdir(made);
   execFileSync('chown', ['postfix', data]);
-  await writeFile(path.join(config, 'master.cf'), services);
+  await writeFile(path.join(config, 'master.cf'), services + moreServices);
   await writeFile(
     path.join(config, 'main.cf'),
     formatSettings({

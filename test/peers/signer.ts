@@ -1,5 +1,5 @@
 /**
- * OpenDKIM, which signs what Postfix sends: `socket` is a milter for Postfix, `record` the public key for a name server.
+ * OpenDKIM, which signs what Postfix sends, or verifies what Postfix receives. Of a signer, `socket` is a milter for Postfix, `record` the public key for a name server.
  */
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -16,6 +16,18 @@ export interface Signer {
   record: string;
 }
 
+/**
+ * OpenDKIM, which verifies what Postfix receives. Returns its socket. `keys` are names and values of TXT records: OpenDKIM asks DNS
+ * only on port 53.
+ */
+export async function startVerifier(keys: Record<string, string>): Promise<string> {
+  const folder = makePeerFolder('opendkim');
+  const inside = (name: string) => path.join(folder.path, name);
+  const lines = Object.entries(keys).map(([name, value]) => `${name} ${value}\n`);
+  await writeFile(inside('keys'), lines.join(''));
+  return serve(folder, ['Mode v', 'AlwaysAddARHeader yes', `TestPublicKeys ${inside('keys')}`]);
+}
+
 /** Signs the mail of authors at the domains `authors` as `domain`. */
 export async function startSigner(domain: string, authors: string[]): Promise<Signer> {
   const folder = makePeerFolder('opendkim');
@@ -23,20 +35,30 @@ export async function startSigner(domain: string, authors: string[]): Promise<Si
   await succeed('opendkim-genkey', ['-b', '2048', '-d', domain, '-s', 'mail', '-D', folder.path]);
   await writeFile(inside('keys'), `it ${domain}:mail:${inside('mail.private')}\n`);
   await writeFile(inside('authors'), authors.map((author) => `*@${author} it\n`).join(''));
-  const settings = [
+  const socket = await serve(folder, [
     'Mode s',
     'InternalHosts 127.0.0.1',
     // OpenDKIM refuses a key in a folder below /tmp, which everyone can write to.
     'RequireSafeKeys no',
     `KeyTable ${inside('keys')}`,
     `SigningTable refile:${inside('authors')}`,
+  ]);
+  return { socket, record: await readFile(inside('mail.txt'), 'utf8') };
+}
+
+/** Returns its socket. */
+async function serve(
+  folder: ReturnType<typeof makePeerFolder>,
+  settings: readonly string[],
+): Promise<string> {
+  const inside = (name: string) => path.join(folder.path, name);
+  const common = [
     `PidFile ${inside('opendkim.pid')}`,
     `Socket local:${inside('socket')}`,
     // Postfix connects as another user.
     'UMask 000',
   ];
-  await writeFile(inside('config'), `${settings.join('\n')}\n`);
-
+  await writeFile(inside('config'), `${[...settings, ...common].join('\n')}\n`);
   const program = run(findPeer('opendkim'), ['-f', '-x', inside('config')], {});
   after(async () => {
     // OpenDKIM has no state to lose, and checks for a SIGTERM only every five seconds.
@@ -45,5 +67,5 @@ export async function startSigner(domain: string, authors: string[]): Promise<Si
     folder.remove();
   });
   await waitFor('the socket of OpenDKIM', () => existsSync(inside('socket')));
-  return { socket: `unix:${inside('socket')}`, record: await readFile(inside('mail.txt'), 'utf8') };
+  return `unix:${inside('socket')}`;
 }
