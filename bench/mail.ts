@@ -14,8 +14,8 @@ export interface MailTools {
     options: Omit<Extract<LoadQuestion, { kind: 'flood' }>, 'kind' | 'port'>,
   ): Promise<number>;
   pace(port: number, options: { perSecond: number; count: number }): Promise<Paced>;
-  /** Sends so many messages to `POST /inbound`. */
-  post(service: Pick<BenchedService, 'url' | 'headers'>, count: number): Promise<void>;
+  /** Sends so many messages to `POST /inbound`, or to another path. */
+  post(service: Pick<BenchedService, 'url' | 'headers'>, count: number, path?: string): Promise<void>;
 }
 
 export async function startMailTools(bench: Bench): Promise<MailTools> {
@@ -28,8 +28,8 @@ export async function startMailTools(bench: Bench): Promise<MailTools> {
     dnsServer,
     flood: async (port, options) => Number(await ask({ kind: 'flood', port, ...options })),
     pace: async (port, options) => (await ask({ kind: 'pace', port, ...options })) as Paced,
-    post: async ({ url, headers: { authorization } }, count) => {
-      await ask({ kind: 'post', url: `${url}/inbound?recipient=${recipient}`, authorization, count });
+    post: async ({ url, headers: { authorization } }, count, path = `/inbound?recipient=${recipient}`) => {
+      await ask({ kind: 'post', url: `${url}${path}`, authorization, count });
     },
   };
 }

@@ -40,6 +40,7 @@ import * as message from './scenarios/message.ts';
 import * as retention from './scenarios/retention.ts';
 import * as send from './scenarios/send.ts';
 import * as slowEndpoint from './scenarios/slow-endpoint.ts';
+import * as submit from './scenarios/submit.ts';
 import * as tenants from './scenarios/tenants.ts';
 import * as unread from './scenarios/unread.ts';
 import * as model from './studies/model.ts';
@@ -56,6 +57,7 @@ const scenarios: readonly Scenario[] = [
   slowEndpoint,
   inbound,
   inboundMx,
+  submit,
   send,
   deadDestination,
   latency,

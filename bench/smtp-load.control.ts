@@ -1,7 +1,7 @@
 /**
  * The mail sender, in its own process. `flood` replies with the number of messages per second that got a 250; `pace` replies with
  * the time of each 250. The sender keeps its connections open, or opens a new one for each message. `post` sends a number of
- * messages to `POST /inbound` instead, and replies when all got a 202.
+ * messages by HTTP instead, and replies when all got a 202.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { Pool } from 'undici';
@@ -114,7 +114,8 @@ async function post({ url, authorization, count }: LoadQuestion & { kind: 'post'
       const message = nextMessage().bytes.subarray(0, -3);
       const request = { path: pathname + search, method: 'POST', headers, body: message } as const;
       const { statusCode, body } = await pool.request(request);
-      if (statusCode !== 202) throw new Error(`POST /inbound responded ${statusCode}: ${await body.text()}`);
+      if (statusCode !== 202)
+        throw new Error(`POST ${pathname} responded ${statusCode}: ${await body.text()}`);
       await body.dump();
     }
   };
