@@ -82,6 +82,25 @@ describe('a reply', () => {
 });
 
 describe('a key with the scope `send`', () => {
+  test('replies to a message that it cannot read only if it tells who gets what: the answer would show it', async () => {
+    const { body: key } = await call('POST', '/api-keys', { body: { name: 'replies', scope: 'send' } });
+    const as = { ...user, apiKey: key.apiKey };
+    const id = await receive(
+      'From: Grace <grace@dest.example>\r\nSubject: A secret\r\n\r\n',
+      'ada@sender.example',
+    );
+    const given = { identityId, inReplyTo: id, text: 'Yes' };
+    for (const more of [{}, { to: 'bob@dest.example' }, { subject: 'Re: it' }]) {
+      const answer = await call('POST', '/messages', { as, body: { ...given, ...more } });
+      assertProblem(answer, 403, 'scope_insufficient');
+      assert.doesNotMatch(answer.text, /secret|grace/i);
+    }
+    const body = { ...given, to: 'bob@dest.example', subject: 'Re: it' };
+    const { status, text } = await call('POST', '/messages', { as, body });
+    assert.equal(status, 202, text);
+    assert.doesNotMatch(text, /secret|grace/i);
+  });
+
   test('sees the messages that were made with it, and no others, on every route', async () => {
     const keys: TestUser[] = [];
     for (const name of ['one', 'two']) {

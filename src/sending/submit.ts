@@ -56,6 +56,8 @@ export interface Submitter {
   ownerId: string;
   keyId: string | null;
   source: 'api' | 'submission';
+  /** Its key may send, and not read mail that was not made with it. */
+  isSendOnly?: boolean;
   /** Of a client that submits by SMTP, for the log. */
   remoteIp?: string;
 }
@@ -89,6 +91,7 @@ export async function submitDraft(
   const parent =
     given.inReplyTo === null ? null : await findParent(parts.sql, ownerId, sender, given.inReplyTo);
   const { draft } = given;
+  if (parent && submitter.isSendOnly) requireOwnFields(draft, sender);
   const from = readFrom(sender, draft.from, parent);
   const recipients =
     draft.to.length + draft.cc.length + draft.bcc.length > 0 ? draft : replyTo(draft, parent);
@@ -163,6 +166,19 @@ export function noteSubmission(parts: SubmitParts, submission: Submission, { eve
   );
   parts.wakeSending();
   if (events > 0) parts.wakeAfterEvents();
+}
+
+/** What a reply takes from the message that it answers would tell the caller what stands in it. */
+function requireOwnFields(draft: Draft, sender: Sender): void {
+  const needed = [
+    draft.subject === null ? ['subject'] : [],
+    draft.to.length + draft.cc.length + draft.bcc.length === 0 ? ['to'] : [],
+    draft.from === null && sender.kind === 'domain' ? ['from'] : [],
+  ].flat();
+  if (needed.length === 0) return;
+  const names = needed.map((name) => `"${name}"`).join(' and ');
+  const detail = `The API key has the scope \`send\`, and cannot read the message that "inReplyTo" names. Give ${names} in the request, or use a key with the scope \`full\`.`;
+  throw new Problem('scope_insufficient', { detail });
 }
 
 interface Recipients {

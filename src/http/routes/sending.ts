@@ -291,7 +291,8 @@ function readSubmission(
   request: FastifyRequest<{ Querystring: Static<typeof RawQuery>; Body: unknown }>,
 ): Promise<Submission> {
   const { ownerId, keyId, body, query } = request;
-  const submitter = { ownerId, keyId, source: 'api' } as const;
+  const isSendOnly = request.keyScope === 'send';
+  const submitter = { ownerId, keyId, isSendOnly, source: 'api' } as const;
   if (Buffer.isBuffer(body)) return readRawSubmission(submit, submitter, body, query);
   const [name] = Object.keys(query);
   if (name !== undefined) {
