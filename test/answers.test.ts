@@ -275,7 +275,9 @@ describe('links', () => {
     const { paths } = (await prefixed.call('GET', '/openapi.json')).body;
     const bare = prefixed.url.slice(0, -'/api/v2'.length);
     for (const path of Object.keys(paths).filter((name) => !name.includes('{') && paths[name].get)) {
-      assert.equal((await prefixed.call('GET', path)).status, 200, path);
+      // A stream does not end.
+      const method = path.endsWith('/stream') ? 'HEAD' : 'GET';
+      assert.equal((await prefixed.call(method, path)).status, 200, path);
       assertProblem(await callUrl('GET', bare + path, { as: prefixed.user }), 404, 'route_not_found');
     }
   });
