@@ -15,6 +15,7 @@ export interface BenchedService {
   pid: number;
   url: string;
   smtpPort: number;
+  submissionPort: number;
   databaseUrl: string;
   ownerId: string;
   /** Request headers of its first user. */
@@ -49,8 +50,10 @@ export async function startService(
     await preparation.prepare(connectBench(bench, databaseUrl));
   }
   const smtpPort = await findFreePort();
+  const submissionPort = await findFreePort();
   const given = {
     POSTHORN_SMTP_PORT: String(smtpPort),
+    POSTHORN_SUBMISSION_PORT: String(submissionPort),
     POSTHORN_DATA_DIR: dataDir,
     ...(elsewhere ? { DATABASE_URL: elsewhere } : {}),
     ...settings,
@@ -63,7 +66,8 @@ export async function startService(
   const url = `http://127.0.0.1:${port}`;
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const { userId } = (await (await fetch(`${url}/me`, { headers })).json()) as { userId: string };
-  return { pid: child.pid, url, smtpPort, databaseUrl, ownerId: userId, headers, ask: child.ask };
+  const ports = { smtpPort, submissionPort };
+  return { pid: child.pid, url, ...ports, databaseUrl, ownerId: userId, headers, ask: child.ask };
 }
 
 /** Starts another process with these roles on the database of a service. Returns its pid when it is ready. */

@@ -11,7 +11,7 @@ import { concurrency } from './scenario.ts';
 import { SmtpSession } from './smtp-session.ts';
 
 export type LoadQuestion =
-  | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number }
+  | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number; password?: string }
   | { kind: 'pace'; port: number; perSecond: number; count: number }
   | { kind: 'post'; url: string; authorization: string; count: number };
 /** The number in the Message-ID, and the time of the 250 by the machine's clock. */
@@ -36,11 +36,11 @@ function nextMessage(): { id: string; bytes: Buffer } {
 /** Open sessions that are not in use, by port. */
 const idle = new Map<number, SmtpSession[]>();
 
-async function takeSession(port: number): Promise<SmtpSession> {
+async function takeSession(port: number, password?: string): Promise<SmtpSession> {
   const open = idle.get(port) ?? [];
   // The server closes a session that was idle for minutes.
   for (let session = open.pop(); session; session = open.pop()) if (session.isOpen) return session;
-  return SmtpSession.open(port);
+  return SmtpSession.open(port, password);
 }
 
 function giveBack(port: number, session: SmtpSession): void {
@@ -54,11 +54,12 @@ async function flood({
   sessions,
   keep,
   durationMs,
+  password,
 }: LoadQuestion & { kind: 'flood' }): Promise<number> {
   let taken = 0;
   let isOver = false;
   const onKept = async () => {
-    const session = await takeSession(port);
+    const session = await takeSession(port, password);
     while (!isOver) {
       await session.send(nextMessage().bytes);
       taken += 1;
@@ -67,7 +68,7 @@ async function flood({
   };
   const onNew = async () => {
     while (!isOver) {
-      const session = await SmtpSession.open(port);
+      const session = await SmtpSession.open(port, password);
       await session.send(nextMessage().bytes);
       taken += 1;
       await session.quit();

@@ -21,10 +21,15 @@ export class SmtpSession {
     socket.on('close', () => this.#reject(new Error('The server closed the connection')));
   }
 
-  static async open(port: number): Promise<SmtpSession> {
+  /** `password`: for the submission listener. */
+  static async open(port: number, password?: string): Promise<SmtpSession> {
     const session = new SmtpSession(net.connect({ host: '127.0.0.1', port, noDelay: true }));
     await session.#replies(1);
     await session.#say('EHLO mx.sender.example\r\n', 1);
+    if (password !== undefined) {
+      const login = Buffer.from(`\0posthorn\0${password}`).toString('base64');
+      await session.#say(`AUTH PLAIN ${login}\r\n`, 1);
+    }
     return session;
   }
 
