@@ -146,25 +146,29 @@ export async function lockOutgoing(sql: Sql, messageIds: readonly string[]): Pro
 }
 
 /**
- * A CTE body: adds the changes of `changed (message_id, old_status, status)` to the counts of their messages. `more`: further
- * assignments, with a comma in front.
+ * A CTE body: adds the changes of `changed (message_id, old_status, status)` to the counts of their messages, which the caller has
+ * locked. `transport`: the way out, an aggregate over `changed`.
  */
-export function countChanges(sql: Sql, more: Fragment = sql``) {
+export function countChanges(sql: Sql, transport: Fragment = sql`null::text`) {
   const change = (status: RecipientStatus) => sql`
     (count(*) filter (where changed.status = ${status}) - count(*) filter (where changed.old_status = ${status}))::smallint`;
+  // By the place of the row: for a join by id the planner, which expects one row, would compare each with each.
   return sql`
     update outgoing
     set queued = queued + counts.queued_change, sent = sent + sent_change, delivered = delivered + delivered_change,
       bounced = bounced + bounced_change, suppressed = suppressed + suppressed_change,
-      cancelled = cancelled + cancelled_change,
-      ended_at = case when queued + counts.queued_change = 0 then coalesce(ended_at, now()) end ${more}
+      cancelled = cancelled + cancelled_change, transport = coalesce(counts.new_transport, transport),
+      ended_at = case when queued + counts.queued_change = 0 then coalesce(ended_at, now()) end
     from (
       select message_id, ${change('queued')} as queued_change, ${change('sent')} as sent_change,
         ${change('delivered')} as delivered_change, ${change('bounced')} as bounced_change,
-        ${change('suppressed')} as suppressed_change, ${change('cancelled')} as cancelled_change
+        ${change('suppressed')} as suppressed_change, ${change('cancelled')} as cancelled_change,
+        ${transport} as new_transport
       from changed group by message_id
-    ) counts
-    where outgoing.id = any (array(select message_id from changed)) and outgoing.id = counts.message_id`;
+    ) counts cross join lateral (
+      select locked.ctid as place from outgoing locked where locked.id = counts.message_id offset 0
+    ) message
+    where outgoing.ctid = message.place`;
 }
 
 /**

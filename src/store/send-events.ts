@@ -51,7 +51,8 @@ export async function announce(sql: Sql, given: readonly Announcement[]): Promis
         select given.id, outgoing.owner_id, given.event, outgoing.identity_id, written.data::json,
           octet_length(written.data) + outgoing.summary_bytes, outgoing.id
         from given
-        join outgoing on outgoing.id = any (array(select message_id from given)) and outgoing.id = given.message_id
+        -- With "offset 0" each is looked up: the planner, which expects one row, would compare each with each.
+        cross join lateral (select * from outgoing where id = given.message_id offset 0) outgoing
         -- Mail of a deleted identity has no events.
         cross join lateral (
           select from identities where owner_id = outgoing.owner_id and id = outgoing.identity_id limit 1

@@ -190,8 +190,6 @@ async function changeRecipients(
   const json = (values: readonly unknown[]) =>
     values.map((value) => (value === null ? null : JSON.stringify(value)));
   const nowMs = performance.now();
-  // The operator may have changed the way out while the message waited.
-  const wayOut = sql`, transport = (select ours.transport from ours where ours.message_id = outgoing.id limit 1)`;
   const rows = await sql<RecordedRecipient[]>`
     with tried as materialized (
       select * from unnest(
@@ -205,11 +203,16 @@ async function changeRecipients(
       ) as t (id, token, status, wait_seconds, transport, attempt_id, age_ms, duration_ms, host, host_address, tls, response,
         shown_response, error, error_detail)
     ), ours as materialized (
-      select tried.*, send_queue.owner_id, send_queue.message_id, send_queue.n
-      from tried join send_queue on ${isOneOf(sql, sql`select id from tried`, sendQueue)} and send_queue.id = tried.id
-        and send_queue.lease_token = tried.token
-      for update of send_queue
+      select tried.*, queued.owner_id, queued.message_id, queued.n, recipient.place
+      from tried cross join lateral (
+        select owner_id, message_id, n from send_queue
+        where send_queue.id = tried.id and lease_token = tried.token
+        offset 0 for update
+      ) queued cross join lateral (
+        select ctid as place from recipients where recipients.message_id = queued.message_id and recipients.n = queued.n offset 0
+      ) recipient
     ), changed as (
+      -- By the place of the row, which nobody else changes while we have the lock of its message.
       update recipients
       set status = case when ours.status = 'queued' and is_cancelling then 'cancelled' else ours.status end,
         attempt_count = attempt_count + (attempt_id is not null)::int,
@@ -217,27 +220,27 @@ async function changeRecipients(
           then now() + wait_seconds * interval '1 second' end,
         last_response = coalesce(shown_response, last_response), updated_at = now()
       from ours
-      where recipients.message_id = any (array(select message_id from ours))
-        and recipients.message_id = ours.message_id and recipients.n = ours.n
-      returning ours.id, ours.message_id, ours.owner_id, 'queued' as old_status, recipients.status, recipients.address,
-        recipients.address_key
+      where recipients.ctid = ours.place
+      returning ours.id, ours.message_id, ours.owner_id, 'queued' as old_status, recipients.status, recipients.address as recipient,
+        recipients.address_key, ours.wait_seconds, ours.transport, ours.attempt_id, ours.age_ms, ours.duration_ms, ours.host,
+        ours.host_address, ours.tls, ours.response, ours.error, ours.error_detail
     ), ended as (
       delete from send_queue where ${isOneOf(sql, sql`select id from changed where status <> 'queued'`, sendQueue)}
     ), put_off as (
       update send_queue
-      set ready = false, tries = tries + 1, next_attempt_at = now() + wait_seconds * interval '1 second',
+      set ready = false, tries = tries + 1, next_attempt_at = now() + changed.wait_seconds * interval '1 second',
         lease_token = null, lease_until = null
-      from ours
-      where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = ours.id
-    ), counted as (${countChanges(sql, wayOut)}),
+      from changed
+      where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = changed.id
+    ), counted as (${countChanges(sql, sql`min(changed.transport)`)}),
     kept as (
       insert into send_attempts (message_id, id, owner_id, recipients, started_at, duration_ms, host, address, tls, response,
         error, error_detail)
-      select message_id, attempt_id, ours.owner_id, array[changed.address], now() - age_ms * interval '1 millisecond', duration_ms,
+      select message_id, attempt_id, owner_id, array[recipient], now() - age_ms * interval '1 millisecond', duration_ms,
         host, host_address, tls, response, error, error_detail
-      from ours join changed using (id, message_id) where attempt_id is not null
+      from changed where attempt_id is not null
     )
-    select id, owner_id as "ownerId", address, address_key as "addressKey", status from changed`;
+    select id, owner_id as "ownerId", recipient as address, address_key as "addressKey", status from changed`;
   return new Map(rows.map((row) => [row.id, row]));
 }
 
