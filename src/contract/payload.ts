@@ -111,7 +111,10 @@ function addLaterKeys(data: string): string {
 
 /** Every message is stored with `"sending":null`: what it is now is added when it is shown. */
 function addSending(json: string, sending: string | null): string {
-  return sending === null ? json : json.replace('"sending":null', () => `"sending":${sending}`);
+  if (sending === null) return json;
+  // Written again, without the blanks of PostgreSQL.
+  const compact = JSON.stringify(JSON.parse(sending));
+  return json.replace('"sending":null', () => `"sending":${compact}`);
 }
 
 /** Returns the JSON text of `data` to send now. Events without a message are sent as stored. */
