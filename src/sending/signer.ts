@@ -57,9 +57,8 @@ export class Signer {
     const { sql, sealer } = this.#parts;
     const keys = await findSigningKeys(sql, ownerId, domain);
     const published = await Promise.all(keys.map((key) => this.#isPublished(key)));
-    // If DNS does not answer: the oldest, which the last verification found there.
-    const found = keys.find((_, n) => published[n] === true);
-    const chosen = found ?? (published.includes(null) ? keys.at(-1) : undefined);
+    // If DNS does not answer: what the last check found there.
+    const chosen = keys.find(({ wasPublished }, n) => published[n] ?? wasPublished);
     if (!chosen) return null;
     const { identityId, selector, privateKey } = chosen;
     const opened = sealer.open(privateKey, dkimContext(identityId, selector));

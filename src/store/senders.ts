@@ -53,6 +53,8 @@ export interface SealedSigningKey {
   publicKey: string;
   /** Encrypted. */
   privateKey: Buffer;
+  /** The last check found it in DNS. */
+  wasPublished: boolean;
 }
 
 /** The keys of the owner's verified domain, the newest first. */
@@ -62,7 +64,11 @@ export async function findSigningKeys(
   domain: string,
 ): Promise<SealedSigningKey[]> {
   return sql<SealedSigningKey[]>`
-    select identities.id as "identityId", value_key as domain, selector, public_key as "publicKey", private_key as "privateKey"
+    select identities.id as "identityId", value_key as domain, selector, public_key as "publicKey", private_key as "privateKey",
+      coalesce((
+        select bool_or(record ->> 'status' = 'valid') from json_array_elements(dns_records) record
+        where record ->> 'purpose' = 'dkim' and starts_with(record ->> 'name', selector || '.')
+      ), false) as "wasPublished"
     from identities join dkim_keys on dkim_keys.owner_id = identities.owner_id and dkim_keys.identity_id = identities.id
     where identities.owner_id = ${ownerId} and identities.kind = 'domain' and value_key = ${domain} and status = 'verified'
     order by dkim_keys.created_at desc, selector`;
