@@ -101,7 +101,7 @@ export const problems = {
     status: 408,
     title: 'The request arrives too slowly',
     remedy:
-      'Send the whole request without pauses, on a new connection. `POST /inbound` needs 64 KiB of the message, or the rest of it, every 30 s.',
+      'Send the whole request without pauses, on a new connection. `POST /inbound` and `POST /messages` need 64 KiB of the body, or the rest of it, every 30 s.',
   },
   identity_exists: {
     status: 409,

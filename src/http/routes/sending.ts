@@ -1,4 +1,5 @@
 /** Sending: `POST /messages`, cancelling, and the attempts of a message. */
+import type { Readable } from 'node:stream';
 import { errorCodes, type FastifyReply, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import type { Links } from '../../contract/links.ts';
@@ -8,7 +9,6 @@ import { body, describe, IdParams, Timestamp, Uuid } from '../../contract/schema
 import { SendAttempt } from '../../contract/sending.ts';
 import type { Sql } from '../../db/client.ts';
 import type { PaceLimits } from '../../lib/pace.ts';
-import { Slots } from '../../lib/slots.ts';
 import type { Address } from '../../mime/address-list.ts';
 import { readDraft } from '../../mime/draft.ts';
 import { readAddress } from '../../mime/given-addresses.ts';
@@ -24,6 +24,7 @@ import {
 } from '../../sending/submit.ts';
 import { findMessage } from '../../store/messages.ts';
 import { cancelOutgoing, listSendAttempts } from '../../store/outgoing.ts';
+import { BodyMemory } from '../body-memory.ts';
 import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
@@ -35,8 +36,8 @@ import { ownKey, sendToo } from './messages.ts';
 
 const maxSendAheadMs = 30 * 86_400_000;
 const maxMetadataBytes = 2048;
-/** Memory for large bodies: in total, and for each owner. A request for which no memory is free waits. */
-const bodyMemoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
+/** Memory for large bodies: in total, and for each owner. */
+const memoryLimits = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024, slowMs: 10_000 };
 const smallBytes = 64 * 1024;
 const bodyPace: PaceLimits = {
   dataTimeoutMs: 30_000,
@@ -141,21 +142,24 @@ export interface SendingParts extends PostParts {
 /** Needs a fastify scope of its own: its content type parsers take bodies that are larger than elsewhere. */
 export async function sendingRoutes(app: App, parts: SendingParts): Promise<void> {
   const { sql, submit, links, maxMessageBytes } = parts;
-  const memory = new Slots(bodyMemoryBytes);
+  const memory = new BodyMemory(memoryLimits);
   const maxJsonBytes = Math.ceil(1.4 * maxMessageBytes) + 1024 * 1024;
 
-  /** Takes memory before it reads, and keeps it until the answer is sent. */
-  async function readBody(request: FastifyRequest, maxBytes: number): Promise<Buffer> {
+  /**
+   * Takes memory before it reads, and keeps it until the answer is sent. `payload`, not `request.raw`, which is paused when nobody
+   * reads `payload` (`refuseTinyChunks`).
+   */
+  async function readBody(request: FastifyRequest, payload: Readable, maxBytes: number): Promise<Buffer> {
     const bytes = Number(request.headers['content-length'] ?? maxBytes);
     if (bytes > maxBytes) throw new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE();
     const { reply } = request.sending ?? {};
-    if (bytes > smallBytes && reply) {
-      const closed = abortOnClose(reply);
-      const share = await memory.take(request.ownerId, bytes, { signal: closed });
-      closed.addEventListener('abort', () => share.release());
-      if (closed.aborted) share.release();
-    }
-    return readMessageBody(request.raw, bytes, bodyPace);
+    const read = (cut?: AbortSignal) => readMessageBody(payload, bytes, bodyPace, cut);
+    if (bytes <= smallBytes || !reply) return read();
+    const closed = abortOnClose(reply);
+    const share = await memory.take(request.ownerId, bytes, closed);
+    closed.addEventListener('abort', () => share.release());
+    if (closed.aborted) share.release();
+    return memory.read(request.ownerId, bytes, read);
   }
 
   app.decorateRequest('sending', null);
@@ -163,12 +167,12 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
     request.sending = { reply };
   });
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('application/json', async (request: FastifyRequest) => {
-    const bytes = await readBody(request, maxJsonBytes);
+  app.addContentTypeParser('application/json', async (request: FastifyRequest, payload: Readable) => {
+    const bytes = await readBody(request, payload, maxJsonBytes);
     return bytes.length === 0 ? undefined : readJson(bytes);
   });
-  app.addContentTypeParser('message/rfc822', async (request: FastifyRequest) =>
-    readBody(request, maxMessageBytes),
+  app.addContentTypeParser('message/rfc822', async (request: FastifyRequest, payload: Readable) =>
+    readBody(request, payload, maxMessageBytes),
   );
 
   app.post(
@@ -185,7 +189,7 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
         tags,
         summary: 'Send a message',
         description:
-          'As JSON, or a finished message with `Content-Type: message/rfc822` and `?identity_id=`. The message is stored before the answer, and then sent to each recipient.',
+          'As JSON, or a finished message with `Content-Type: message/rfc822` and `?identity_id=`. The message is stored before the answer, and then sent to each recipient. A body that needs more than 30 s for 64 KiB is refused with 408. While memory is short, so is a large body that needs more than 10 s.',
         querystring: RawQuery,
         body: { content: { 'application/json': { schema: NewMessage } } },
         response: { 202: jsonText(Message) },
