@@ -145,7 +145,26 @@ describe('a message that the servers take', () => {
       select selector from dkim_keys where identity_id = ${other} order by created_at desc limit 1`;
     assert.equal(signature?.selector, newest?.selector);
   });
+
+  test('is not signed with a key that DNS no longer has while DNS does not answer for the next one', async () => {
+    const [own, destination] = [newDomain(), newDestination()];
+    const id = await makeSender(own, { dkim: true });
+    const [old] = (await listDkimNames(id)) as [string];
+    const rotated = await call('POST', `/identities/${id}/dkim/rotate`);
+    assert.ok(rotated.status < 300, rotated.text);
+    const [next] = (await listDkimNames(id)).filter((name) => name !== old) as [string];
+    direct.dns.answer(old, 'NXDOMAIN');
+    direct.dns.answer(next, 'SERVFAIL');
+    await findEnded((await send({ identityId: id, from: `ada@${own}`, to: `a@${destination}` })).id);
+    const signed = received(destination)[0]?.raw.match(/^DKIM-Signature:.*?\bs=([^;\s]+)/s)?.[1];
+    assert.equal(signed, next.split('.')[0]);
+  });
 });
+
+async function listDkimNames(id: string): Promise<string[]> {
+  const records = JSON.parse((await direct.find({ id })).dns_records) as { purpose: string; name: string }[];
+  return records.filter(({ purpose }) => purpose === 'dkim').map(({ name }) => name);
+}
 
 describe('a message that is put off', () => {
   test('waits by the schedule, and is given up after its last wait', async () => {
