@@ -132,6 +132,21 @@ test('a stream resumes after an event, without a gap and without a repeat', asyn
   }
 });
 
+test('a reader that resumes after many large events gets all of them on one connection', async () => {
+  const owner = await service.makeUser();
+  const first = await make(owner.userId);
+  const data = JSON.stringify({ text: 'x'.repeat(150_000) });
+  const ids: string[] = [];
+  for (let n = 0; n < 30; n += 1) ids.push(await make(owner.userId, { data }));
+  const stream = await open(owner, `?after=${first}`);
+  await waitFor('the events, or a cut', () => stream.events.length === ids.length || stream.isEnded());
+  assert.equal(stream.isEnded(), false);
+  assert.deepEqual(
+    stream.events.map(({ id }) => id),
+    ids,
+  );
+});
+
 test('an unknown event is 410, also that of another owner', async () => {
   const [owner, stranger] = [await service.makeUser(), await service.makeUser()];
   const id = await make(stranger.userId);

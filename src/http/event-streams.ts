@@ -1,9 +1,10 @@
 /**
  * Readers of the event stream in this process. The events of an owner are read once for all readers that are up to date; a reader
- * that resumes reads for itself until it has caught up. Guarantees: on one connection no event is missing and none comes twice; a
- * reader that stops reading is cut, and resumes where it was.
+ * that resumes reads for itself until it has caught up, as fast as its client takes the events. Guarantees: on one connection no
+ * event is missing and none comes twice; a reader that stops reading is cut, and resumes where it was.
  */
 import type { ServerResponse } from 'node:http';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isUnavailable, type Pool } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
@@ -62,6 +63,8 @@ interface OpenReader extends Reader {
   /** By `performance.now()`: when the client last took bytes, and how many it had taken. */
   progressAt: number;
   taken: number;
+  /** It has all events so far. Before that, it gets more only when it has taken what was written. */
+  isUpToDate: boolean;
 }
 
 export class EventStreams {
@@ -86,11 +89,13 @@ export class EventStreams {
 
   /** False: the owner has too many readers. */
   add(reader: Reader): boolean {
+    if (this.#isStopped) return false;
     const owner = this.#owners.get(reader.ownerId) ?? new Owner(this.#parts, this.#limits, reader.ownerId);
-    if (this.#isStopped || owner.readers.size >= this.#limits.perOwner) return false;
+    if (owner.readers.size >= this.#limits.perOwner) return false;
     this.#owners.set(reader.ownerId, owner);
-    const open = { ...reader, progressAt: performance.now(), taken: 0 };
+    const open = { ...reader, progressAt: performance.now(), taken: 0, isUpToDate: reader.since !== null };
     owner.readers.add(open);
+    reader.response.on('drain', () => owner.wake());
     reader.response.once('close', () => {
       owner.readers.delete(open);
       if (owner.readers.size > 0) return;
@@ -169,28 +174,42 @@ class Owner {
 
   /** One read for the readers that stand at the same place, those that are furthest behind first. */
   async #advance(): Promise<boolean | number> {
-    const [first, ...others] = this.readers;
+    const readers = new Set(
+      [...this.readers].filter(({ isUpToDate, response }) => isUpToDate || !response.writableNeedDrain),
+    );
+    const [first, ...others] = readers;
     if (!first) return false;
     const furthest = others.reduce(
       (lowest, { position }) => (isAfter(lowest, position) ? position : lowest),
       first.position,
     );
     const { events, hasOlderRunning } = await readStream(this.#parts.sql, this.#ownerId, furthest, batch);
-    for (const event of events) this.#send(event);
+    for (const event of events) {
+      this.#send(event, readers);
+      // Bytes that the system takes at once count as waiting until then.
+      await nextTurn();
+    }
+    if (events.length < batch) for (const reader of readers) reader.isUpToDate = true;
     if (events.length > 0) return true;
     return hasOlderRunning ? againMs : false;
   }
 
-  #send(event: StreamedEvent): void {
+  /** Removes readers that must take what was written before they get this event and those after it. */
+  #send(event: StreamedEvent, readers: Set<OpenReader>): void {
     let text: string | undefined;
-    for (const reader of this.readers) {
-      if (!isAfter(event.position, reader.position)) continue;
+    for (const reader of readers) {
+      const { response } = reader;
+      if (response.destroyed || !isAfter(event.position, reader.position)) continue;
+      // What waits before this event: an event itself may be larger.
+      const isFull = response.writableLength > this.#limits.maxWaitingBytes;
+      if (isFull && !reader.isUpToDate) {
+        readers.delete(reader);
+        continue;
+      }
       reader.position = event.position;
       if (!wants(reader, event)) continue;
       text ??= `id: ${event.position.id}\nevent: ${event.event}\ndata: ${this.#parts.writeBody(event)}\n\n`;
-      const { response } = reader;
-      // What waits before this event: an event itself may be larger.
-      if (response.writableLength > this.#limits.maxWaitingBytes) response.destroy();
+      if (isFull) response.destroy();
       else response.write(text);
     }
   }
