@@ -29,7 +29,7 @@ const contexts = makeTlsContexts(own.cert);
 const never = new AbortController().signal;
 const message = Buffer.from('From: ada@example.com\r\n\r\nHello\r\n');
 
-function makeMail(rcptTo = 'bob@dest.example'): OutgoingMail {
+function makeMail(rcptTo = 'bob@dest.example', ownerId = 'a'): OutgoingMail {
   const size = {
     content: [message],
     size: message.length,
@@ -37,7 +37,7 @@ function makeMail(rcptTo = 'bob@dest.example'): OutgoingMail {
     smtpUtf8: false,
     mayEnd: () => true,
   };
-  return { mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
+  return { ownerId, mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
 }
 
 function start(options: ConstructorParameters<typeof Connections>[1] = {}, egress = loopback) {
@@ -210,6 +210,24 @@ describe('limits', () => {
     await connections.send([verified], makeMail(), never);
     await sink.got(/^QUIT$/);
     await waitFor('one connection less', () => sink.openConnections() === 10);
+  });
+
+  test('owners take turns: one with mail for many domains of a host does not make another wait', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 1 })];
+    const held: (() => void)[] = [];
+    sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
+    const mails = [
+      ...[0, 1, 2, 3].map((n) => makeMail(`a${n}@dest.example`, 'a')),
+      makeMail('b@dest.example', 'b'),
+    ];
+    const sent = mails.map((mail) => connections.send([at(sink.port)], mail, never));
+    for (let n = 1; n <= mails.length; n++) {
+      await sink.got(/^MAIL/, n);
+      held[n - 1]?.();
+    }
+    await Promise.all(sent);
+    const order = sink.mails.map(({ rcpt }) => rcpt);
+    assert.deepEqual(order.slice(0, 2), ['RCPT TO:<a0@dest.example>', 'RCPT TO:<b@dest.example>']);
   });
 
   test('the signal ends the wait for a place', async () => {

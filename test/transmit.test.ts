@@ -44,7 +44,7 @@ function makeMail(change: Partial<OutgoingMail> & { raw?: string } = {}): Outgoi
   const { raw = message, ...rest } = change;
   const bytes = Buffer.from(raw, 'latin1');
   return {
-    ...{ mailFrom: 'bounces@us.example', rcptTo: 'bob@dest.example', signature: '' },
+    ...{ ownerId: 'a', mailFrom: 'bounces@us.example', rcptTo: 'bob@dest.example', signature: '' },
     ...{ content: [bytes], size: bytes.length, eightBit: false, smtpUtf8: false, mayEnd: () => true },
     ...rest,
   };

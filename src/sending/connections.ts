@@ -1,6 +1,6 @@
 /**
- * Connections to mail servers, shared by the messages that go to the same host. Guarantees: at most `maxPerHost` to a host; a
- * connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never rejects; the signal ends
+ * Connections to mail servers, shared by the messages that go to the same host. Guarantees: at most `maxPerHost` to a host, at
+ * which owners take turns; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never rejects; the signal ends
  * every wait.
  */
 import { MovableTimer } from '../lib/movable-timer.ts';
@@ -73,7 +73,7 @@ export class Connections {
 
   async #sendTo(server: Server, mail: OutgoingMail, signal: AbortSignal): Promise<TryReply> {
     const key = keyOf(server);
-    const share = await this.#slots.take(key, 1, { signal }).catch(() => null);
+    const share = await this.#slots.take(key, 1, { key: mail.ownerId, signal }).catch(() => null);
     if (!share) return stoppedBefore(server);
     this.#countBusy(key, 1);
     try {

@@ -4,6 +4,8 @@ import { SendFault } from './try-reply.ts';
 import type { Content } from './wire.ts';
 
 export interface OutgoingMail {
+  /** Owners take turns at a host. */
+  ownerId: string;
   mailFrom: string;
   rcptTo: string;
   /** Header fields to put in front, with CRLF; may be empty. */

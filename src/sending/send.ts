@@ -198,6 +198,7 @@ async function tryServers(
   if (known) return known;
   const signature = await signer.sign(raw, ownerId, facts.domain);
   const mail = {
+    ownerId,
     mailFrom: parts.bounceAddress({ messageId, recipient: n }),
     rcptTo: facts.address,
     ...{ signature, content: [raw], size: raw.length, eightBit: facts.eightBit, smtpUtf8: facts.smtpUtf8 },
