@@ -1,7 +1,7 @@
 /**
  * Connections to mail servers, shared by the messages that go to the same host. Guarantees: at most `maxPerHost` to a host, at
- * which owners take turns; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never rejects; the signal ends
- * every wait.
+ * which owners take turns; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never
+ * rejects; the signal ends every wait.
  */
 import { MovableTimer } from '../lib/movable-timer.ts';
 import { Slots } from '../lib/slots.ts';

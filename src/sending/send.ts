@@ -82,12 +82,17 @@ export function startSending(parts: SendParts): Loop {
   const read = new FreshFacts();
 
   async function load(job: ClaimedSend, leaseEnd: AbortSignal): Promise<PreparedSend | 'cancel'> {
-    const [facts] = await readSends(sql, [job.id]);
-    if (!facts) return 'cancel';
-    if (facts.raw) return { facts, raw: facts.raw };
-    const share = await memory.take(job.ownerId, facts.size, { signal: leaseEnd });
+    const [found] = await readSends(sql, [job.id]);
+    if (!found) return 'cancel';
+    if (found.raw) return { facts: found, raw: found.raw };
+    const share = await memory.take(job.ownerId, found.size, { signal: leaseEnd });
     try {
-      return { facts, raw: await readWhole(sql, facts.stored), done: share.release };
+      const raw = await readWhole(sql, found.stored);
+      // Again: it may have been cancelled or suppressed while it waited for memory.
+      const [facts] = await readSends(sql, [job.id]);
+      if (facts) return { facts, raw, done: share.release };
+      share.release();
+      return 'cancel';
     } catch (error) {
       share.release();
       throw error;
