@@ -162,9 +162,28 @@ describe('addresses', () => {
     ]);
   });
 
-  test('the old syntax', () => {
-    const { from: authors } = prepare('From : Ada <@relay.example:ada . l @ example.com>\r\n\r\n');
-    assert.deepEqual(authors, [{ name: 'Ada', address: 'ada.l@example.com' }]);
+  test('an author that could be read as another is refused', () => {
+    for (const value of [
+      'ceo@bank.example <ada@example.com>',
+      'ceo@bank.example:ada@example.com;',
+      '<@bank.example:ada@example.com>',
+      'ceo@bank.example(<)<ada@example.com>',
+      'ceo@bank.example] <ada@example.com>',
+      'Ada <ada . l @ example.com>',
+    ]) {
+      const [fault = ''] = findFaults(`From: ${value}\r\n\r\n`);
+      assert.match(fault, /^"from" (?:can be read in several ways|has a domain in a form)/, value);
+    }
+    assert.deepEqual(prepare('From: "ceo@bank.example" <ada@example.com>\r\n\r\n').from, [
+      { name: 'ceo@bank.example', address: 'ada@example.com' },
+    ]);
+  });
+
+  test('fields that may stand once are refused twice; Resent-Bcc and Return-Path are removed', () => {
+    for (const name of ['Message-ID', 'Reply-To', 'Content-Type', 'Subject', 'Date'])
+      assert.match(findFaults(`${from}${name}: a\r\n${name}: b\r\n\r\n`)[0] ?? '', /has 2 fields/);
+    const { bytes } = prepare(`${from}Resent-Bcc: eve@x.example\r\nReturn-Path: <a@b.example>\r\n\r\nx`);
+    assert.doesNotMatch(bytes.toString(), /eve|Return-Path/);
   });
 
   test('To, Cc and Bcc may hold anything if the recipients are given elsewhere', () => {

@@ -110,7 +110,9 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
   // A request line in absolute form (RFC 9112 §3.2.2) has a host too, which must not be part of the scope or the hash.
   const { pathname, search } = new URL(request.url, 'http://localhost');
   // Lower case: the ids in a path are case-insensitive.
-  const scope = { ownerId: request.ownerId, path: pathname.toLowerCase(), key };
+  // A key that only sends must not get the response to a request of another key, which it may not read.
+  const own = request.keyScope === 'send' ? `${request.keyId} ${key}` : key;
+  const scope = { ownerId: request.ownerId, path: pathname.toLowerCase(), key: own };
   const requestHash = hashRequest(request, `${pathname}${search}`);
   const context = `idempotency ${scope.ownerId} ${scope.path} ${scope.key}`;
 

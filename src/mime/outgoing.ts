@@ -1,16 +1,17 @@
 /**
- * Prepares a finished message (`message/rfc822`) for sending: every line ends in CRLF, Bcc fields are removed, Date and Message-ID
+ * Prepares a finished message (`message/rfc822`) for sending: every line ends in CRLF, Bcc and Return-Path are removed, Date and Message-ID
  * are added where they are missing, and all other bytes stay. The header is read strictly, unlike that of received mail: what is
  * checked here must be what every receiver reads, so a header that readers read in different ways is refused.
  * Guarantees: linear time; the memory of one copy, and of none if nothing changes; no bare CR or LF is left, because a relay that
  * takes one for the end of a line could be made to see a second message.
  */
 import { isAscii } from 'node:buffer';
+import { domainToASCII, domainToUnicode } from 'node:url';
 import type { FieldError } from '../problems.ts';
 import type { Address } from './address-list.ts';
 import { mergeAddresses, readAddressList } from './given-addresses.ts';
 import { readFields } from './headers.ts';
-import { findBlankTail, isBlank } from './lexical.ts';
+import { findBlankTail, findCommentEnd, findQuoteEnd, isBlank } from './lexical.ts';
 import { makeMessageId } from './reply.ts';
 
 export interface PreparedMessage {
@@ -41,6 +42,13 @@ const maxHeaderBytes = 512 * 1024;
 const maxFields = 1000;
 /** RFC 5322 §2.1.1, without the CRLF. */
 const maxLine = 998;
+/** RFC 5322 §3.6 and RFC 2045 §3. Of several, servers and readers take different ones. */
+const onceFields = [
+  ...['from', 'sender', 'reply-to', 'subject', 'date', 'message-id', 'in-reply-to', 'references'],
+  ...['mime-version', 'content-type', 'content-transfer-encoding'],
+];
+/** The last server writes Return-Path (RFC 5321 §4.4). */
+const removedFields = ['bcc', 'resent-bcc', 'return-path'];
 
 export function prepareMessage(
   raw: Buffer,
@@ -56,7 +64,7 @@ export function prepareMessage(
       .map((field) => readList(field, faults));
     return lists.flat();
   };
-  for (const name of ['from', 'sender']) {
+  for (const name of onceFields) {
     const count = header.fields.filter((field) => field.name === name).length;
     if (count > 1) faults.push(`The message has ${count} fields "${name}". Write one.`);
   }
@@ -69,6 +77,10 @@ export function prepareMessage(
   const [to = [], cc = [], bcc = []] = mergeAddresses(
     options.hasOwnRecipients ? [] : [read('to'), read('cc'), read('bcc')],
   );
+  for (const field of header.fields.filter(({ name }) => name === 'from' || name === 'sender')) {
+    const fault = faults.length > 0 ? null : findAuthorFault(readValue(field));
+    if (fault) faults.push(`"${field.name}" ${fault}`);
+  }
   const [author] = from;
   if (faults.length > 0 || !author) return refuse(faults);
   const bytes = write(raw, header, author.address, options);
@@ -156,8 +168,7 @@ function addLine(fields: HeaderField[], line: Buffer): string | undefined {
 
 /** Bytes that are not UTF-8 (RFC 6532) are allowed in names. Which address they would stand for, nobody can know. */
 function readList({ name, lines }: HeaderField, faults: string[]): Address[] {
-  const field = Buffer.concat(lines).toString();
-  const addresses = readAddressList(field.slice(field.indexOf(':') + 1));
+  const addresses = readAddressList(readValue({ lines }));
   if (!('fault' in addresses)) return addresses;
   faults.push(`"${name}" ${addresses.fault}`);
   return [];
@@ -166,7 +177,8 @@ function readList({ name, lines }: HeaderField, faults: string[]): Address[] {
 function write(raw: Buffer, header: Header, author: string, options: PrepareOptions): Buffer {
   // An empty Date or Message-ID is as good as none. RFC 5322 §3.6 allows only one.
   const isKept = ({ name, isEmpty, lines }: HeaderField) =>
-    name !== 'bcc' && !((name === 'date' || name === 'message-id') && isEmpty && lines.length === 1);
+    !removedFields.includes(name) &&
+    !((name === 'date' || name === 'message-id') && isEmpty && lines.length === 1);
   const kept = header.fields.filter(isKept);
   const has = (name: string) => kept.some((field) => field.name === name);
   const added = [
@@ -225,4 +237,46 @@ function copyLines(source: Buffer, target: Buffer, start: number): number {
     from = i + 1;
   }
   return at + source.copy(target, at, from);
+}
+
+function readValue({ lines }: Pick<HeaderField, 'lines'>): string {
+  const field = Buffer.concat(lines).toString();
+  return field.slice(field.indexOf(':') + 1);
+}
+
+/** With "q" for each quoted string and without comments: a mailbox, with nothing in its name that could be read as an address. */
+const plainMailbox =
+  /^\s*(?:[^@:;<>[\]]*<([^@:;<>[\]\s]+@[^@:;<>[\]\s]+)>|([^@:;<>[\]\s]+@[^@:;<>[\]\s]+))\s*$/;
+
+/** Who the author is must be clear to every reader: no route, no second address outside quotes, no look-alike domain. */
+function findAuthorFault(value: string): string | null {
+  // RFC 6854 allows groups.
+  const ungrouped = shapeOf(value).replace(/^[^@:;<>[\],]*:([^:;]*);\s*$/, '$1');
+  for (const item of ungrouped.split(',')) {
+    if (item.trim() === '') continue;
+    const [, inAngle, alone] = plainMailbox.exec(item) ?? [];
+    const address = inAngle ?? alone;
+    if (address === undefined)
+      return 'can be read in several ways. Write "Name" <address>, with the name in quotes.';
+    const domain = address.slice(address.lastIndexOf('@') + 1).toLowerCase();
+    const isOwnForm = isAscii(Buffer.from(domain)) || domainToUnicode(domainToASCII(domain)) === domain;
+    if (!isOwnForm)
+      return `has a domain in a form that others read differently. Write ${domainToASCII(domain)}.`;
+  }
+  return null;
+}
+
+function shapeOf(value: string): string {
+  let shape = '';
+  for (let i = 0; i < value.length; i++) {
+    const character = value[i] ?? '';
+    const end = character === '"' ? findQuoteEnd(value, i) : character === '(' ? findCommentEnd(value, i) : 0;
+    // A quote or comment without an end: `readAddressList` refuses it.
+    if (end === -1) return '';
+    if (end > 0) {
+      shape += character === '"' ? 'q' : ' ';
+      i = end - 1;
+    } else shape += character;
+  }
+  return shape;
 }
