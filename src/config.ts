@@ -223,7 +223,7 @@ export const settings = {
   POSTHORN_OUTBOUND: setting<(typeof waysOut)[number] | null>(
     oneOf(waysOut),
     null,
-    'The way out for mail. `direct`: to the mail server of each recipient. `relay`: all of it through `POSTHORN_RELAY_URL`. `capture`: nothing leaves the machine, and every message counts as delivered.',
+    'The transport (the way out) of mail. `direct`: to the mail server of each recipient. `relay`: all of it through `POSTHORN_RELAY_URL`. `capture`: mail is captured and does not leave the machine; it counts as delivered, except to `bounce.test`, `defer.test` and `slow.test` (docs/sending.md).',
     { shown: '`relay` with `POSTHORN_RELAY_URL`; else `direct` in production and `capture` in development' },
   ),
   POSTHORN_RELAY_URL: setting<Relay | null>(

@@ -81,7 +81,7 @@ test('direct: finds everything right, and sends no mail', async () => {
     {
       ...{
         configuration: 'ok',
-        'way out': 'ok',
+        transport: 'ok',
         [port]: 'ok',
         'HELO name': 'ok',
         'reverse DNS': 'ok',
@@ -174,10 +174,25 @@ test('the mail host itself takes the reports: without an address the advice is n
   assert.equal(find('reverse DNS').level, 'unknown');
 });
 
-test('a name is needed: without POSTHORN_MAIL_HOST the advice is to set it', async () => {
-  const { code, find } = await doctor({ POSTHORN_MAIL_HOST: '' });
-  assert.equal(code, 1);
-  assert.match(find('HELO name').remedy ?? '', /Set POSTHORN_MAIL_HOST/);
+test('a name is needed: without POSTHORN_MAIL_HOST the only advice about this host is to set it', async () => {
+  const relay = { POSTHORN_OUTBOUND: 'relay', POSTHORN_RELAY_URL: `smtp://127.0.0.1:${sink.port}` };
+  for (const way of [{}, relay]) {
+    const { code, find, findings, levels } = await doctor({ POSTHORN_MAIL_HOST: '', ...way });
+    assert.equal(code, 1);
+    assert.match(find('HELO name').remedy ?? '', /Set POSTHORN_MAIL_HOST/);
+    assert.doesNotMatch(JSON.stringify(findings), /localhost/);
+    for (const check of ['reverse DNS', 'SPF', 'bounces', 'certificate', 'MTA-STS'])
+      assert.equal(levels[check], undefined, check);
+    assert.equal(levels.DKIM, 'ok', 'what does not depend on the name is checked');
+  }
+});
+
+test('a DNS server that knows no name at all: the advice is to check DNS', async () => {
+  dns.answerAll('NXDOMAIN');
+  const { find } = await doctor();
+  assert.equal(find(port).level, 'unknown');
+  assert.match(find(port).detail, /^DNS does not find receiver\.example$/);
+  assert.match(find(port).remedy ?? '', /Check that DNS works: run the checks without --sending/);
 });
 
 test('DMARC of a parent domain counts', async () => {
@@ -217,10 +232,11 @@ test('relay: the connection, TLS and the login are tried, and no mail is sent', 
 test('capture: says that nothing leaves; in production that is a warning', async () => {
   const capture = await posthorn(['doctor', '--sending'], { ...settings, POSTHORN_OUTBOUND: 'capture' });
   assert.equal(capture.code, 0);
-  assert.match(capture.output, /✓ way out +capture: nothing leaves this machine.*\n +→ To send mail, set/);
+  assert.match(capture.output, /✓ transport +capture: outgoing mail is captured and does not leave/);
+  assert.match(capture.output, /Nothing is checked until POSTHORN_OUTBOUND is direct or relay/);
   const production = { NODE_ENV: 'production', POSTHORN_PUBLIC_URL: 'https://posthorn.example' };
   const { levels, code } = await doctor({ ...production, POSTHORN_OUTBOUND: 'capture' });
-  assert.equal(levels['way out'], 'warn');
+  assert.equal(levels.transport, 'warn');
   assert.equal(code, 0);
 });
 

@@ -87,6 +87,17 @@ async function readRaw(id: string): Promise<string> {
   return text;
 }
 
+test('without a usable identityId the answer says where to find one', async () => {
+  const where = /Take the `id` from GET \/identities\./;
+  for (const identityId of [undefined, 'x', 7]) {
+    const answer = await call('POST', '/messages', { body: { ...plain, identityId } });
+    assert.match(assertProblem(answer, 400, 'invalid_body').errors?.[0]?.message ?? '', where);
+  }
+  const headers = { 'content-type': 'message/rfc822' };
+  const raw = await call('POST', '/messages', { body: 'Subject: x\r\n\r\nx', headers });
+  assert.match(assertProblem(raw, 400, 'invalid_query').errors?.[0]?.message ?? '', where);
+});
+
 describe('a request that is refused stores nothing', () => {
   test('every field and its faults, all told at once', async () => {
     const before = await countStored();

@@ -59,6 +59,7 @@ test('the first start that can listen prints a key that works', async () => {
   const first = startNpm({ ...settings, POSTHORN_LOG_FORMAT: 'pretty' });
   const url = await readyUrl(first);
   assert.match(first.output(), /starting Posthorn[\s\S]*is ready/);
+  await first.line(/outgoing mail is captured and does not leave this machine/);
   [apiKey = ''] = /ph_[0-9A-Za-z]{38}/.exec(first.output()) ?? [];
   assert.match(JSON.stringify(await me(url)), /^\{"userId":"[0-9a-f-]{36}"\}$/);
   running = { program: first, url };

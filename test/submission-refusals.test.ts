@@ -87,7 +87,8 @@ describe('refused, with nothing stored', () => {
       'ada@sub.sender.example',
     ];
     for (const from of foreign) {
-      assertReply(await client.command(`MAIL FROM:<${from}>`), 550, '5.7.1', new RegExp(from));
+      const advice = new RegExp(`${from}; connect .* with POST /identities`);
+      assertReply(await client.command(`MAIL FROM:<${from}>`), 550, '5.7.1', advice);
       for (const wire of [
         letterFrom(from),
         letterFrom(`ada@sender.example, ${from}`),

@@ -18,11 +18,12 @@ import {
   checkReverse,
   checkSpf,
   findAddresses,
+  hasName,
 } from './host-checks.ts';
 import { checkDirect, checkRelay, type SendingChecks } from './way-checks.ts';
 
 interface Options {
-  /** The domain whose mail server is called. */
+  /** Doctor connects to the mail server of this domain. */
   to: string;
   /** The address that other mail servers see. */
   address?: string;
@@ -34,7 +35,7 @@ const maxDomains = 1000;
 const maxMs = 120_000;
 
 export async function diagnoseSending(config: Config, options: Options): Promise<Finding[]> {
-  if (config.outbound === 'capture') return [{ check: 'way out', ...describeCapture(config) }];
+  if (config.outbound === 'capture') return [{ check: 'transport', ...describeCapture(config) }];
   const { dnsServers } = config;
   const dns = makeDnsClient({ dnsServers, keepMs: 60_000 });
   const egress = makeEgress(config);
@@ -42,6 +43,7 @@ export async function diagnoseSending(config: Config, options: Options): Promise
   const checks = { config, dns, egress, mtaSts, signal: AbortSignal.timeout(maxMs) };
   const way =
     config.outbound === 'relay' ? await diagnoseRelay(checks) : await diagnoseDirect(checks, options);
+  if (!hasName(config)) return [...way, ...(await diagnoseDomains(checks))];
   return [
     ...way,
     await runCheck('bounces', checkBounces(checks)),
@@ -52,8 +54,9 @@ export async function diagnoseSending(config: Config, options: Options): Promise
 }
 
 function describeCapture({ production }: Config) {
-  const detail = 'capture: nothing leaves this machine, and every message counts as delivered';
-  const remedy = 'To send mail, set POSTHORN_OUTBOUND to direct, or POSTHORN_RELAY_URL.';
+  const detail = 'capture: outgoing mail is captured and does not leave this machine';
+  const remedy =
+    'Nothing is checked until POSTHORN_OUTBOUND is direct or relay. Set it, or POSTHORN_RELAY_URL, to send mail.';
   return production ? warn(detail, remedy) : { ...ok(detail), remedy };
 }
 
@@ -64,15 +67,20 @@ async function diagnoseRelay(checks: SendingChecks): Promise<Finding[]> {
     `The SPF record of ${bounceDomain} must allow the relay: its provider says what to add.`,
   );
   return [
-    { check: 'way out', ...ok(`relay: all mail goes through ${relay?.host}:${relay?.port}`) },
+    { check: 'transport', ...ok(`relay: all mail goes through ${relay?.host}:${relay?.port}`) },
     await runCheck('relay', checkRelay(checks)),
-    { check: 'SPF', ...spf },
+    hasName(checks.config) ? { check: 'SPF', ...spf } : await runCheck('HELO name', checkHelo(checks, null)),
   ];
 }
 
 async function diagnoseDirect(checks: SendingChecks, { to, address }: Options): Promise<Finding[]> {
   const { mailHost } = checks.config;
   const { result, localAddress } = await checkDirect(checks, to);
+  const connection = [
+    { check: 'transport', ...ok('direct: to the mail server of each recipient') },
+    { check: `port ${checks.config.mxPort}`, ...result },
+  ];
+  if (!hasName(checks.config)) return [...connection, await runCheck('HELO name', checkHelo(checks, null))];
   const isKnown = localAddress !== null && classify(localAddress) === 'public';
   const seen = address ?? (isKnown ? localAddress : null);
   // Behind NAT this machine does not know its public address, and the name in DNS is the best guess.
@@ -88,8 +96,7 @@ async function diagnoseDirect(checks: SendingChecks, { to, address }: Options): 
     ]),
   );
   return [
-    { check: 'way out', ...ok('direct: to the mail server of each recipient') },
-    { check: `port ${checks.config.mxPort}`, ...result },
+    ...connection,
     await runCheck('HELO name', checkHelo(checks, seen)),
     ...(each.length > 0 ? each : [{ check: 'reverse DNS', ...none }]),
   ];

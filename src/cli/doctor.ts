@@ -30,8 +30,8 @@ import {
 
 export function addDoctor(program: Command): void {
   addCommand(program, 'doctor', 'check the database, schema, secret key, ports, DNS and clock')
-    .option('--sending', 'check instead what outgoing mail needs: way out, DNS records, certificate')
-    .option('--to <domain>', 'with --sending: a domain whose mail server is called', 'gmail.com')
+    .option('--sending', 'check instead what outgoing mail needs: transport, DNS records, certificate')
+    .option('--to <domain>', 'with --sending: connect to the mail server of this domain', 'gmail.com')
     .option(
       '--address <ip>',
       'with --sending: the public address of outgoing mail, if it is behind NAT',

@@ -23,11 +23,17 @@ export async function findAddresses({ dns, signal }: SendingChecks, name: string
   return found.length === 0 && answers.some(({ kind }) => kind === 'unknown') ? null : found;
 }
 
+/** Without a name of this host, the checks of its DNS records and of its certificate would give advice about localhost. */
+export function hasName({ mailHost }: Config): boolean {
+  return mailHost !== 'localhost';
+}
+
 /** `seen`: the address of outgoing mail; null if only DNS says it. */
 export async function checkHelo(checks: SendingChecks, seen: string | null): Promise<CheckResult> {
   const { mailHost } = checks.config;
-  if (mailHost === 'localhost') {
-    const remedy = 'Set POSTHORN_MAIL_HOST to the public name of this machine, such as mx.example.com.';
+  if (!hasName(checks.config)) {
+    const remedy =
+      'Set POSTHORN_MAIL_HOST to the public name of this machine, such as mx.example.com. Then run the check again.';
     return fail('Posthorn has no name of its own', remedy);
   }
   const addresses = await findAddresses(checks, mailHost);

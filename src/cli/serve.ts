@@ -65,6 +65,8 @@ function announce(service: Service, config: Config, log: Log): void {
   );
   if (service.smtpPort !== null)
     log.info(`the SMTP listener accepts mail on port ${service.smtpPort} of ${config.smtpHost}`);
+  if (config.outbound === 'capture' && config.roles.includes('send'))
+    log.info('outgoing mail is captured and does not leave this machine (POSTHORN_OUTBOUND=capture)');
   const ports = [service.submissionPort, service.submissionsPort].filter((port) => port !== null);
   if (ports.length > 0)
     log.info(

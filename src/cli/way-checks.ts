@@ -21,6 +21,7 @@ export interface SendingChecks {
 /** A person waits. */
 const timeouts = { ...standardTimeouts, connectMs: 8000, tlsMs: 8000, greetingMs: 15_000, commandMs: 15_000 };
 const maxHosts = 3;
+const checkDns = 'Check that DNS works: run the checks without --sending.';
 
 interface Direct {
   result: CheckResult;
@@ -34,7 +35,12 @@ export async function checkDirect(checks: SendingChecks, domain: string): Promis
   const found = await findDirectServers(domain, parts);
   if (found.kind !== 'servers') {
     const remedy = 'Name another domain that receives mail with --to.';
-    return { result: unknown(found.reason, remedy), localAddress: null };
+    // Without DNS, some resolvers answer that no name exists.
+    const isMissing = found.kind === 'permanent' && found.code === 'no_such_domain';
+    const result = isMissing
+      ? unknown(`DNS does not find ${domain}`, `${checkDns} Or name another domain with --to.`)
+      : unknown(found.reason, remedy);
+    return { result, localAddress: null };
   }
   let first: TryReply | null = null;
   for (const server of found.servers.slice(0, maxHosts)) {
@@ -57,7 +63,7 @@ export async function checkDirect(checks: SendingChecks, domain: string): Promis
 function describeDirectFailure(failure: TryReply, port: number): CheckResult {
   const { kind, phase, error } = failure;
   if (error === 'dns_failed' || error === 'no_such_host') {
-    return unknown(describeFailure(failure), 'Check that DNS works: run the checks without --sending.');
+    return unknown(describeFailure(failure), checkDns);
   }
   if (error === 'target_refused') {
     return fail(describeFailure(failure), 'Name another domain with --to, or see POSTHORN_ALLOW_TARGETS.');

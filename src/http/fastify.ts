@@ -4,6 +4,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyHttpOptions, fastify, type RawServerDefault } from 'fastify';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { describeListenError } from '../net/listen-error.ts';
 import { type BodyLimits, defaultBodyLimits, refuseTinyChunks, stopReadingUnread } from './costly-bodies.ts';
 import { makeProblemSender } from './errors.ts';
 
@@ -40,7 +41,8 @@ export async function listen(app: App, host: string, port: number, setting: stri
     await app.listen({ host, port });
   } catch (error) {
     const cause = error as NodeJS.ErrnoException;
-    const message = describeListenError(cause.code ?? '', host, port, setting);
+    const listener = { host, port, hostSetting: 'HOST', portSetting: setting };
+    const message = describeListenError(cause.code, listener);
     throw message ? new OperatorError(message, { cause }) : cause;
   }
   const address = app.server.address() as AddressInfo;
@@ -51,15 +53,4 @@ export async function listen(app: App, host: string, port: number, setting: stri
 export function originOf(host: string, port: number): string {
   const name = ['127.0.0.1', '0.0.0.0', '::1', '::'].includes(host) ? 'localhost' : host;
   return `http://${isIPv6(name) ? `[${name}]` : name}:${port}`;
-}
-
-function describeListenError(code: string, host: string, port: number, setting: string): string | undefined {
-  const noAddress = `HOST=${host} is not an address of this machine. Set HOST to an address of this machine.`;
-  const messages: Record<string, string> = {
-    EADDRINUSE: `Port ${port} on ${host} is in use by another program. Stop that program, or set ${setting} to another port.`,
-    EACCES: `Port ${port} needs privileges that this process does not have. Set ${setting} to a port above 1023.`,
-    EADDRNOTAVAIL: noAddress,
-    ENOTFOUND: noAddress,
-  };
-  return messages[code];
 }

@@ -110,6 +110,11 @@ const referenceNouns: Record<ReferencedTable, string> = {
   smtp_accounts: 'SMTP account',
 };
 
+/** Where to find the id that is missing or is no id. */
+const referenceHints: Partial<Record<ReferencedTable, string>> = {
+  identities: 'Take the `id` from GET /identities.',
+};
+
 /**
  * Throws one problem with the errors of the schema, of the route's own check and of references to rows that the owner does
  * not have. Returns no promise when no query is needed: this runs for every request.
@@ -132,7 +137,8 @@ export function refuseInvalid(
   if (!request.validationError && !hasOwn && referencing.length === 0) return undefined;
 
   return (async () => {
-    const errors = [...validation.findFieldErrors(request), ...((await own) ?? [])];
+    const found = validation.findFieldErrors(request).map((error) => addReferenceHint(error, references));
+    const errors = [...found, ...((await own) ?? [])];
     for (const [field, table] of referencing) {
       const id = String(body[field]);
       if (!isUuid(id) || (await isOwned(sql, request.ownerId, table, id))) continue;
@@ -143,6 +149,12 @@ export function refuseInvalid(
     const inQuery = request.validationError?.validationContext === 'querystring';
     throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors });
   })();
+}
+
+function addReferenceHint(error: FieldError, references: Record<string, ReferencedTable> = {}): FieldError {
+  const table = references[error.pointer.slice(1)];
+  const hint = table && referenceHints[table];
+  return hint ? { ...error, message: `${error.message} ${hint}` } : error;
 }
 
 /** For a route without a body: it would otherwise ignore the fields without a word. */

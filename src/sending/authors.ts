@@ -34,7 +34,10 @@ export async function findSenderFor(
     'fault' in read || read.kind !== 'email'
       ? undefined
       : await findSenderOf(sql, ownerId, { addressKey: read.key, domain: read.domain });
-  if (!sender) throw invalid('', 'not_allowed', `None of your identities may send from ${address}.`);
+  if (!sender) {
+    const advice = 'connect the address or its domain with POST /identities';
+    throw invalid('', 'not_allowed', `None of your identities may send from ${address}; ${advice}.`);
+  }
   requireSending(sender, way);
   return sender;
 }

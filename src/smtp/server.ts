@@ -11,6 +11,7 @@ import { OperatorError } from '../lib/operator-error.ts';
 import { Slots } from '../lib/slots.ts';
 import { type CertificateFiles, openCertificate } from '../net/certificate.ts';
 import { clientNetwork } from '../net/client-network.ts';
+import { describeListenError } from '../net/listen-error.ts';
 import { Connection, type ConnectionParts } from './connection.ts';
 import { Budget, openSpoolFolder, type SpoolFolder } from './spool.ts';
 
@@ -189,11 +190,10 @@ function listen(
   { host, port, portSetting = 'POSTHORN_SMTP_PORT' }: Pick<SmtpParts, 'host' | 'port' | 'portSetting'>,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
-    server.once('error', (cause) => {
-      const message =
-        `The SMTP server cannot listen on ${host}, port ${port}: ${cause.message}.\n` +
-        `Stop the program that uses the port, or set ${portSetting} or POSTHORN_SMTP_HOST to another value.`;
-      reject(new OperatorError(message, { cause }));
+    server.once('error', (cause: NodeJS.ErrnoException) => {
+      const listener = { host, port, hostSetting: 'POSTHORN_SMTP_HOST', portSetting };
+      const other = `The SMTP server cannot listen on ${host}, port ${port} (${portSetting}): ${cause.message}.`;
+      reject(new OperatorError(describeListenError(cause.code, listener) ?? other, { cause }));
     });
     server.listen({ host, port, backlog: 511 }, () => {
       server.removeAllListeners('error');

@@ -60,7 +60,7 @@ const GivenAddresses = Type.Unsafe<unknown>({
 });
 const NewMessage = body(
   {
-    identityId: describe(Uuid, 'The identity that sends.'),
+    identityId: describe(Uuid, 'The identity that sends: its `id` from `GET /identities`.'),
     from: Type.Optional(
       describe(
         GivenAddress,
@@ -93,7 +93,7 @@ const NewMessage = body(
     inReplyTo: Type.Optional(
       describe(
         Type.String({ minLength: 1, maxLength: 1000, format: 'text' }),
-        'One of your messages, by its id or its Message-ID: the new message is a reply to it.',
+        'One of your messages, by its id or its Message-ID: the new message is a reply to it. Without recipients, the reply goes to the Reply-To of that message, or else to its From.',
       ),
     ),
     sendAt: Type.Optional(describe(Timestamp, 'Not before this time: up to 30 days ahead.')),
@@ -319,7 +319,7 @@ async function readRawSubmission(
 ): Promise<Submission> {
   const { identity_id: identityId } = query;
   if (identityId === undefined) {
-    const message = 'Add the identity that sends: `?identity_id=`.';
+    const message = 'Add the identity that sends: `?identity_id=`. Take the `id` from GET /identities.';
     throw new Problem('invalid_query', { errors: [{ pointer: '/identity_id', code: 'required', message }] });
   }
   const sender = await findSenderOrThrow(submit, submitter.ownerId, identityId);
