@@ -52,6 +52,9 @@ test('the tour works when pasted', async () => {
   assert.equal(messages[0].subject, 'Hello');
   assert.equal(reply.subject, 'Re: Hello');
   assert.equal(reply.threadId, messages[0].threadId);
+  assert.match(reply.inReplyTo, /^<\d+@lovelace\.example>$/);
+  assert.equal(reply.inReplyTo, messages[0].messageId);
+  assert.ok(webhook.events.includes('message.bounced'));
   assert.deepEqual(reply.envelope.rcptTo, ['ada@lovelace.example']);
   assert.equal(reply.sending.transport, 'capture');
   assert.equal(mistake.code, 'invalid_body');
@@ -66,15 +69,16 @@ test('the tour works when pasted', async () => {
 test('the examples of docs/sending.md work when pasted', async () => {
   const service = await startTestService();
   const settings = { BASE_URL: service.url, API_KEY: service.user.apiKey };
-  const program = run('sh', ['-eu', '-c', examples], settings);
-  assert.equal(await program.ended, 0, program.output());
-  const answers = program
-    .output()
-    .trim()
-    .split('\n')
-    .map((line) => JSON.parse(line));
-  assert.equal(answers.length, 6, program.output());
-  const [sent, raw, listed, suppression, suppressions, deleted] = answers;
+  const script = examples.replace('localhost:2587', `localhost:${service.submissionPort}`);
+  async function runExamples() {
+    const program = run('sh', ['-eu', '-c', script], settings);
+    assert.equal(await program.ended, 0, program.output());
+    const lines = program.output().trim().split('\n');
+    assert.equal(lines.length, 7, program.output());
+    return lines.map((line) => JSON.parse(line));
+  }
+  const [identity, sent, raw, listed, suppression, suppressions, deleted] = await runExamples();
+  assert.equal(identity.value, 'shop@example.com');
   assert.deepEqual(sent.envelope.rcptTo, ['ada@dest.example', 'bob@bounce.test']);
   assert.deepEqual(sent.sending.metadata, { order: '7' });
   assert.equal(raw.subject, 'Raw');
@@ -93,6 +97,13 @@ test('the examples of docs/sending.md work when pasted', async () => {
     ended.map(({ status }: { status: string }) => status),
     ['delivered', 'bounced'],
   );
+  const { body } = await service.call('GET', '/messages?direction=outgoing&limit=1');
+  assert.deepEqual([body[0].subject, body[0].source], ['By SMTP', 'submission']);
+
+  const [again, same, anotherRaw] = await runExamples();
+  assert.equal(again.code, 'identity_exists');
+  assert.equal(same.id, sent.id, 'by its Idempotency-Key');
+  assert.equal(anotherRaw.identity.id, identity.id);
 });
 
 test('each block is one command, so that pasting a block does not run into the next command', () => {

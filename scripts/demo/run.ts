@@ -15,8 +15,11 @@ import { verify } from './verify.js';
 
 const from = 'ada@lovelace.example';
 const to = `hello-${randomBytes(2).toString('hex')}@demo.example`;
-const message = [`From: Ada <${from}>`, `To: ${to}`, 'Subject: Hello', '', 'Is anybody there?'].join('\r\n');
-const events = ['message.received', 'message.sent', 'message.delivered'] as const;
+/** A reply names it in In-Reply-To. */
+const messageId = `<${randomBytes(8).toString('hex')}@lovelace.example>`;
+const header = [`From: Ada <${from}>`, `To: ${to}`, `Message-ID: ${messageId}`, 'Subject: Hello'];
+const message = [...header, '', 'Is anybody there?'].join('\r\n');
+const events = ['message.received', 'message.sent', 'message.delivered', 'message.bounced'] as const;
 const timeoutMs = 60_000;
 const cleanups: (() => Promise<void>)[] = [];
 let leaving: Promise<void> | undefined;
@@ -87,7 +90,7 @@ async function reply(call: Caller, { id, identity }: ReceivedMessage, received: 
   const sent = await step(
     (taken) =>
       taken
-        ? `Replied to the mail; sending.status: ${taken.sending.status}`
+        ? `Replied to the mail ${taken.inReplyTo}; sending.status: ${taken.sending.status}`
         : 'Did not reply: this Posthorn sends real mail, and the identity of the demo is not verified',
     () =>
       call('POST', '/messages', answer).catch((error: Error) => {
@@ -99,7 +102,7 @@ async function reply(call: Caller, { id, identity }: ReceivedMessage, received: 
   for (const event of ['message.sent', 'message.delivered'] as const) {
     const to = ({ body }: Post) => JSON.parse(body.toString()).data.recipient.address;
     await step(
-      (post) => `Received ${event} for ${to(post)} (captured: nothing left this machine)`,
+      (post) => `Received ${event} for ${to(post)} (captured: it did not leave this machine)`,
       () => received(event),
     );
   }
@@ -172,7 +175,7 @@ OWNER=$(curl -s $BASE_URL/me -H "$AUTH" | node -p 'JSON.parse(fs.readFileSync(0)
 curl -sw '\\n' $BASE_URL/webhooks ${post} '{"url":"http://localhost:${receiverPort}/hooks","events":${JSON.stringify(events)},"ownerId":"'$OWNER'"}'
 printf '${message.replaceAll('\r\n', '\\r\\n')}\\r\\n' |
   curl -sS smtp://localhost:${laterSmtpPort} --mail-from ${from} --mail-rcpt ${to} --upload-file -
-REPLY=$(curl -s "$BASE_URL/messages?limit=1" -H "$AUTH" |
+REPLY=$(curl -s "$BASE_URL/messages?direction=incoming&limit=1" -H "$AUTH" |
   node -p 'const [m] = JSON.parse(fs.readFileSync(0)); JSON.stringify({ identityId: m.identity.id, inReplyTo: m.id, text: "Yes, we are." })')
 curl -sw '\\n' $BASE_URL/messages ${post} "$REPLY"
 

@@ -33,7 +33,10 @@ const Recipient = closed({
 });
 
 export const Sending = closed({
-  status: oneOf(sendingStatuses),
+  status: describe(
+    oneOf(sendingStatuses),
+    'Of all recipients: `queued` while any is queued, then the status that they share, or `sent` with `sent` and `delivered`; else `mixed`. In an event, read `recipient.status`.',
+  ),
   sendAt: describe(NullableTimestamp, 'Not before this time. Null: at once.'),
   metadata: Type.Record(Type.String(), Type.String()),
   transport: oneOf(transports),
