@@ -263,7 +263,7 @@ describe('faults', () => {
     ['two authors', { from: 'a@example.com, b@example.com' }, ['/from']],
     ['no author', { from: '' }, ['/from']],
     ['an invalid replyTo', { replyTo: 'nobody' }, ['/replyTo']],
-    ['a long list', { to: 'bob@example.org,'.repeat(5000) }, ['/to']],
+    ['a long list', { to: 'bob@example.org,'.repeat(5000) }, ['']],
     ['very many items', { to: Array(1001).fill('bob@example.org') }, ['/to']],
     [
       'content with a line break',

@@ -23,10 +23,15 @@ export function readJsonBodies(app: App): void {
   });
 }
 
-export function readJson(bytes: Buffer): unknown {
+/** `maxValues`: for a route whose bodies may be large. Each value may be a fault, and each fault is checked and told. */
+export function readJson(bytes: Buffer, maxValues?: number): unknown {
   try {
-    return parseJson(utf8.decode(bytes));
+    return parseJson(utf8.decode(bytes), maxValues);
   } catch (error) {
+    if (error instanceof RangeError) {
+      const message = `${error.message}. Send fewer items.`;
+      throw new Problem('invalid_body', { errors: [{ pointer: '', code: 'too_long', message }] });
+    }
     const reason = error instanceof SyntaxError ? error.message : 'The body is not valid UTF-8';
     throw new Problem('invalid_json', { detail: `${reason}. Send a JSON document in UTF-8.` });
   }

@@ -147,8 +147,18 @@ export function refuseInvalid(
     }
     if (errors.length === 0) return;
     const inQuery = request.validationError?.validationContext === 'querystring';
-    throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors });
+    throw new Problem(inQuery ? 'invalid_query' : 'invalid_body', { errors: cutErrors(errors) });
   })();
+}
+
+/** An answer must not be many times as long as the request. */
+const maxErrors = 100;
+
+function cutErrors(errors: readonly FieldError[]): FieldError[] {
+  const more = errors.length - maxErrors;
+  if (more <= 0) return [...errors];
+  const message = `There are ${more} more errors. Fix these first.`;
+  return [...errors.slice(0, maxErrors), { pointer: '', code: 'more_errors', message }];
 }
 
 function addReferenceHint(error: FieldError, references: Record<string, ReferencedTable> = {}): FieldError {

@@ -6,25 +6,31 @@ const maxDepth = 100;
 /** Perhaps half of a surrogate pair, or a number that is too large. */
 const suspicious = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
 
-/** Throws a SyntaxError that says what is wrong. */
-export function parseJson(text: string): unknown {
-  if (isDeeperThan(maxDepth, text))
-    throw new SyntaxError(`The document is nested deeper than ${maxDepth} levels`);
+/** Throws a SyntaxError that says what is wrong. `maxValues`: a document with about more values is a RangeError. */
+export function parseJson(text: string, maxValues = Number.POSITIVE_INFINITY): unknown {
+  const { depth, values } = measure(text);
+  if (depth > maxDepth) throw new SyntaxError(`The document is nested deeper than ${maxDepth} levels`);
+  if (values > maxValues) throw new RangeError(`The document has more than ${maxValues} values`);
   return suspicious.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
 }
 
-function isDeeperThan(levels: number, text: string): boolean {
+/** Stops where the document is too deep. */
+function measure(text: string): { depth: number; values: number } {
   let depth = 0;
+  let values = 0;
   let quoted = false;
   for (let i = 0; i < text.length; i++) {
     const character = text[i];
     if (character === '"') quoted = !quoted;
     else if (quoted) i += character === '\\' ? 1 : 0;
-    else if (character === '[' || character === '{') depth += 1;
-    else if (character === ']' || character === '}') depth -= 1;
-    if (depth > levels) return true;
+    else if (character === '[' || character === '{') {
+      depth += 1;
+      values += 1;
+    } else if (character === ']' || character === '}') depth -= 1;
+    else if (character === ',') values += 1;
+    if (depth > maxDepth) break;
   }
-  return false;
+  return { depth, values };
 }
 
 function refuseChanged(key: string, value: unknown): unknown {

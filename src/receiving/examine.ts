@@ -141,7 +141,7 @@ export function makeExaminer(options: {
         return toBuffer(content);
       },
       async prepare(raw, options, ownerId) {
-        if (raw.length < largeBytes) return prepareMessage(raw, options);
+        if (!isLarge(raw)) return prepareMessage(raw, options);
         const turn = { ownerId, sender: '' };
         const prepared = (await worker.run(turn, { kind: 'prepare', raw, options })) as Prepared;
         return 'errors' in prepared ? prepared : { ...prepared, bytes: toBuffer(prepared.bytes) };

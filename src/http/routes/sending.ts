@@ -36,6 +36,8 @@ import { ownKey, sendToo } from './messages.ts';
 
 const maxSendAheadMs = 30 * 86_400_000;
 const maxMetadataBytes = 2048;
+/** Far above what 50 recipients, 100 attachments and 100 headers need. */
+const maxJsonValues = 10_000;
 /** Memory for large bodies: in total, and for each owner. */
 const memoryLimits = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024, slowMs: 10_000 };
 const smallBytes = 64 * 1024;
@@ -169,7 +171,7 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('application/json', async (request: FastifyRequest, payload: Readable) => {
     const bytes = await readBody(request, payload, maxJsonBytes);
-    return bytes.length === 0 ? undefined : readJson(bytes);
+    return bytes.length === 0 ? undefined : readJson(bytes, maxJsonValues);
   });
   app.addContentTypeParser('message/rfc822', async (request: FastifyRequest, payload: Readable) =>
     readBody(request, payload, maxMessageBytes),
