@@ -223,6 +223,15 @@ describe('a complaint', () => {
     assert.equal(last?.data.recipient.bounce, null);
   });
 
+  test('after so many other reports that no more are kept: still once', async () => {
+    const sent = await deliver();
+    for (let n = 0; n < 21; n += 1) await mailTo(sent.bounceAddress, 'Subject: away\r\n\r\nI am away');
+    for (let n = 0; n < 3; n += 1) await mailTo(sent.bounceAddress, complaint(returned(sent.bounceAddress)));
+    assert.deepEqual(await eventsOf(sent), ['message.sent', 'message.delivered', 'message.complained']);
+    assert.equal(await isSuppressed(sent), true);
+    assert.deepEqual((await keptOf(sent)).slice(19), ['unknown', 'complained']);
+  });
+
   test('to an identity counts where it returns a valid token, and is shown as a message', async () => {
     const sent = await deliver();
     const before = await countMessages();

@@ -59,7 +59,9 @@ export function recordReport(sql: Sql, report: NewReport): Promise<NewReport['ou
     await lockOutgoing(sql, [messageId]);
     const known = await listActions(sql, report);
     if (known === undefined) return null;
-    if (known.length < maxReports) await keep(sql, report);
+    // The first complaint is always kept: what is kept says whether it was announced.
+    const isFirstComplaint = outcome === 'complained' && !known.includes('complained');
+    if (known.length < maxReports || isFirstComplaint) await keep(sql, report);
     const event = await changeRecipient(sql, report, known);
     if (!event) return null;
     if (report.suppresses || outcome === 'complained') await suppressRecipient(sql, report);
