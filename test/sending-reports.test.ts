@@ -163,6 +163,14 @@ describe('a delivery report to a bounce address is never shown as a message', ()
     assert.deepEqual(await keptOf(sent), ['delayed']);
   });
 
+  test('a report that names only another address bounces, and suppresses nothing', async () => {
+    const sent = await deliver();
+    const other = { ...sent, address: 'other@dest.example' };
+    await mailTo(sent.bounceAddress, statusReport(other, 'failed', '5.1.1', '550 5.1.1 No such user'));
+    assert.equal(await statusOf(sent), 'bounced');
+    assert.equal(await isSuppressed(sent), false);
+  });
+
   test('anything else is kept as an unknown report', async () => {
     const sent = await deliver();
     const before = await countMessages();

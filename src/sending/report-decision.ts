@@ -41,7 +41,8 @@ export function decideReport(found: FoundReport | null, address: string): Report
     };
   }
   if (found?.report.type !== 'delivery-status') return { ...nothing, outcome: 'noted', action: 'unknown' };
-  const n = findEntry(found, address);
+  const named = findEntry(found, address);
+  const n = named ?? 0;
   const [shown, reply] = [found.report.recipients[n], found.evidence.recipients[n]];
   if (!shown?.action) return { ...nothing, outcome: 'noted', action: 'unknown' };
   const { action, diagnostic, remoteMta } = shown;
@@ -52,7 +53,8 @@ export function decideReport(found: FoundReport | null, address: string): Report
     ...{ outcome, action, status, diagnostic, remoteMta },
     response: answer.code === null ? null : { ...answer, code: answer.code, text: diagnostic ?? '' },
     bounceType: outcome === 'bounced' ? decideBounceType('dsn', answer) : null,
-    suppresses: outcome === 'bounced' && isSuppressing('dsn', answer),
+    // What is wrong with another address says nothing about ours.
+    suppresses: named !== null && outcome === 'bounced' && isSuppressing('dsn', answer),
   };
 }
 
@@ -61,13 +63,13 @@ export function isComplaint({ report, evidence }: FoundReport): boolean {
   return report.type === 'feedback' && !['not-spam', 'auth-failure'].includes(evidence.feedbackType ?? '');
 }
 
-/** A server that forwards the message may report about several: the entry that names our recipient, or else the first. */
-function findEntry({ report, evidence }: FoundReport, address: string): number {
+/** A server that forwards the message may report about several addresses. Null: no entry names our recipient. */
+function findEntry({ report, evidence }: FoundReport, address: string): number | null {
   const wanted = keyOf(address);
   const named = report.recipients.findIndex((entry, n) =>
     [entry.address, evidence.recipients[n]?.originalAddress].some((one) => one && keyOf(one) === wanted),
   );
-  return Math.max(0, named);
+  return named === -1 ? null : named;
 }
 
 function keyOf(address: string): string {
