@@ -28,6 +28,7 @@ test('without addresses, the fields that have them are left out', () => {
   log.info({ mailFrom: 'a@b.example', recipients: ['c@d.example'], remoteIp: '192.0.2.1' }, 'accepted');
   const err = Object.assign(new Error('duplicate key'), { detail: 'Key (value)=(a@b.example)' });
   log.error({ address: 'a@b.example', err }, 'failed');
+  log.warn({ reply: '<a@b.example>: no such user' }, 'mail bounced');
   assert.doesNotMatch(lines.join(''), /@/);
   assert.match(lines.join(''), /192\.0\.2\.1/);
 });

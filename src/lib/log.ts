@@ -11,8 +11,8 @@ export type LogLevel = (typeof logLevels)[number];
 export const logFormats = ['pretty', 'json'] as const;
 export type LogFormat = (typeof logFormats)[number];
 
-/** Fields that contain mail addresses. PostgreSQL puts values of rows into the detail of an error. */
-const addressFields = ['address', 'mailFrom', 'recipients', 'err.detail'];
+/** Fields that contain mail addresses. PostgreSQL puts values of rows into the detail of an error, mail servers the recipient into a reply. */
+const addressFields = ['address', 'mailFrom', 'recipients', 'reply', 'err.detail'];
 
 export function makeLog(options: {
   level: LogLevel;

@@ -253,10 +253,10 @@ function note({ log }: SendParts, tried: Outcome): void {
     durationMs,
     error,
     code: response?.code ?? null,
+    reply: errorDetail ?? response?.text ?? null,
   };
-  const why = errorDetail ?? response?.text ?? '';
   if (status === 'sent' || status === 'delivered') log.info(fields, `mail ${status}`);
   else if (status === 'queued')
-    log.warn(fields, `mail put off: ${why}; retry in ${Math.round(waitSeconds ?? 0)} s`);
-  else log.warn(fields, `mail ${status}: ${why}`);
+    log.warn({ ...fields, retryInSeconds: Math.round(waitSeconds ?? 0) }, 'mail put off');
+  else log.warn(fields, `mail ${status}`);
 }
