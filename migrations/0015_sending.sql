@@ -141,7 +141,7 @@ create table suppressions (
   message_id uuid,
   -- For the order of lists.
   id uuid not null,
-  created_at timestamptz not null default now(),
-  primary key (owner_id, address_key)
+  created_at timestamptz not null default now()
 );
 create index suppressions_by_owner on suppressions (owner_id, created_at, id);
+alter table suppressions add primary key (owner_id, address_key);

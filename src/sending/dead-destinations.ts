@@ -31,11 +31,14 @@ export class DeadDestinations {
   }
 }
 
+/** Not failures of the network: each recipient gets its own look-up before it bounces. */
+const otherErrors: readonly TryReply['error'][] = ['stopped', 'no_such_host', 'target_refused'];
+
 /** No server took the conversation. */
 function isDead({ kind, phase, error }: TryReply): boolean {
   return (
     kind === 'failed' &&
-    error !== 'stopped' &&
+    !otherErrors.includes(error) &&
     (phase === 'connect' || phase === 'greeting' || phase === 'tls')
   );
 }

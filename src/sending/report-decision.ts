@@ -1,21 +1,8 @@
 /** What a report means for the recipient whose bounce address it came to. Pure. */
 import type { FoundReport } from '../mime/reports.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
-import type { BounceType, SmtpResponse } from '../store/send-events.ts';
+import type { ReportDecision } from '../store/send-reports.ts';
 import { decideBounceType, isSuppressing } from './bounce-type.ts';
-
-export interface ReportDecision {
-  /** `noted`: kept, and nothing changes. */
-  outcome: 'bounced' | 'delivered' | 'complained' | 'noted';
-  /** As the report has it; `unknown`: it is no report that can be read. */
-  action: string;
-  status: string | null;
-  diagnostic: string | null;
-  remoteMta: string | null;
-  response: SmtpResponse | null;
-  bounceType: BounceType | null;
-  suppresses: boolean;
-}
 
 const outcomes: Record<string, ReportDecision['outcome'] | undefined> = {
   failed: 'bounced',

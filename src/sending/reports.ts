@@ -8,9 +8,9 @@ import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { FoundReport } from '../mime/reports.ts';
 import { compress } from '../store/content.ts';
-import { findSentRecipient, recordReport } from '../store/send-reports.ts';
+import { findSentRecipient, type ReportDecision, recordReport } from '../store/send-reports.ts';
 import { isBounceAddress, readBounceAddress } from './bounce-address.ts';
-import { decideReport, isComplaint, type ReportDecision } from './report-decision.ts';
+import { decideReport, isComplaint } from './report-decision.ts';
 
 export interface ReportParts {
   sql: Sql;

@@ -10,8 +10,11 @@ interface RecipientRef {
   n: number;
 }
 
-export interface NewReport extends RecipientRef {
+/** What a report means for its recipient. */
+export interface ReportDecision {
+  /** `noted`: kept, and nothing changes. */
   outcome: 'bounced' | 'delivered' | 'complained' | 'noted';
+  /** As the report has it; `unknown`: it is no report that can be read. */
   action: string;
   status: string | null;
   diagnostic: string | null;
@@ -19,6 +22,9 @@ export interface NewReport extends RecipientRef {
   response: SmtpResponse | null;
   bounceType: BounceType | null;
   suppresses: boolean;
+}
+
+export interface NewReport extends RecipientRef, ReportDecision {
   /** Compressed by zstd; of a report that cannot be read. */
   content: Buffer | null;
 }
