@@ -20,6 +20,8 @@ export interface ReportParts {
   log: Log;
   /** Call it after the commit of events. */
   wakeAfterEvents(): void;
+  /** How long a report waits for the outcome of the try that it is about. */
+  outcomeMs?: number;
 }
 
 export interface SentRecipient {
@@ -30,8 +32,7 @@ export interface SentRecipient {
 
 /** Of a report that cannot be read, for the operator. */
 const keptBytes = 64 * 1024;
-/** How long a report waits for the outcome of a try, and how often it asks. */
-const outcomeMs = 5000;
+const standardOutcomeMs = 5000;
 const againMs = 50;
 
 /** Null: not a bounce address of ours. */
@@ -47,23 +48,32 @@ export function findBounce(
   return readBounceAddress(bounceKeys, local, nowMs);
 }
 
-/** Applies mail that came to the bounce address of a recipient. When it resolves, the outcome is committed. */
+/**
+ * Applies mail that came to the bounce address of a recipient. When it resolves with true, the outcome is committed. False: the outcome
+ * of the try is not recorded yet, and the report must come again.
+ */
 export async function applyReport(
   parts: ReportParts,
   { messageId, recipient: n }: SentRecipient,
   raw: Buffer,
-): Promise<void> {
-  const sent = await findSettled(parts.sql, messageId, n);
+): Promise<boolean> {
+  const sent = await findSettled(parts, messageId, n);
+  if (sent?.isBeingTried) return false;
   if (!sent) {
     parts.log.info({ messageId, n }, 'a report came for a message that was deleted');
-    return;
+    return true;
   }
   const found = await parts.read(raw, sent.ownerId);
   await apply(parts, { messageId, n }, decideReport(found, sent.address), found ? null : raw);
+  return true;
 }
 
 /** A server can report within milliseconds: before the outcome of the try that it reports about is committed. */
-async function findSettled(sql: Sql, messageId: string, n: number) {
+async function findSettled(
+  { sql, outcomeMs = standardOutcomeMs }: ReportParts,
+  messageId: string,
+  n: number,
+) {
   const end = performance.now() + outcomeMs;
   for (;;) {
     const found = await findSentRecipient(sql, messageId, n);

@@ -41,6 +41,12 @@ const refusals = {
     'contested',
   ),
 };
+const tooEarly = refusal(
+  451,
+  '4.3.0',
+  'The message of this report is still being sent; please try again later',
+  'report_too_early',
+);
 const badBounce = refusal(550, '5.1.1', 'No such bounce address, or it has expired', 'bad_bounce_address');
 const loop = refusal(554, '5.4.6', 'Too many Received fields: the message is in a mail loop', 'loop');
 
@@ -74,7 +80,10 @@ export function startMxServer({ config, mail, reports, log, metrics }: MxParts):
     const envelope = { mailFrom, remoteIp, helo, tls };
     try {
       // First: if the rest fails, the message comes again, and a report that is applied already changes nothing.
-      for (const route of routes) if (!('identity' in route)) await applyReport(reports, route, raw);
+      for (const route of routes) {
+        if (!('identity' in route) && !(await applyReport(reports, route, raw)))
+          return { accepted: false, refusal: tooEarly };
+      }
       if (routed.length === 0) return { accepted: true, id: 'a report' };
       const [id] = await acceptMail(mail, { source: 'smtp', raw, envelope, recipients: async () => routed });
       // Now a 250 is safe: `acceptMail` has committed the message. Without an id nothing was stored: since RCPT every identity was
