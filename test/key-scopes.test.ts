@@ -67,6 +67,11 @@ const decided: Record<string, KeyScope[]> = {
   'POST /api-keys': ['full'],
   'GET /api-keys/{id}': ['full', 'read'],
   'DELETE /api-keys/{id}': ['full'],
+
+  'GET /sessions': ['full', 'read'],
+  'GET /sessions/current': ['full', 'read'],
+  // Signing out is for every session; with `read`, only of itself.
+  'DELETE /sessions/{id}': ['full', 'read'],
 };
 
 interface Operation {

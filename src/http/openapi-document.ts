@@ -18,6 +18,7 @@ import {
 } from '../contract/payload.ts';
 import { Replay } from '../contract/replay.ts';
 import { SendAttempt, Sending, Suppression } from '../contract/sending.ts';
+import { CurrentSession, Session } from '../contract/session.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
 
@@ -66,6 +67,10 @@ const operationIds: Record<string, string | undefined> = {
   'post /api-keys': 'createApiKey',
   'get /api-keys/{id}': 'getApiKey',
   'delete /api-keys/{id}': 'revokeApiKey',
+  'post /sessions': 'createSession',
+  'get /sessions': 'listSessions',
+  'get /sessions/current': 'getCurrentSession',
+  'delete /sessions/{id}': 'endSession',
   'get /admin/users': 'listUsers',
   'post /admin/users': 'createUser',
   'get /admin/users/{id}': 'getUser',
@@ -80,7 +85,7 @@ const operationIds: Record<string, string | undefined> = {
 
 /** Where one of these schemas stands in the document, a reference to it stands instead. */
 const schemas: Record<string, TSchema> = {
-  ...{ Me, User, ApiKey, CreatedApiKey },
+  ...{ Me, User, ApiKey, CreatedApiKey, Session, CurrentSession },
   ...{ Identity, DnsRecord },
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
   ...{ Delivery, DeliveryWithAttempts, Attempt },
