@@ -8,6 +8,7 @@ import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launch } from '../bin/launch.js';
+import { buildDashboard, isDashboardStale } from './dashboard.js';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const lock = path.join(root, '.install.lock');
@@ -23,7 +24,18 @@ const needsDev = args[0] === '--dev' && Boolean(args.shift());
 const [file, ...rest] = args;
 
 if (isStale()) install();
+if (rest[0] === 'serve' && isDashboardStale()) await prepareDashboard();
 launch(path.join(root, file), rest);
+
+/** An installation without development dependencies has no esbuild: the service then starts without its dashboard. */
+async function prepareDashboard() {
+  try {
+    await buildDashboard();
+  } catch (error) {
+    if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
+    process.stderr.write('Posthorn: the dashboard is not built. To build it: npm run build\n');
+  }
+}
 
 /** npm writes node_modules/.package-lock.json as the last step of an installation, so it lists what is installed. */
 function isStale() {
