@@ -42,6 +42,7 @@ const decided: Record<string, KeyScope[]> = {
   'GET /webhooks/{id}/replays/{replayId}': ['full', 'read'],
   'GET /webhooks/{id}/deliveries': ['full', 'read'],
 
+  'GET /deliveries': ['full', 'read'],
   'GET /deliveries/{id}': ['full', 'read'],
   'POST /deliveries/{id}/redeliver': ['full'],
   'GET /events': ['full', 'read'],

@@ -264,7 +264,9 @@ async function collectRoutes(): Promise<string[]> {
 }
 
 test('every registered route is in the OpenAPI document, and nothing else is', async () => {
-  const registered = await collectRoutes();
+  // The files of the dashboard are no operations.
+  const pages = ['/', '/app', '/app/*'];
+  const registered = (await collectRoutes()).filter((route) => !pages.includes(route.split(' ')[1] ?? ''));
   const named = routes.map(({ method, path }) => `${method} ${path}`);
   assert.ok(named.length > 15);
   const lacking = routes.filter(({ takesBody, example }) => takesBody && example === undefined);

@@ -26,6 +26,7 @@ import {
   requireScope,
 } from './access.ts';
 import { type AnswerMemory, boundAnswers } from './answer-memory.ts';
+import { readDashboard } from './dashboard-files.ts';
 import { sendClientError } from './errors.ts';
 import type { EventStreams } from './event-streams.ts';
 import { type FairQueries, makeFairQueries } from './fair-queries.ts';
@@ -36,6 +37,7 @@ import { documentRoutes } from './openapi.ts';
 import { makeRateLimiter } from './rate-limit.ts';
 import { adminRoutes } from './routes/admin.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
+import { dashboardRoutes } from './routes/dashboard.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
 import { documentationRoutes } from './routes/documentation.ts';
 import { eventStreamRoutes } from './routes/event-stream.ts';
@@ -149,6 +151,8 @@ function addRoutes(
   eventTypeRoutes(api);
   documentationRoutes(api);
   healthRoutes(api, parts);
+  const { basePath, dashboard } = config;
+  dashboardRoutes(api, { basePath, isOn: dashboard, files: dashboard ? readDashboard(basePath) : null });
   if (metricsPort === null && (!production || metricsToken)) metricsRoutes(api, parts);
 }
 

@@ -4,7 +4,7 @@
  */
 import type { TSchema } from 'typebox';
 import { ApiKey, CreatedApiKey } from '../contract/api-key.ts';
-import { Attempt, Delivery, DeliveryWithAttempts } from '../contract/delivery.ts';
+import { Attempt, Delivery, DeliveryItem, DeliveryWithAttempts } from '../contract/delivery.ts';
 import { Event, EventSummary } from '../contract/event.ts';
 import { EventType, eventTypes } from '../contract/event-types.ts';
 import { DnsRecord, Identity } from '../contract/identity.ts';
@@ -45,6 +45,7 @@ const operationIds: Record<string, string | undefined> = {
   'post /webhooks/{id}/replay': 'createReplay',
   'get /webhooks/{id}/replays/{replayId}': 'getReplay',
   'get /webhooks/{id}/deliveries': 'listWebhookDeliveries',
+  'get /deliveries': 'listDeliveries',
   'get /deliveries/{id}': 'getDelivery',
   'post /deliveries/{id}/redeliver': 'redeliver',
   'get /events': 'listEvents',
@@ -88,7 +89,7 @@ const schemas: Record<string, TSchema> = {
   ...{ Me, User, ApiKey, CreatedApiKey, Session, CurrentSession },
   ...{ Identity, DnsRecord },
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
-  ...{ Delivery, DeliveryWithAttempts, Attempt },
+  ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
   ...{ Event, EventSummary, EventType },
   ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
