@@ -48,6 +48,7 @@ const decided: Record<string, KeyScope[]> = {
   'GET /events': ['full', 'read'],
   'GET /events/{id}': ['full', 'read'],
   'GET /events/stream': ['full', 'read'],
+  'GET /stats': ['full', 'read'],
   'GET /event-types': ['full', 'read'],
 
   'GET /messages': ['full', 'read', 'send'],

@@ -52,6 +52,7 @@ import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { sendingRoutes } from './routes/sending.ts';
 import { sessionRoutes } from './routes/sessions.ts';
+import { statsRoutes } from './routes/stats.ts';
 import { suppressionRoutes } from './routes/suppressions.ts';
 import { verificationRoutes } from './routes/verification.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
@@ -141,6 +142,7 @@ function addRoutes(
   replayRoutes(api, parts);
   eventRoutes(api, parts);
   eventStreamRoutes(api, parts);
+  statsRoutes(api, parts);
   messageRoutes(api, parts);
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));

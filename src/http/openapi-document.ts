@@ -19,6 +19,7 @@ import {
 import { Replay } from '../contract/replay.ts';
 import { SendAttempt, Sending, Suppression } from '../contract/sending.ts';
 import { CurrentSession, Session } from '../contract/session.ts';
+import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
 
@@ -51,6 +52,7 @@ const operationIds: Record<string, string | undefined> = {
   'get /events': 'listEvents',
   'get /events/{id}': 'getEvent',
   'get /events/stream': 'streamEvents',
+  'get /stats': 'getStats',
   'get /event-types': 'listEventTypes',
   'get /messages': 'listMessages',
   'post /messages': 'sendMessage',
@@ -90,7 +92,7 @@ const schemas: Record<string, TSchema> = {
   ...{ Identity, DnsRecord },
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
   ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
-  ...{ Event, EventSummary, EventType },
+  ...{ Event, EventSummary, EventType, Traffic },
   ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };

@@ -12,6 +12,7 @@ import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { lockDisabled } from './held.ts';
 import { claimRows, deliveryQueue, isOneOf, leasedRows, releaseRows, renewRows } from './queue-rows.ts';
+import { countEnded } from './traffic.ts';
 
 export interface ClaimedDelivery extends Lease {
   eventId: string;
@@ -133,7 +134,7 @@ async function recordBatch(sql: Sql, tries: readonly TriedDelivery[]): Promise<s
       insert into earlier_attempts (delivery_id, owner_id, id, started_at, duration_ms, response_status, response_headers,
         response_body, error, error_detail)
       select id, owner_id, ${attemptColumns} from put_off
-    )
+    ), counted as (${countEnded(sql)})
     select id from ended union all select id from put_off`;
   return recorded.map((row) => row.id);
 }
