@@ -6,6 +6,7 @@ import type {
 } from '../src/contract/api-key.ts';
 import type {
   Attempt as AttemptSchema,
+  DeliveryItem as DeliveryItemSchema,
   Delivery as DeliverySchema,
   DeliveryWithAttempts as DeliveryWithAttemptsSchema,
 } from '../src/contract/delivery.ts';
@@ -17,6 +18,7 @@ import type {
   Suppression as SuppressionSchema,
 } from '../src/contract/sending.ts';
 import type { CurrentSession } from '../src/contract/session.ts';
+import type { Traffic } from '../src/contract/stats.ts';
 import type {
   CreatedWebhook as CreatedWebhookSchema,
   Webhook as WebhookSchema,
@@ -27,6 +29,7 @@ export type ApiKey = Static<typeof ApiKeySchema>;
 export type CreatedApiKey = Static<typeof CreatedApiKeySchema>;
 export type Attempt = Static<typeof AttemptSchema>;
 export type Delivery = Static<typeof DeliverySchema>;
+export type DeliveryItem = Static<typeof DeliveryItemSchema>;
 export type DeliveryWithAttempts = Static<typeof DeliveryWithAttemptsSchema>;
 export type DnsRecord = Static<typeof DnsRecordSchema>;
 export type Identity = Static<typeof IdentitySchema>;
@@ -40,20 +43,4 @@ export type CreatedWebhook = Static<typeof CreatedWebhookSchema>;
 export type Webhook = Static<typeof WebhookSchema>;
 export type WebhookTest = Static<typeof WebhookTestSchema>;
 
-export type Stats = {
-  at: string;
-  received: number;
-  sent: number;
-  delivered: number;
-  bounced: number;
-  complained: number;
-  deliveriesDelivered: number;
-  deliveriesFailed: number;
-}[];
-
-export type DeliveryItem = Delivery & {
-  messageId: string | null;
-  subject: string | null;
-  lastResponseStatus: number | null;
-  lastError: string | null;
-};
+export type Stats = Static<typeof Traffic>[];

@@ -25,7 +25,8 @@ const names = [
 ] as const;
 const reopenMs = 1000;
 
-export function openLive(url: URL): Live {
+/** `check` asks whether the session is still good: the browser does not say why a stream was refused. */
+export function openLive(url: URL, check: () => Promise<unknown>): Live {
   const isOpen = signal(false);
   const listeners = new Set<LiveListener>();
   const tell = (event: LiveEvent) => {
@@ -33,6 +34,7 @@ export function openLive(url: URL): Live {
   };
   let source: EventSource;
   let timer = 0;
+  let isClosed = false;
 
   function open(isFirst: boolean): void {
     source = new EventSource(url);
@@ -42,13 +44,19 @@ export function openLive(url: URL): Live {
     };
     source.onerror = () => {
       isOpen.value = false;
-      if (source.readyState === EventSource.CLOSED) timer = window.setTimeout(() => open(false), reopenMs);
+      if (source.readyState === EventSource.CLOSED) retry();
     };
     for (const name of names) {
       source.addEventListener(name, ({ data, lastEventId }) =>
         tell({ name, id: lastEventId, data: JSON.parse(data).data }),
       );
     }
+  }
+  function retry(): void {
+    const again = () => {
+      if (!isClosed) timer = window.setTimeout(() => open(false), reopenMs);
+    };
+    check().then(again, again);
   }
   open(true);
 
@@ -59,6 +67,7 @@ export function openLive(url: URL): Live {
       return () => listeners.delete(listener);
     },
     close() {
+      isClosed = true;
       clearTimeout(timer);
       source.close();
     },

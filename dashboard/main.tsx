@@ -44,7 +44,7 @@ function App() {
       const session = await made.currentSession();
       csrfToken.value = session.csrfToken;
       const { userId } = await made.me();
-      const live = openLive(new URL('events/stream', apiBase));
+      const live = openLive(new URL('events/stream', apiBase), made.currentSession);
       page.value = { api: made, live, userId, sessionId: session.id };
       state.value = 'signed in';
     };

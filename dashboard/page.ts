@@ -28,6 +28,19 @@ export function useLive(listener: LiveListener): void {
   useEffect(() => live.subscribe((event) => latest.current(event)), [live]);
 }
 
+/** Calls `again` after events: at most four times a second, however many there are. */
+export function useAfterEvents(again: () => unknown): void {
+  const timer = useRef(0);
+  useLive(() => {
+    if (timer.current !== 0) return;
+    timer.current = window.setTimeout(() => {
+      timer.current = 0;
+      again();
+    }, 250);
+  });
+  useEffect(() => () => clearTimeout(timer.current), []);
+}
+
 /** Loads a value when the view appears and when `keys` change. `reload` keeps the old value until the new value is there. */
 export function useLoaded<T>(load: () => Promise<T>, keys: readonly unknown[] = []) {
   const value = useSignal<T | null>(null);

@@ -74,8 +74,8 @@ export function summarizeDeliveries(deliveries: readonly Pick<Delivery, 'status'
 }
 
 export function describeAttempt({ responseStatus, error, errorDetail }: Attempt): string {
-  if (error === null) return `Answered ${responseStatus}`;
-  return errorDetail ?? (responseStatus === null ? error : `Answered ${responseStatus}`);
+  if (responseStatus !== null) return `Answered ${responseStatus}`;
+  return errorDetail ?? error ?? 'No answer';
 }
 
 type Authentication = NonNullable<Message['authentication']>;
@@ -96,13 +96,13 @@ function rank({ result, aligned }: Authentication['dkim'][number]): number {
 }
 
 function describeSpf({ result, domain }: Authentication['spf']): string {
-  const who = domain ?? 'the sending domain';
+  const who = domain ?? 'The sending domain';
   if (result === 'pass') return `${who} allows this server to send its mail.`;
   if (result === 'fail') return `${who} says that this server may not send its mail.`;
   if (result === 'softfail') return `${who} does not expect mail from this server.`;
   if (result === 'none') return `${who} does not say which servers may send its mail.`;
   if (result === 'neutral') return `${who} says nothing about this server.`;
-  return `The record of ${who} could not be checked.`;
+  return `The SPF record of ${domain ?? 'the sending domain'} could not be checked.`;
 }
 
 function describeDkim(signature: Authentication['dkim'][number] | undefined): string {

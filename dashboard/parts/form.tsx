@@ -214,9 +214,11 @@ export function DangerButton({
 /** A part of a view that opens on request, such as the form to create something. */
 export function Disclosure({
   label,
+  kind = 'main',
   children,
 }: {
   label: string;
+  kind?: '' | 'main';
   children(close: () => void): ComponentChildren;
 }) {
   const isOpen = useSignal(false);
@@ -225,7 +227,7 @@ export function Disclosure({
     <div class="disclosure">
       <button
         type="button"
-        class={isOpen.value ? '' : 'main'}
+        class={isOpen.value ? '' : kind}
         aria-expanded={isOpen.value}
         aria-controls={id}
         onClick={() => {

@@ -95,8 +95,9 @@ export function Copy({ text, what }: { text: string; what: string }) {
     }, 2000);
   };
   return (
-    <button type="button" class="copy" onClick={copy} aria-label={`Copy ${what}`}>
+    <button type="button" class="copy" onClick={copy}>
       <span aria-live="polite">{isCopied.value ? 'Copied' : 'Copy'}</span>
+      <span class="hidden"> {what}</span>
     </button>
   );
 }

@@ -1,7 +1,8 @@
 /** Every delivery of every webhook, newest first, with filters. */
 import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
 import type { DeliveryItem } from '../contract.ts';
-import { useLive, useLoaded, usePage, useRepeated } from '../page.ts';
+import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, SelectField } from '../parts/form.tsx';
 import { Empty, Loading, ProblemNote, Title } from '../parts/show.tsx';
 import { DeliveryTable } from './delivery-table.tsx';
@@ -15,8 +16,8 @@ export function Deliveries() {
   );
 }
 
-/** All deliveries, or those of one webhook. */
-export function DeliveryList({ webhookId }: { webhookId?: string }) {
+/** All deliveries, or those of one webhook. They are read again when `version` changes. */
+export function DeliveryList({ webhookId, version = 0 }: { webhookId?: string; version?: number }) {
   const { api } = usePage();
   const status = useSignal('');
   const event = useSignal('');
@@ -32,7 +33,10 @@ export function DeliveryList({ webhookId }: { webhookId?: string }) {
     // Older pages stay as they were read.
     if (older.value === null) await newest.reload();
   };
-  useLive(() => refresh());
+  useAfterEvents(refresh);
+  useEffect(() => {
+    if (version > 0) refresh();
+  }, [version]);
   const deliveries = [...(newest.value.value?.items ?? []), ...(older.value?.items ?? [])];
   useRepeated(
     deliveries.some((delivery) => delivery.status === 'pending'),

@@ -80,20 +80,16 @@ function DeliveryRow({
         <td>
           <Badge state={status} />
         </td>
-        <td>{delivery.lastError ?? delivery.lastResponseStatus ?? '–'}</td>
+        <td>{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
         <td>{attemptCount}</td>
         <td>
           <When at={createdAt} />
         </td>
         <td>
           <div class="actions">
-            <button
-              type="button"
-              aria-expanded={isOpen}
-              onClick={toggle}
-              aria-label={`Tries of ${first === 'webhook' ? url : name}`}
-            >
-              {isOpen ? 'Hide' : 'Tries'}
+            <button type="button" aria-expanded={isOpen} onClick={toggle}>
+              {isOpen ? 'Hide tries' : 'Tries'}
+              <span class="hidden"> of {first === 'webhook' ? url : name}</span>
             </button>
           </div>
         </td>
@@ -171,11 +167,11 @@ export function Sides({ request, attempt }: { request: string; attempt: Attempt 
   return (
     <div class="sides">
       <div>
-        <h4>Request</h4>
+        <p class="label">Request</p>
         <LongText what="Request" text={request} />
       </div>
       <div>
-        <h4>Answer</h4>
+        <p class="label">Answer</p>
         <LongText what="Answer" text={formatAnswer(attempt)} />
       </div>
     </div>

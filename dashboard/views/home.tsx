@@ -1,7 +1,7 @@
 /** The first view: the first steps until the first mail is delivered, then the last day and what needs a hand. */
 import type { ComponentChildren } from 'preact';
 import type { DeliveryItem, Identity, MessageSummary, Stats, Webhook } from '../contract.ts';
-import { useLive, useLoaded, usePage, useRepeated } from '../page.ts';
+import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
 import { Badge, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
 import { Chart, fillHours } from './chart.tsx';
 import { FirstSteps } from './first-steps.tsx';
@@ -12,12 +12,13 @@ export function Home() {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(async () => {
     const since = new Date(Date.now() - dayMs).toISOString();
-    const [identities, webhooks, incoming, delivered, failed, stats] = await Promise.all([
+    const [identities, webhooks, incoming, delivered, failed, pending, stats] = await Promise.all([
       api.listIdentities(),
       api.listWebhooks(),
       api.listMessages({ direction: 'incoming', limit: 1 }),
       api.listDeliveries({ status: 'delivered', limit: 1 }),
       api.listDeliveries({ status: 'failed', since, limit: 5 }),
+      api.listDeliveries({ status: 'pending', limit: 20 }),
       api.stats({ since, step: 'hour' }),
     ]);
     const newest = incoming.items[0];
@@ -29,10 +30,11 @@ export function Home() {
       ofNewest,
       hasDelivered: delivered.items.length > 0,
       failed: failed.items,
+      retried: pending.items.filter(({ lastError }) => lastError !== null),
       stats: fillHours(stats, new Date()),
     };
   });
-  useLive(() => reload());
+  useAfterEvents(reload);
   useRepeated(isUnsettled(value.value), reload);
 
   const home = value.value;
@@ -96,13 +98,15 @@ interface NeedsHandProps {
   identities: Identity[];
   webhooks: Webhook[];
   failed: DeliveryItem[];
+  retried: DeliveryItem[];
   hasDelivered: boolean;
 }
 
-function NeedsHand({ identities, webhooks, failed, hasDelivered }: NeedsHandProps) {
+function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: NeedsHandProps) {
   const off = webhooks.filter(({ disabledReason }) => disabledReason !== null);
   const lost = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
-  const isCalm = off.length + lost.length + failed.length === 0;
+  const failing = webhooks.filter(({ id }) => retried.some(({ webhookId }) => webhookId === id));
+  const isCalm = off.length + lost.length + failed.length + failing.length === 0;
   if (isCalm && !hasDelivered) return null;
   return (
     <section class="stack" aria-labelledby="hand">
@@ -115,6 +119,13 @@ function NeedsHand({ identities, webhooks, failed, hasDelivered }: NeedsHandProp
             {disabledReason === 'gone'
               ? 'answered 410 and was switched off.'
               : 'failed for days and was switched off.'}
+          </Hand>
+        ))}
+        {failing.map(({ id, url }) => (
+          <Hand key={id} state="failing">
+            The webhook <Link to={`webhooks/${id}`}>{url}</Link> refuses events (
+            {describeLast(retried.find(({ webhookId }) => webhookId === id))}). Posthorn tries again by
+            itself.
           </Hand>
         ))}
         {lost.map(({ id, value }) => (
@@ -136,6 +147,12 @@ function NeedsHand({ identities, webhooks, failed, hasDelivered }: NeedsHandProp
       </ul>
     </section>
   );
+}
+
+function describeLast(last: Pick<DeliveryItem, 'lastError' | 'lastResponseStatus'> | undefined): string {
+  return last?.lastResponseStatus
+    ? `it answered ${last.lastResponseStatus}`
+    : (last?.lastError ?? 'no answer');
 }
 
 function Hand({ state, children }: { state: string; children: ComponentChildren }) {

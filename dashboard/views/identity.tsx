@@ -117,7 +117,7 @@ function CatchAll({ identity, changed }: { identity: Identity; changed(): Promis
 function Records({ records }: { records: DnsRecord[] }) {
   return (
     <div class="scroll">
-      <table class="fold">
+      <table class="fold records">
         <thead>
           <tr>
             <th>Record</th>

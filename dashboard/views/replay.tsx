@@ -7,7 +7,7 @@ import { Badge } from '../parts/show.tsx';
 
 const dayMs = 86_400_000;
 
-export function Replay({ id }: { id: string }) {
+export function Replay({ id, progressed }: { id: string; progressed(): void }) {
   const { api } = usePage();
   const since = useSignal(toLocal(new Date(Date.now() - dayMs)));
   const until = useSignal('');
@@ -19,10 +19,13 @@ export function Replay({ id }: { id: string }) {
       ...(until.value ? { until: toIso(until.value) } : {}),
       status: status.value,
     });
+    progressed();
   });
   const running = replay.value !== null && replay.value.completedAt === null;
   useRepeated(running, async () => {
-    if (replay.value) replay.value = await api.getReplay(id, replay.value.id);
+    if (!replay.value) return;
+    replay.value = await api.getReplay(id, replay.value.id);
+    progressed();
   });
   const problem = action.problem.value;
   return (

@@ -15,6 +15,7 @@ export function WebhookView({ id }: { id: string }) {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(() => api.getWebhook(id), [id]);
   const identities = useLoaded(() => api.listIdentities());
+  const replayed = useSignal(0);
   const webhook = value.value;
   if (!webhook) {
     return (
@@ -50,7 +51,7 @@ export function WebhookView({ id }: { id: string }) {
         Gets {webhook.events.join(', ')} of {scopeOf(webhook, known)}.
         {webhook.description && ` ${webhook.description}`}
       </p>
-      <Disclosure label="Change">
+      <Disclosure label="Change" kind="">
         {(close) => (
           <Change
             webhook={webhook}
@@ -64,10 +65,15 @@ export function WebhookView({ id }: { id: string }) {
       </Disclosure>
       <Secret id={id} />
       <Test id={id} />
-      <Replay id={id} />
+      <Replay
+        id={id}
+        progressed={() => {
+          replayed.value += 1;
+        }}
+      />
       <section class="stack" aria-labelledby="deliveries">
         <h2 id="deliveries">Deliveries</h2>
-        <DeliveryList webhookId={id} />
+        <DeliveryList webhookId={id} version={replayed.value} />
       </section>
     </>
   );
