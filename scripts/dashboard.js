@@ -2,7 +2,7 @@
  * Builds dashboard/dist, the files that a browser loads. `npm run build` calls it, and so does `npm start` in a checkout, where it does
  * nothing while no source is newer than the result. Plain JavaScript, because it also runs on Node 20.
  */
-import { copyFileSync, existsSync, readdirSync, statSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -14,9 +14,11 @@ const copied = ['horn.svg', 'index.html'];
 
 export async function buildDashboard() {
   const { build } = await import('esbuild');
+  // Renamed into place at the end: another start at the same time never reads half a file.
+  const fresh = path.join(root, 'node_modules', `.dashboard-${process.pid}`);
   await build({
     entryPoints: [path.join(source, 'main.tsx'), path.join(source, 'main.css')],
-    outdir: dist,
+    outdir: fresh,
     bundle: true,
     minify: true,
     format: 'esm',
@@ -25,7 +27,11 @@ export async function buildDashboard() {
     legalComments: 'none',
     logLevel: 'warning',
   });
-  for (const name of copied) copyFileSync(path.join(source, name), path.join(dist, name));
+  for (const name of copied) copyFileSync(path.join(source, name), path.join(fresh, name));
+  mkdirSync(dist, { recursive: true });
+  for (const name of ['main.js', 'main.css', ...copied])
+    renameSync(path.join(fresh, name), path.join(dist, name));
+  rmSync(fresh, { recursive: true });
 }
 
 /** Also true while there is no result at all. */

@@ -8,7 +8,6 @@ import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launch } from '../bin/launch.js';
-import { buildDashboard, isDashboardStale } from './dashboard.js';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const lock = path.join(root, '.install.lock');
@@ -24,11 +23,13 @@ const needsDev = args[0] === '--dev' && Boolean(args.shift());
 const [file, ...rest] = args;
 
 if (isStale()) install();
-if (rest[0] === 'serve' && isDashboardStale()) await prepareDashboard();
+if (rest[0] === 'serve') await prepareDashboard();
 launch(path.join(root, file), rest);
 
 /** An installation without development dependencies has no esbuild: the service then starts without its dashboard. */
 async function prepareDashboard() {
+  const { buildDashboard, isDashboardStale } = await import('./dashboard.js');
+  if (!isDashboardStale()) return;
   try {
     await buildDashboard();
   } catch (error) {
