@@ -8,6 +8,7 @@ COPY scripts scripts
 RUN npm ci --no-audit --no-fund
 COPY tsconfig.json tsconfig.build.json ./
 COPY src src
+COPY dashboard dashboard
 RUN npm run build
 
 FROM node:24.21.0-bookworm-slim AS packages
@@ -26,6 +27,7 @@ COPY bin bin
 COPY migrations migrations
 COPY --from=packages /app/node_modules node_modules
 COPY --from=build /app/dist dist
+COPY --from=build /app/dashboard/dist dashboard/dist
 ENV NODE_ENV=production
 ENV HOST=0.0.0.0
 ENV POSTHORN_SMTP_HOST=0.0.0.0

@@ -1,10 +1,15 @@
-/** `npm run build`: writes dist/, the JavaScript of the published package (Node does not run TypeScript in node_modules). */
+/**
+ * `npm run build`: writes what the published package contains instead of sources: dist/, the JavaScript of the service (Node does not
+ * run TypeScript in node_modules), and dashboard/dist.
+ */
 import { spawnSync } from 'node:child_process';
 import { rmSync } from 'node:fs';
 import path from 'node:path';
+import { buildDashboard } from './dashboard.js';
 
 const root = path.dirname(import.meta.dirname);
 rmSync(path.join(root, 'dist'), { recursive: true, force: true });
 const tsc = path.join(root, 'node_modules/.bin/tsc');
 const { status } = spawnSync(tsc, ['-p', 'tsconfig.build.json'], { cwd: root, stdio: 'inherit' });
 process.exitCode = status ?? 1;
+await buildDashboard();

@@ -9,6 +9,7 @@ const bin = (name: string) => path.join(root, 'node_modules/.bin', name);
 const results = [
   run('format and lint', bin('biome'), ['check', '--error-on-warnings']),
   run('types', bin('tsc'), ['-p', '.']),
+  run('types of the dashboard', bin('tsc'), ['-p', 'dashboard']),
   checkImports(),
   run('dead code', bin('knip'), ['--no-progress']),
   run('docs in step', process.execPath, ['scripts/docs.ts', '--check']),
@@ -23,7 +24,7 @@ function run(what: string, command: string, args: string[]): boolean {
 
 function checkImports(): boolean {
   const started = performance.now();
-  const cycles = ['src', 'bench', 'test', 'scripts'].flatMap((folder) =>
+  const cycles = ['src', 'bench', 'test', 'scripts', 'dashboard'].flatMap((folder) =>
     findImportCycles(readSources(root, folder)).map((fault) => `${folder}/: ${fault}`),
   );
   const faults = [...findImportFaults(readSources(root)), ...cycles];

@@ -44,7 +44,7 @@ export interface SourceFile {
 
 export function readSources(root: string, folder = 'src'): SourceFile[] {
   const cwd = path.join(root, folder);
-  return globSync('**/*.ts', { cwd }).map((name) => ({
+  return globSync('**/*.{ts,tsx}', { cwd }).map((name) => ({
     name: name.replaceAll('\\', '/'),
     text: readFileSync(path.join(cwd, name), 'utf8'),
   }));

@@ -23,7 +23,20 @@ const needsDev = args[0] === '--dev' && Boolean(args.shift());
 const [file, ...rest] = args;
 
 if (isStale()) install();
+if (rest[0] === 'serve') await prepareDashboard();
 launch(path.join(root, file), rest);
+
+/** An installation without development dependencies has no esbuild: the service then starts without its dashboard. */
+async function prepareDashboard() {
+  const { buildDashboard, isDashboardStale } = await import('./dashboard.js');
+  if (!isDashboardStale()) return;
+  try {
+    await buildDashboard();
+  } catch (error) {
+    if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
+    process.stderr.write('Posthorn: the dashboard is not built. To build it: npm run build\n');
+  }
+}
 
 /** npm writes node_modules/.package-lock.json as the last step of an installation, so it lists what is installed. */
 function isStale() {

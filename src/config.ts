@@ -97,6 +97,13 @@ export const settings = {
     'Origins whose pages may call the API, separated by commas, or `*`.',
     { shown: 'none: CORS is off' },
   ),
+  POSTHORN_TRUSTED_PROXIES: setting<readonly string[]>(
+    list(addressRange),
+    [],
+    'Address ranges (CIDR) of the proxies whose `X-Forwarded-For` names the client. Failures to sign in are limited for each client.',
+    { shown: 'none: the client is who connects' },
+  ),
+  POSTHORN_DASHBOARD: setting(bool, true, 'Whether `/` and `/app` serve the dashboard.'),
   POSTHORN_METRICS_TOKEN: setting<string | null>(
     token,
     null,
@@ -325,6 +332,8 @@ export function readConfig(environment: Environment) {
     rateLimitPerMinute: values.POSTHORN_RATE_LIMIT,
     maxWebhooks: values.POSTHORN_MAX_WEBHOOKS,
     corsOrigins: values.POSTHORN_CORS_ORIGINS,
+    trustedProxies: values.POSTHORN_TRUSTED_PROXIES,
+    dashboard: values.POSTHORN_DASHBOARD,
     metricsToken: values.POSTHORN_METRICS_TOKEN,
     metricsPort: values.POSTHORN_METRICS_PORT,
     logLevel: values.POSTHORN_LOG_LEVEL,

@@ -9,7 +9,7 @@ import { type Database, openDatabase } from './db/open.ts';
 import { startWaker } from './db/wake.ts';
 import { type ApiParts, buildApp } from './http/app.ts';
 import { EventStreams } from './http/event-streams.ts';
-import { listen, originOf } from './http/fastify.ts';
+import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
 import { makeLookup } from './identities/lookup.ts';
 import { makeVerifyParts, startVerification } from './identities/verify.ts';
@@ -18,6 +18,7 @@ import type { Log } from './lib/log.ts';
 import { type Loop, startLoop } from './lib/loop.ts';
 import { type Metrics, makeMetrics } from './lib/metrics.ts';
 import { once } from './lib/once.ts';
+import { originOf, signInUrl } from './lib/origin.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
@@ -49,7 +50,8 @@ import { nameOfThisProcess, removeProcess, reportProcess } from './store/process
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
 import { runReplayBatch } from './store/replays.ts';
 import { openSealer } from './store/sealed-secrets.ts';
-import { createFirstUser, hasUsers, type User } from './store/users.ts';
+import { createSignInLink } from './store/sessions.ts';
+import { createFirstUser, findOldestUser, hasUsers, type User } from './store/users.ts';
 import { startDelivery } from './webhooks/deliver.ts';
 import { Poster } from './webhooks/post.ts';
 
@@ -63,6 +65,8 @@ export interface Service {
   submissionsPort: number | null;
   /** Created by the first start on an empty database, except in production; the key cannot be shown again. */
   firstUser: (User & { apiKey: string }) | null;
+  /** A link that signs in to the dashboard once, as the user that was created first; null in production. */
+  signInLink: string | null;
   /** No user exists. */
   needsUser: boolean;
   /** Finishes the running work and closes everything. Idempotent. */
@@ -107,7 +111,7 @@ export async function startService(
   const stop = once(() => stopAll(database, started, log));
   const service: Service = {
     ...{ url: null, smtpPort: null, submissionPort: null, submissionsPort: null },
-    ...{ firstUser: null, needsUser: false, stop },
+    ...{ firstUser: null, signInLink: null, needsUser: false, stop },
   };
   let isAnnounced = false;
   try {
@@ -123,7 +127,8 @@ export async function startService(
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
     if (config.production) service.needsUser = !(await hasUsers(database.sql));
-    else if (config.roles.includes('api')) service.firstUser = await createFirstUserAndKey(database.sql);
+    else if (config.roles.includes('api'))
+      Object.assign(service, await prepareFirstSignIn(database.sql, config, service.url));
     await announce?.(service);
     isAnnounced = true;
     return service;
@@ -453,12 +458,21 @@ async function openMetrics(parts: ListenerParts, port: number, stops: Stops): Pr
   await listen(app, parts.config.host, port, 'POSTHORN_METRICS_PORT');
 }
 
-async function createFirstUserAndKey(sql: Pool): Promise<Service['firstUser']> {
+/** For development: a user with a key, if there is no user yet, and a link to sign in. */
+async function prepareFirstSignIn(
+  sql: Pool,
+  config: Config,
+  url: string | null,
+): Promise<Pick<Service, 'firstUser' | 'signInLink'>> {
   return sql.begin(async (sql) => {
-    const user = await createFirstUser(sql, 'admin@localhost');
-    if (!user) return null;
-    const { apiKey } = await createApiKey(sql, user.userId, { name: 'first start' });
-    return { ...user, apiKey };
+    const made = await createFirstUser(sql, 'admin@localhost');
+    const key = made && (await createApiKey(sql, made.userId, { name: 'first start' }));
+    const user = config.dashboard ? (made ?? (await findOldestUser(sql))) : undefined;
+    const link = user && (await createSignInLink(sql, user.userId));
+    return {
+      firstUser: made && key ? { ...made, apiKey: key.apiKey } : null,
+      signInLink: link ? signInUrl(baseUrl(config, url), link.token) : null,
+    };
   });
 }
 

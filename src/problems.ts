@@ -49,6 +49,17 @@ export const problems = {
     remedy:
       'Check that the key was copied completely. A complete key that is refused is unknown, expired or revoked: create a new API key.',
   },
+  invalid_session: {
+    status: 401,
+    title: 'The session has ended',
+    remedy: 'Sign in again with `POST /sessions`.',
+  },
+  invalid_sign_in_link: {
+    status: 401,
+    title: 'The sign-in link is not valid',
+    remedy:
+      'A link works once, within 10 minutes. Print another on the machine of the service with `posthorn sign-in-link`.',
+  },
   missing_token: {
     status: 401,
     title: 'The request has no operator token',
@@ -70,6 +81,16 @@ export const problems = {
     title: 'The scope of the API key does not allow this request',
     remedy:
       'Use an API key with a scope that the route accepts: `/docs` names the scopes of each route. A `full` key may use every route.',
+  },
+  invalid_csrf_token: {
+    status: 403,
+    title: 'The CSRF token of the session is missing or wrong',
+    remedy: 'Send the header `X-CSRF-Token` with the `csrfToken` that `GET /sessions/current` returns.',
+  },
+  cross_origin: {
+    status: 403,
+    title: 'A page of another site cannot sign in',
+    remedy: 'Sign in on the pages of this service, or send an API key with each request.',
   },
   identity_not_verified: {
     status: 403,

@@ -11,7 +11,7 @@ import { makeSql } from '../src/db/query.ts';
 import type { Statement } from '../src/db/sql.ts';
 import { newId } from '../src/lib/ids.ts';
 import { listApiKeys } from '../src/store/api-keys.ts';
-import { deliveryStatuses, listDeliveries } from '../src/store/deliveries.ts';
+import { deliveryStatuses, listDeliveries, outlineDeliveries } from '../src/store/deliveries.ts';
 import { listEvents } from '../src/store/events.ts';
 import { identityKinds, listIdentities } from '../src/store/identities.ts';
 import { listMessages } from '../src/store/messages.ts';
@@ -212,7 +212,10 @@ async function assertCheap(
     select indexrelid::regclass::text as name from pg_index
     join pg_attribute on attrelid = indrelid and attnum = indkey[0] where attname = 'owner_id'`;
   // What belongs to a row that an index of the owner found.
-  const byRow = ['outgoing_pkey', 'recipients_pkey', 'messages_pkey'];
+  const byRow = [
+    ...['outgoing_pkey', 'recipients_pkey', 'messages_pkey', 'events_pkey', 'events_by_message'],
+    ...['delivery_queue_pkey', 'ended_deliveries_pkey', 'earlier_attempts_pkey'],
+  ];
   const byOwner = new Set([...ofOwner.map(({ name }) => name), ...byRow]);
   for (const mode of planModes) {
     await setPlanMode(mode);
@@ -245,14 +248,31 @@ describe('events', () => {
 });
 
 describe('deliveries', () => {
-  for (const webhookId of [busyHook, quietHook])
+  const list = (filter: Parameters<typeof listDeliveries>[2]) => async (sql: Sql, page: PageRequest) => {
+    const found = await listDeliveries(sql, owner, filter, page);
+    await outlineDeliveries(sql, owner, found.rows);
+    return found;
+  };
+  for (const webhookId of [busyHook, quietHook, undefined])
     for (const event of [undefined, 'message.received', 'message.bounced', 'message.sent'])
       for (const status of [undefined, ...deliveryStatuses])
         for (const from of since) {
           const filter = { event, status, since: from };
-          test(`${webhookId === busyHook ? 'busy' : 'quiet'} ${name(filter)}`, () =>
-            assertCheap((sql, page) => listDeliveries(sql, owner, webhookId, filter, page)));
+          const which = webhookId === undefined ? 'all' : webhookId === busyHook ? 'busy' : 'quiet';
+          test(`${which} ${name(filter)}`, () => assertCheap(list({ ...filter, webhookId })));
         }
+
+  for (const webhookId of [undefined, busyHook])
+    for (const status of [undefined, 'pending', 'delivered'] as const)
+      test(`of messages and events ${name({ webhookId, status })}`, async () => {
+        const found = await sql<{ id: string; messageId: string }[]>`
+          select id, message_id as "messageId" from events where owner_id = ${owner} limit 50`;
+        const messageIds = found.map(({ messageId }) => messageId);
+        const eventId = found[0]?.id;
+        await assertCheap(list({ webhookId, status, messageIds }));
+        await assertCheap(list({ webhookId, status, messageIds: messageIds.slice(0, 1), eventId }));
+        await assertCheap(list({ webhookId, status, eventId }));
+      });
 });
 
 test('a replay reads the next events alone, of all kinds', async () => {

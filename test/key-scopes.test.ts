@@ -42,11 +42,13 @@ const decided: Record<string, KeyScope[]> = {
   'GET /webhooks/{id}/replays/{replayId}': ['full', 'read'],
   'GET /webhooks/{id}/deliveries': ['full', 'read'],
 
+  'GET /deliveries': ['full', 'read'],
   'GET /deliveries/{id}': ['full', 'read'],
   'POST /deliveries/{id}/redeliver': ['full'],
   'GET /events': ['full', 'read'],
   'GET /events/{id}': ['full', 'read'],
   'GET /events/stream': ['full', 'read'],
+  'GET /stats': ['full', 'read'],
   'GET /event-types': ['full', 'read'],
 
   'GET /messages': ['full', 'read', 'send'],
@@ -67,6 +69,11 @@ const decided: Record<string, KeyScope[]> = {
   'POST /api-keys': ['full'],
   'GET /api-keys/{id}': ['full', 'read'],
   'DELETE /api-keys/{id}': ['full'],
+
+  'GET /sessions': ['full', 'read'],
+  'GET /sessions/current': ['full', 'read'],
+  // Signing out is for every session; with `read`, only of itself.
+  'DELETE /sessions/{id}': ['full', 'read'],
 };
 
 interface Operation {

@@ -100,7 +100,8 @@ async function countReads(): Promise<number> {
  */
 async function countListScans(): Promise<number> {
   const [{ scans } = { scans: 0 }] = await other<{ scans: number }[]>`
-    select idx_scan::int as scans from pg_stat_user_indexes where indexrelname = 'delivery_queue_listed'`;
+    select sum(idx_scan)::int as scans from pg_stat_user_indexes
+    where indexrelname in ('delivery_queue_listed', 'delivery_queue_of_owner')`;
   return scans;
 }
 

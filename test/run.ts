@@ -81,7 +81,10 @@ async function dropTemplate(url: string, name: string): Promise<void> {
 
 function runTests(environment: Record<string, string>): Promise<number> {
   const { options, files } = splitArguments(process.argv.slice(2));
-  const all = globSync('test/**/*.test.ts', { cwd: root, exclude: ['test/peers/**'] }).sort();
+  const all = globSync('test/**/*.test.ts', {
+    cwd: root,
+    exclude: ['test/peers/**', 'test/browser/**'],
+  }).sort();
   const standard = ['--test', '--test-timeout=600000', `--test-concurrency=${filesAtOnce}`];
   const args = [...quickLoading, ...standard, ...options, ...(files.length > 0 ? files : all)];
   const child = spawn(process.execPath, args, {

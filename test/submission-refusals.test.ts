@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { makeApiKey } from '../src/lib/api-key.ts';
-import { AuthFailures } from '../src/smtp/auth-failures.ts';
+import { AuthFailures } from '../src/net/auth-failures.ts';
 import { Session } from '../src/smtp/session.ts';
 import { createApiKey, revokeApiKey } from '../src/store/api-keys.ts';
 import { makeTestLog, startTestService, type TestService, type TestUser } from './harness.ts';

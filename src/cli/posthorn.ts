@@ -14,6 +14,7 @@ import { addKeys } from './keys.ts';
 import { addMigrate } from './migrate.ts';
 import { addReseal } from './reseal.ts';
 import { addServe } from './serve.ts';
+import { addSignInLink } from './sign-in-link.ts';
 import { addUsers } from './users.ts';
 
 const program = new Command(posthorn)
@@ -22,7 +23,10 @@ const program = new Command(posthorn)
   .showHelpAfterError(`(${posthorn} --help lists the commands)`)
   .exitOverride();
 
-const commands = [addServe, addMigrate, addBackup, addReseal, addUsers, addKeys, addIdentities, addDoctor];
+const commands = [
+  ...[addServe, addMigrate, addBackup, addReseal],
+  ...[addUsers, addKeys, addSignInLink, addIdentities, addDoctor],
+];
 for (const add of commands) add(program);
 
 try {

@@ -63,6 +63,9 @@ function announce(service: Service, config: Config, log: Log): void {
       ? `Posthorn ${readVersion()} is ready: ${config.roles.join(', ')}`
       : `Posthorn ${readVersion()} is ready: ${url} (docs: ${url}/docs)`,
   );
+  // Not by the log, which may be kept: the link has a secret.
+  if (service.signInLink)
+    process.stdout.write(`Sign in to the dashboard (once, within 10 minutes): ${service.signInLink}\n`);
   if (service.smtpPort !== null)
     log.info(`the SMTP listener accepts mail on port ${service.smtpPort} of ${config.smtpHost}`);
   if (config.outbound === 'capture' && config.roles.includes('send'))

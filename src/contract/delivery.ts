@@ -5,7 +5,16 @@ import {
   type Delivery as DeliveryRow,
   deliveryStatuses,
 } from '../store/deliveries.ts';
-import { describe, NullableString, NullableTimestamp, oneOf, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import {
+  describe,
+  NullableString,
+  NullableTimestamp,
+  NullableUuid,
+  oneOf,
+  rowSchema,
+  Timestamp,
+  Uuid,
+} from './schemas.ts';
 
 export const Delivery = rowSchema<DeliveryRow>()({
   id: Uuid,
@@ -17,6 +26,14 @@ export const Delivery = rowSchema<DeliveryRow>()({
   nextAttemptAt: describe(NullableTimestamp, 'Null: no further attempt is planned.'),
   createdAt: Timestamp,
   completedAt: NullableTimestamp,
+});
+
+export const DeliveryItem = Type.Object({
+  ...Delivery.properties,
+  messageId: describe(NullableUuid, 'The message that the event is about. Null: none, or it was deleted.'),
+  subject: describe(NullableString, 'Of the message, up to 1 KiB. Null after the message was deleted.'),
+  lastResponseStatus: Type.Unsafe<number | null>({ type: ['integer', 'null'] }),
+  lastError: describe(NullableString, 'The `error` of the last attempt.'),
 });
 
 export const Attempt = rowSchema<AttemptRow>()({

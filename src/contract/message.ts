@@ -151,7 +151,7 @@ function cut(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, cut(inner)]));
 }
 
-function cutText(text: string): string {
+export function cutText(text: string): string {
   // A character of UTF-16 has at most three bytes of UTF-8.
   if (text.length * 3 <= maxValueBytes) return text;
   const bytes = Buffer.from(text);

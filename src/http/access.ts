@@ -1,6 +1,7 @@
 /**
  * Authentication. Every route declares its access rule in its config; a route without a rule cannot be registered.
- *   key          an API key with a scope that the route accepts (`allowedScopes`); `request.ownerId` is the owner of the key
+ *   key          an API key with a scope that the route accepts (`allowedScopes`), or the cookie of a session, which has the scope of
+ *                its key; `request.ownerId` is the owner of the key
  *   key or link  an API key, or a signed link to the message in the path: `request.ownerId` is then the owner of the message, and
  *                `request.keyId` is empty
  *   operator     POSTHORN_ADMIN_TOKEN
@@ -15,11 +16,14 @@ import type { Pool } from '../db/client.ts';
 import { hashApiKey, isApiKey } from '../lib/api-key.ts';
 import { posthorn } from '../lib/command-line.ts';
 import type { Log } from '../lib/log.ts';
+import { isToken } from '../lib/tokens.ts';
 import { Problem, type ProblemCode, problems } from '../problems.ts';
 import { findActiveKey, type KeyScope, touchApiKey } from '../store/api-keys.ts';
 import { findMessageOwner } from '../store/messages.ts';
+import { findActiveSession, touchSession } from '../store/sessions.ts';
 import { orNotFound } from './errors.ts';
 import type { App } from './fastify.ts';
+import { requireCsrfToken, type SessionCookie } from './session-cookie.ts';
 
 export type Access = 'key' | 'key or link' | 'operator' | 'metrics' | 'public';
 
@@ -40,16 +44,27 @@ declare module 'fastify' {
 export interface Caller {
   /** The owner of the API key or of the linked message, or `operatorId`. Every query filters by it. */
   ownerId: string;
+  /** Of a session: its key; if it was started by a sign-in link, the session itself. */
   keyId: string;
   /** Null for a caller without an API key: a link, the operator. */
   keyScope: KeyScope | null;
+  /** Null for a caller without a session. */
+  sessionId: string | null;
 }
 
 export interface Authenticator {
   /** Returns without a promise when the key is cached: this runs for every request. */
   authenticate(request: FastifyRequest): Caller | Promise<Caller>;
-  /** Drops a revoked key from the cache. Other processes accept the key until their own entry expires (`cacheMs`). */
-  forgetKey(keyId: string): void;
+  /**
+   * Drops a revoked key, with its sessions, or a session from the cache. Other processes accept it until their own entry expires
+   * (`cacheMs`).
+   */
+  forget(id: string): void;
+}
+
+interface CachedCaller extends Caller {
+  /** By `performance.now()`. */
+  expiresAtMs: number;
 }
 
 const cacheMs = 3000;
@@ -59,7 +74,7 @@ const refusedKey =
   `${problems.invalid_api_key.remedy} ` +
   `On the machine of the service, run: ${posthorn} keys create --user <address>`;
 
-const anonymous: Caller = { ownerId: '', keyId: '', keyScope: null };
+const anonymous: Caller = { ownerId: '', keyId: '', keyScope: null, sessionId: null };
 
 /** The options of a route that needs no other config. */
 export function withAccess<Schema extends FastifySchema>(access: Access, tags: string[], schema: Schema) {
@@ -85,9 +100,12 @@ export function allowedScopes(config: FastifyContextConfig | undefined, method: 
 export function requireScope({ keyScope, method, routeOptions }: FastifyRequest): void {
   if (keyScope === null) return;
   const scopes = allowedScopes(routeOptions.config, method);
-  if (scopes.includes(keyScope)) return;
-  const wanted = scopes.map((scope) => `\`${scope}\``).join(' or ');
-  throw new Problem('scope_insufficient', {
+  if (!scopes.includes(keyScope)) throw refuseScope(keyScope, scopes);
+}
+
+export function refuseScope(keyScope: KeyScope, accepted: readonly KeyScope[]): Problem {
+  const wanted = accepted.map((scope) => `\`${scope}\``).join(' or ');
+  return new Problem('scope_insufficient', {
     detail: `The API key has the scope \`${keyScope}\`. Use a key with the scope ${wanted}.`,
   });
 }
@@ -96,11 +114,13 @@ export function makeAuthenticator(parts: {
   sql: Pool;
   log: Log;
   links: Links;
+  cookie: SessionCookie;
   config: Pick<Config, 'adminToken' | 'metricsToken'>;
 }): Authenticator {
-  const { sql, log, links, config } = parts;
-  const cache = new Map<string, Caller & { expiresAtMs: number }>();
-  /** Many requests with one key come at once: one query serves them all. */
+  const { sql, log, links, cookie, config } = parts;
+  /** By key, or by the token of the session. */
+  const cache = new Map<string, CachedCaller>();
+  /** Many requests with one key or session come at once: one query serves them all. */
   const finding = new Map<string, Promise<Caller>>();
 
   function authenticate(request: FastifyRequest): Caller | Promise<Caller> {
@@ -108,7 +128,8 @@ export function makeAuthenticator(parts: {
     switch (access) {
       case 'key':
       case 'key or link':
-        return access === 'key or link' && hasSignature(request) ? checkLink(request) : checkKey(request);
+        if (access === 'key or link' && hasSignature(request)) return checkLink(request);
+        return checkSession(request) ?? checkKey(request);
       case 'operator':
         return checkToken(request, config.adminToken);
       case 'metrics':
@@ -123,42 +144,83 @@ export function makeAuthenticator(parts: {
     const { expires = '', signature = '' } = request.query as { expires?: unknown; signature?: unknown };
     if (!links.isValid(id.toLowerCase(), String(expires), String(signature), Date.now()))
       throw new Problem('invalid_link');
-    return { ownerId: await orNotFound(findMessageOwner(sql, id)), keyId: '', keyScope: null };
+    return { ...anonymous, ownerId: await orNotFound(findMessageOwner(sql, id)) };
   }
 
   function checkKey(request: FastifyRequest): Caller | Promise<Caller> {
     const key = readBearer(request, 'missing_api_key', 'invalid_api_key');
-    const cached = cache.get(key);
-    if (cached && cached.expiresAtMs > performance.now()) return cached;
-    cache.delete(key);
     // The checksum refuses a mistyped key without a database query.
-    if (!isApiKey(key)) throw unauthorized('invalid_api_key', refusedKey);
-    const found = finding.get(key) ?? findKey(key).finally(() => finding.delete(key));
-    finding.set(key, found);
-    return found;
+    return findOnce(key, isApiKey, findKey, () => unauthorized('invalid_api_key', refusedKey));
   }
 
-  async function findKey(key: string): Promise<Caller> {
+  /** Undefined for a request without a session. */
+  function checkSession(request: FastifyRequest): Caller | Promise<Caller> | undefined {
+    const token = cookie.read(request);
+    if (token === undefined) return undefined;
+    requireCsrfToken(request, token);
+    return findOnce(token, isToken, findSession, () => unauthorized('invalid_session'));
+  }
+
+  function findOnce(
+    secret: string,
+    isWellFormed: (secret: string) => boolean,
+    find: (secret: string) => Promise<CachedCaller | undefined>,
+    refusal: () => Problem,
+  ): Caller | Promise<Caller> {
+    const cached = cache.get(secret);
+    if (cached && cached.expiresAtMs > performance.now()) return cached;
+    cache.delete(secret);
+    if (!isWellFormed(secret)) throw refusal();
+    const found = finding.get(secret) ?? findAndCache().finally(() => finding.delete(secret));
+    finding.set(secret, found);
+    return found;
+
+    async function findAndCache(): Promise<Caller> {
+      const caller = await find(secret);
+      if (!caller) throw refusal();
+      if (cache.size >= cacheSize) cache.delete(cache.keys().next().value as string);
+      cache.set(secret, caller);
+      return caller;
+    }
+  }
+
+  async function findSession(token: string): Promise<CachedCaller | undefined> {
+    const found = await findActiveSession(sql, token);
+    if (!found) return undefined;
+    const { id: sessionId, ownerId, scope: keyScope } = found;
+    if (found.stale) {
+      touchSession(sql, ownerId, sessionId).catch((err) =>
+        log.warn({ err, sessionId }, 'last_used_at of a session was not updated'),
+      );
+    }
+    const caller = { ownerId, keyId: found.keyId ?? sessionId, keyScope, sessionId };
+    return { ...caller, expiresAtMs: cacheUntil(found.expiresIn) };
+  }
+
+  async function findKey(key: string): Promise<CachedCaller | undefined> {
     const found = await findActiveKey(sql, hashApiKey(key));
-    if (!found) throw unauthorized('invalid_api_key', refusedKey);
+    if (!found) return undefined;
     if (found.stale) {
       touchApiKey(sql, found.ownerId, found.id).catch((err) =>
         log.warn({ err, keyId: found.id }, 'last_used_at of an API key was not updated'),
       );
     }
-    const lifetimeMs = Math.min(cacheMs, found.expiresIn === null ? cacheMs : found.expiresIn * 1000);
     const { id: keyId, ownerId, scope: keyScope } = found;
-    const caller = { ownerId, keyId, keyScope, expiresAtMs: performance.now() + lifetimeMs };
-    if (cache.size >= cacheSize) cache.delete(cache.keys().next().value as string);
-    cache.set(key, caller);
-    return caller;
+    return { ownerId, keyId, keyScope, sessionId: null, expiresAtMs: cacheUntil(found.expiresIn) };
   }
 
-  function forgetKey(keyId: string): void {
-    for (const [key, caller] of cache) if (caller.keyId === keyId) cache.delete(key);
+  function forget(id: string): void {
+    for (const [secret, { keyId, sessionId }] of cache) {
+      if (keyId === id || sessionId === id) cache.delete(secret);
+    }
   }
 
-  return { authenticate, forgetKey };
+  return { authenticate, forget };
+}
+
+function cacheUntil(expiresInSeconds: number | null): number {
+  const lifetimeMs = expiresInSeconds === null ? cacheMs : expiresInSeconds * 1000;
+  return performance.now() + Math.min(cacheMs, lifetimeMs);
 }
 
 function hasSignature(request: FastifyRequest): boolean {
@@ -168,7 +230,7 @@ function hasSignature(request: FastifyRequest): boolean {
 function checkToken(request: FastifyRequest, token: string | null): Caller {
   const given = readBearer(request, 'missing_token', 'invalid_token');
   if (token === null || !isEqual(given, token)) throw unauthorized('invalid_token');
-  return { ownerId: operatorId, keyId: operatorId, keyScope: null };
+  return { ...anonymous, ownerId: operatorId, keyId: operatorId };
 }
 
 function readBearer(request: FastifyRequest, missing: ProblemCode, malformed: ProblemCode): string {

@@ -26,6 +26,7 @@ import {
   requireScope,
 } from './access.ts';
 import { type AnswerMemory, boundAnswers } from './answer-memory.ts';
+import { readDashboard } from './dashboard-files.ts';
 import { sendClientError } from './errors.ts';
 import type { EventStreams } from './event-streams.ts';
 import { type FairQueries, makeFairQueries } from './fair-queries.ts';
@@ -36,6 +37,7 @@ import { documentRoutes } from './openapi.ts';
 import { makeRateLimiter } from './rate-limit.ts';
 import { adminRoutes } from './routes/admin.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
+import { dashboardRoutes } from './routes/dashboard.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
 import { documentationRoutes } from './routes/documentation.ts';
 import { eventStreamRoutes } from './routes/event-stream.ts';
@@ -49,9 +51,12 @@ import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { sendingRoutes } from './routes/sending.ts';
+import { sessionRoutes } from './routes/sessions.ts';
+import { statsRoutes } from './routes/stats.ts';
 import { suppressionRoutes } from './routes/suppressions.ts';
 import { verificationRoutes } from './routes/verification.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
+import { makeSessionCookie, type SessionCookie } from './session-cookie.ts';
 import { traceRequests } from './trace.ts';
 import { makeValidation, refuseInvalid } from './validation.ts';
 
@@ -101,11 +106,13 @@ export async function buildApp(given: ApiParts): Promise<App> {
     // Node's own refusal has no body: `requireOneHost` replaces it.
     http: { requireHostHeader: false },
     routerOptions: { maxParamLength: 200 },
+    trustProxy: config.trustedProxies.length > 0 ? [...config.trustedProxies] : false,
   });
 
   // Node would respond 417 without a body. RFC 9110 §10.1.1 allows a server to ignore an unknown expectation.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
-  const authenticator = makeAuthenticator(parts);
+  const cookie = makeSessionCookie(config);
+  const authenticator = makeAuthenticator({ ...parts, cookie });
   requireAccessRule(app);
   readJsonBodies(app);
   if (tracer) traceRequests(app, tracer);
@@ -113,14 +120,14 @@ export async function buildApp(given: ApiParts): Promise<App> {
   addHooks(app, parts, authenticator, queries);
   answerOtherMethods(app, config.corsOrigins);
   await documentRoutes(app, config);
-  const shared = { ...parts, authenticator, answers };
+  const shared = { ...parts, authenticator, cookie, answers };
   await app.register(async (api) => addRoutes(api as App, shared), { prefix: config.basePath });
   return app;
 }
 
 function addRoutes(
   api: App,
-  given: ApiParts & { authenticator: Authenticator; answers: AnswerMemory },
+  given: ApiParts & { authenticator: Authenticator; cookie: SessionCookie; answers: AnswerMemory },
 ): void {
   const { config } = given;
   const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production } = config;
@@ -135,15 +142,19 @@ function addRoutes(
   replayRoutes(api, parts);
   eventRoutes(api, parts);
   eventStreamRoutes(api, parts);
+  statsRoutes(api, parts);
   messageRoutes(api, parts);
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));
   suppressionRoutes(api, parts);
   apiKeyRoutes(api, parts);
+  sessionRoutes(api, parts);
   if (adminToken) adminRoutes(api, parts);
   eventTypeRoutes(api);
   documentationRoutes(api);
   healthRoutes(api, parts);
+  const { basePath, dashboard } = config;
+  dashboardRoutes(api, { basePath, isOn: dashboard, files: dashboard ? readDashboard(basePath) : null });
   if (metricsPort === null && (!production || metricsToken)) metricsRoutes(api, parts);
 }
 
@@ -159,6 +170,7 @@ function addHooks(
   app.decorateRequest('ownerId', '');
   app.decorateRequest('keyId', '');
   app.decorateRequest('keyScope', null);
+  app.decorateRequest('sessionId', null);
 
   // The preHandler hook reports schema errors together with those that only the database can find.
   app.addHook('onRoute', (route) => {
@@ -174,6 +186,7 @@ function addHooks(
       request.ownerId = caller.ownerId;
       request.keyId = caller.keyId;
       request.keyScope = caller.keyScope;
+      request.sessionId = caller.sessionId;
       // Links have a limit of their own: a stranger who has one cannot lock the owner out of the API.
       if (caller.ownerId) limit(caller.keyId ? caller.ownerId : `links of ${caller.ownerId}`, reply);
       // After the limit, which counts refused requests too.

@@ -17,10 +17,13 @@ import {
   type StreamPosition,
   wasVisible,
 } from '../store/event-stream.ts';
+import { listActiveSessions } from '../store/sessions.ts';
 
 export interface Reader {
   ownerId: string;
   keyId: string;
+  /** Null for a reader with an API key. */
+  sessionId: string | null;
   response: ServerResponse;
   event: string | undefined;
   identityId: string | undefined;
@@ -120,15 +123,22 @@ export class EventStreams {
     }
   }
 
-  /** Cuts readers that take nothing, and those whose key was revoked or has expired. */
+  /** Cuts readers that take nothing, and those whose key or session has ended. */
   async #check(): Promise<void> {
     const readers = [...this.#owners.values()].flatMap((owner) => [...owner.readers]);
     if (readers.length === 0) return;
     const now = performance.now();
     for (const reader of readers) this.#checkProgress(reader, now);
-    const keyIds = [...new Set(readers.map(({ keyId }) => keyId))];
-    const active = await listActiveKeys(this.#parts.sql, keyIds);
-    for (const { keyId, response } of readers) if (!active.has(keyId)) response.destroy();
+    const { sql } = this.#parts;
+    // A session ends with its key.
+    const keyIds = readers.filter(({ sessionId }) => sessionId === null).map(({ keyId }) => keyId);
+    const sessionIds = readers.flatMap(({ sessionId }) => sessionId ?? []);
+    const keys = await listActiveKeys(sql, [...new Set(keyIds)]);
+    const sessions = await listActiveSessions(sql, [...new Set(sessionIds)]);
+    for (const { keyId, sessionId, response } of readers) {
+      const isActive = sessionId === null ? keys.has(keyId) : sessions.has(sessionId);
+      if (!isActive) response.destroy();
+    }
   }
 
   #checkProgress(reader: OpenReader, now: number): void {

@@ -1,9 +1,10 @@
 /** Fastify as every HTTP listener uses it: handlers typed by their schemas, and a problem document for every error. */
-import { type AddressInfo, isIPv6 } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyHttpOptions, fastify, type RawServerDefault } from 'fastify';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
+import { originOf } from '../lib/origin.ts';
 import { describeListenError } from '../net/listen-error.ts';
 import { type BodyLimits, defaultBodyLimits, refuseTinyChunks, stopReadingUnread } from './costly-bodies.ts';
 import { makeProblemSender } from './errors.ts';
@@ -47,10 +48,4 @@ export async function listen(app: App, host: string, port: number, setting: stri
   }
   const address = app.server.address() as AddressInfo;
   return originOf(host, address.port);
-}
-
-/** The same URL in the banner of the start and in links. */
-export function originOf(host: string, port: number): string {
-  const name = ['127.0.0.1', '0.0.0.0', '::1', '::'].includes(host) ? 'localhost' : host;
-  return `http://${isIPv6(name) ? `[${name}]` : name}:${port}`;
 }

@@ -62,6 +62,7 @@ export function allowOrigin(
 
 /** Whether a path such as `/identities/1234` matches a pattern such as `/identities/:id`. */
 function matches(pattern: string, path: string): boolean {
+  if (pattern.endsWith('/*')) return path.startsWith(pattern.slice(0, -1));
   const wanted = pattern.split('/');
   const given = path.split('/');
   return (

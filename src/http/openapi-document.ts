@@ -4,7 +4,7 @@
  */
 import type { TSchema } from 'typebox';
 import { ApiKey, CreatedApiKey } from '../contract/api-key.ts';
-import { Attempt, Delivery, DeliveryWithAttempts } from '../contract/delivery.ts';
+import { Attempt, Delivery, DeliveryItem, DeliveryWithAttempts } from '../contract/delivery.ts';
 import { Event, EventSummary } from '../contract/event.ts';
 import { EventType, eventTypes } from '../contract/event-types.ts';
 import { DnsRecord, Identity } from '../contract/identity.ts';
@@ -18,6 +18,8 @@ import {
 } from '../contract/payload.ts';
 import { Replay } from '../contract/replay.ts';
 import { SendAttempt, Sending, Suppression } from '../contract/sending.ts';
+import { CurrentSession, Session } from '../contract/session.ts';
+import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
 
@@ -44,11 +46,13 @@ const operationIds: Record<string, string | undefined> = {
   'post /webhooks/{id}/replay': 'createReplay',
   'get /webhooks/{id}/replays/{replayId}': 'getReplay',
   'get /webhooks/{id}/deliveries': 'listWebhookDeliveries',
+  'get /deliveries': 'listDeliveries',
   'get /deliveries/{id}': 'getDelivery',
   'post /deliveries/{id}/redeliver': 'redeliver',
   'get /events': 'listEvents',
   'get /events/{id}': 'getEvent',
   'get /events/stream': 'streamEvents',
+  'get /stats': 'getStats',
   'get /event-types': 'listEventTypes',
   'get /messages': 'listMessages',
   'post /messages': 'sendMessage',
@@ -66,6 +70,10 @@ const operationIds: Record<string, string | undefined> = {
   'post /api-keys': 'createApiKey',
   'get /api-keys/{id}': 'getApiKey',
   'delete /api-keys/{id}': 'revokeApiKey',
+  'post /sessions': 'createSession',
+  'get /sessions': 'listSessions',
+  'get /sessions/current': 'getCurrentSession',
+  'delete /sessions/{id}': 'endSession',
   'get /admin/users': 'listUsers',
   'post /admin/users': 'createUser',
   'get /admin/users/{id}': 'getUser',
@@ -80,11 +88,11 @@ const operationIds: Record<string, string | undefined> = {
 
 /** Where one of these schemas stands in the document, a reference to it stands instead. */
 const schemas: Record<string, TSchema> = {
-  ...{ Me, User, ApiKey, CreatedApiKey },
+  ...{ Me, User, ApiKey, CreatedApiKey, Session, CurrentSession },
   ...{ Identity, DnsRecord },
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
-  ...{ Delivery, DeliveryWithAttempts, Attempt },
-  ...{ Event, EventSummary, EventType },
+  ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
+  ...{ Event, EventSummary, EventType, Traffic },
   ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };

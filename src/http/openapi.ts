@@ -8,6 +8,7 @@ import type { KeyScope } from '../store/api-keys.ts';
 import { type Access, allowedScopes } from './access.ts';
 import type { App } from './fastify.ts';
 import { completeDocument, type OpenApiDocument } from './openapi-document.ts';
+import { makeSessionCookie } from './session-cookie.ts';
 
 const ProblemDocument = Type.Object(
   {
@@ -56,8 +57,8 @@ const RecipientHeader = Type.Object({
 function describeAccess(access: Access, scopes: readonly KeyScope[]): Record<string, string[]>[] {
   const keys = scopes.map((scope) => ({ apiKey: [scope] }));
   const security: Record<Access, Record<string, string[]>[]> = {
-    key: keys,
-    'key or link': [...keys, {}],
+    key: [...keys, { session: [] }],
+    'key or link': [...keys, { session: [] }, {}],
     operator: [{ operatorToken: [] }],
     metrics: [{}, { metricsToken: [] }],
     public: [],
@@ -89,6 +90,13 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
           apiKey: bearer(
             'An API key (`ph_…`). Each route names the scopes that it accepts; `full` keys may use all.',
           ),
+          session: {
+            type: 'apiKey',
+            in: 'cookie',
+            name: makeSessionCookie(config).name,
+            description:
+              'The cookie that `POST /sessions` sets. It counts on requests of the same origin without `Authorization`; all but GET need the header `X-CSRF-Token` too.',
+          },
           operatorToken: bearer('The value of `POSTHORN_ADMIN_TOKEN`.'),
           metricsToken: bearer('The value of `POSTHORN_METRICS_TOKEN`.'),
         },

@@ -20,6 +20,8 @@ type FormatCheck = (text: string) => string | null;
 function makeFormats(options: UrlRules): Record<string, FormatCheck> {
   return {
     uuid: (text) => (isUuid(text) ? null : 'must be a UUID.'),
+    'uuid-list': (text) =>
+      isUuidList(text) ? null : `must be up to ${maxListedIds} UUIDs, separated by commas.`,
     text: (text) => (text.includes('\0') ? 'must not contain NUL characters (U+0000).' : null),
     'date-time': (text) =>
       isTimestamp(text) ? null : 'must be a time in RFC 3339 format, such as 2026-01-31T12:00:00Z.',
@@ -40,6 +42,13 @@ function makeFormats(options: UrlRules): Record<string, FormatCheck> {
         ? null
         : 'is not a valid cursor. Use the URL in the `Link` header of the previous page.',
   };
+}
+
+const maxListedIds = 50;
+
+function isUuidList(text: string): boolean {
+  const ids = text.split(',');
+  return ids.length <= maxListedIds && ids.every(isUuid);
 }
 
 export interface Validation {

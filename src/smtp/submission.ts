@@ -11,6 +11,7 @@ import { hashApiKey } from '../lib/api-key.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
+import { AuthFailures } from '../net/auth-failures.ts';
 import { clientNetwork } from '../net/client-network.ts';
 import { Problem } from '../problems.ts';
 import type { MailLog } from '../receiving/mail-log.ts';
@@ -25,7 +26,6 @@ import {
 import { type ActiveKey, findActiveKey, touchApiKey } from '../store/api-keys.ts';
 import type { MessageDecision, ReceivedMail } from './accept-message.ts';
 import type { Submitter } from './auth.ts';
-import { AuthFailures } from './auth-failures.ts';
 import { makeSmtpMetrics } from './metrics.ts';
 import { type Refusal, type Reply, refusal, reply } from './reply.ts';
 import { type SmtpServer, startSmtpServer } from './server.ts';
@@ -110,6 +110,7 @@ function startSubmission(
 ): Promise<SmtpServer> {
   async function authenticate(password: string, remoteIp: string): Promise<Submitter | Reply> {
     const network = clientNetwork(remoteIp);
+    // Also a valid key is refused then: otherwise the replies would still tell valid keys from others.
     if (failures.isBlocked(network, performance.now())) return blocked;
     try {
       // For every password the same work: one hash and one query.

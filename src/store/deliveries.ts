@@ -6,6 +6,7 @@ import { only, type Sql, transaction } from '../db/client.ts';
 import { type Fragment, identifier } from '../db/sql.ts';
 import { newId } from '../lib/ids.ts';
 import type { TryResult } from './delivery-queue.ts';
+import { identityExists } from './messages.ts';
 import {
   collectPage,
   countBytes,
@@ -15,6 +16,7 @@ import {
   mergePages,
   type Page,
   type PageRequest,
+  pageOf,
   pagesOf,
   pageWithin,
   position,
@@ -46,29 +48,35 @@ const shownNextAttempt = (sql: Sql) =>
   sql`case when next_attempt_at < 'infinity' then iso_time(next_attempt_at) end`;
 
 export interface DeliveryFilter {
+  /** Of a webhook that is not deleted. */
+  webhookId?: string | undefined;
+  /** Only deliveries of the events of these messages. */
+  messageIds?: readonly string[] | undefined;
+  eventId?: string | undefined;
   status?: Delivery['status'] | undefined;
   event?: string | undefined;
   since?: string | undefined;
 }
 
+/** The pages of one of the two tables. `wanted` is a FROM item with the statuses of `group`. */
+type PagesFrom = (
+  table: 'delivery_queue' | 'ended_deliveries',
+  step: PageRequest,
+  shown: Fragment,
+  wanted: Fragment,
+  group: { status?: Fragment },
+) => Fragment;
+
 export async function listDeliveries(
   sql: Sql,
   ownerId: string,
-  webhookId: string,
   filter: DeliveryFilter,
   page: PageRequest,
 ): Promise<Page<Listed<Delivery>>> {
   const statuses = deliveryStatuses.filter((status) => !filter.status || status === filter.status);
   const ended = statuses.filter((status) => status !== 'pending');
-  // The indexes have the event and the status before the time: one index for every combination of filters.
-  const pagesFrom = (table: string, step: PageRequest, shown: Fragment, wanted: Fragment, group: Group) => {
-    const ofWebhook = sql`${identifier(table)} where owner_id = ${ownerId} and webhook_id = ${webhookId}`;
-    const kinds = filter.event ? sql`(select ${filter.event}::text as event) kinds` : kindsOf(sql, ofWebhook);
-    const rows = sql`
-      select ${shown}, ${position(sql)} from ${ofWebhook}
-      ${pageWithin(sql, step, table, { event: sql`kinds.event`, ...group }, filter.since)}`;
-    return pagesOf(sql, sql`${kinds} ${wanted}`, rows);
-  };
+  const isOfEvents = filter.eventId !== undefined || filter.messageIds !== undefined;
+  const pagesFrom = isOfEvents ? pagesOfEvents(sql, ownerId, filter) : pagesOfKinds(sql, ownerId, filter);
   const queued = (step: PageRequest) => {
     const shown = columns(sql, {
       status: sql`'pending'`,
@@ -94,7 +102,88 @@ export async function listDeliveries(
   );
 }
 
-type Group = Parameters<typeof pageWithin>[3];
+/** The indexes have the event and the status before the time: one index for every combination of filters. */
+function pagesOfKinds(sql: Sql, ownerId: string, { webhookId, event, since }: DeliveryFilter): PagesFrom {
+  return (table, step, shown, wanted, group) => {
+    const ofWebhook = webhookId ? sql`and webhook_id = ${webhookId}` : sql``;
+    const source = sql`${identifier(table)} where owner_id = ${ownerId} ${ofWebhook}`;
+    const kinds = event ? sql`(select ${event}::text as event) kinds` : kindsOf(sql, source);
+    const rows = sql`
+      select ${shown}, ${position(sql)} from ${source} ${webhookId ? sql`` : isOfWebhook(sql, ownerId)}
+      ${pageWithin(sql, step, table, { event: sql`kinds.event`, ...group }, since)}`;
+    return pagesOf(sql, sql`${kinds} ${wanted}`, rows);
+  };
+}
+
+/** An id of a delivery begins as the id of its event, so that the primary key finds the deliveries of an event. */
+function pagesOfEvents(sql: Sql, ownerId: string, filter: DeliveryFilter): PagesFrom {
+  const { webhookId, messageIds, eventId, event, since } = filter;
+  const ofEvent = eventId ? sql`and id = ${eventId}` : sql``;
+  const events = messageIds
+    ? sql`select id from events where owner_id = ${ownerId} and message_id = any (${messageIds}::uuid[]) ${ofEvent}`
+    : sql`select ${eventId ?? null}::uuid as id`;
+  return (table, step, shown, wanted, { status }) => {
+    const rows = sql`
+      select ${shown}, ${position(sql)} from ${identifier(table)}
+      where id between first_id_with(named.id) and last_id_with(named.id) and event_id = named.id and owner_id = ${ownerId}
+        ${webhookId ? sql`and webhook_id = ${webhookId}` : isOfWebhook(sql, ownerId)}
+        ${status ? sql`and status = ${status}` : sql``}
+        ${event ? sql`and event = ${event}` : sql``}
+        ${since ? sql`and created_at >= ${since}::text::timestamptz` : sql``}
+        ${pageOf(sql, step, table)}`;
+    return pagesOf(sql, sql`(${events}) named ${wanted}`, rows);
+  };
+}
+
+/** Hides deliveries of deleted webhooks, whose rows may still wait for the purge. An array, because a join can be planned badly. */
+function isOfWebhook(sql: Sql, ownerId: string) {
+  return sql`
+    and webhook_id = any (array(select id from webhooks where owner_id = ${ownerId} and deleted_at is null))`;
+}
+
+export interface DeliveryOutline {
+  /** Null if the event is not about a message, and after the message was deleted. */
+  messageId: string | null;
+  /** JSON text. */
+  subject: string | null;
+  lastResponseStatus: number | null;
+  lastError: string | null;
+}
+
+const noOutline: DeliveryOutline = {
+  messageId: null,
+  subject: null,
+  lastResponseStatus: null,
+  lastError: null,
+};
+
+/** Adds what a list shows beside each delivery. The subject as JSON: PostgreSQL cannot decode one that has a NUL. */
+export async function outlineDeliveries<Row extends Delivery>(
+  sql: Sql,
+  ownerId: string,
+  deliveries: readonly Row[],
+): Promise<(Row & DeliveryOutline)[]> {
+  const rows = await sql<(DeliveryOutline & { id: string })[]>`
+    select listed.id, message.id as "messageId", message.subject, last.response_status as "lastResponseStatus",
+      last.error as "lastError"
+    from unnest(${deliveries.map(({ id }) => id)}::uuid[], ${deliveries.map(({ eventId }) => eventId)}::uuid[])
+      as listed (id, event_id)
+    left join lateral (
+      select message_id from events where owner_id = ${ownerId} and id = listed.event_id offset 0
+    ) event on true
+    left join lateral (
+      select id, (summary -> 'subject')::text as subject from messages
+      where owner_id = ${ownerId} and id = event.message_id and ${identityExists(sql)} offset 0
+    ) message on true
+    left join lateral (
+      select response_status, error from ended_deliveries where id = listed.id and attempt_id is not null
+      union all
+      (select response_status, error from earlier_attempts where delivery_id = listed.id order by delivery_id desc, id desc limit 1)
+      limit 1
+    ) last on true`;
+  const outlines = new Map(rows.map(({ id, ...outline }) => [id, outline]));
+  return deliveries.map((delivery) => ({ ...delivery, ...(outlines.get(delivery.id) ?? noOutline) }));
+}
 
 /** Hides deliveries of a deleted webhook, whose rows may still wait for the purge. */
 export async function findDelivery(sql: Sql, ownerId: string, id: string): Promise<Delivery | undefined> {

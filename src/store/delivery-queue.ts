@@ -12,6 +12,7 @@ import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { lockDisabled } from './held.ts';
 import { claimRows, deliveryQueue, isOneOf, leasedRows, releaseRows, renewRows } from './queue-rows.ts';
+import { countEnded } from './traffic.ts';
 
 export interface ClaimedDelivery extends Lease {
   eventId: string;
@@ -147,7 +148,7 @@ async function recordUnchanged(
       insert into earlier_attempts (delivery_id, owner_id, id, started_at, duration_ms, response_status, response_headers,
         response_body, error, error_detail)
       select id, owner_id, ${attempt} from put_off
-    )
+    ), counted as (${countEnded(sql)})
     select id, true as "isDone" from ended
     union all select id, true from put_off
     union all select id, false from ours`;

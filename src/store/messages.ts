@@ -19,6 +19,7 @@ import {
 } from './page.ts';
 import { isDomainFree } from './receivers.ts';
 import { sendingOf, sendingOfMessage } from './sending-json.ts';
+import { countEvents } from './traffic.ts';
 
 export interface NewRaw {
   id: string;
@@ -126,6 +127,7 @@ export async function recordMessages(
     ), happened as (
       select announced.*, lease_token, leased_webhooks from announced join given on given.event_id = announced.id
     ), queued as (${queueDeliveries(sql, sql`case when webhooks.id = any (leased_webhooks) then lease_token end`)}),
+    counted as (${countEvents(sql, sql`announced`)}),
     listed as (
       select event_id, array_agg(id)::text[] as ids, array_agg(webhook_id)::text[] as webhooks from queued group by event_id
     )

@@ -327,7 +327,10 @@ async function removeChosen(
   return removed;
 }
 
-/** Deletes a batch of replaced secrets, of completed replays and of positions of deleted events that are past their time; true if there may be more. */
+/**
+ * Deletes a batch of replaced secrets, of completed replays, of positions of deleted events and of counted traffic that are past
+ * their time; true if there may be more.
+ */
 export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
     delete from retired_webhook_secrets where ctid = any (array(
@@ -341,5 +344,8 @@ export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500)
     delete from event_positions where id = any (array(
       select id from event_positions where created_at < now() - ${retentionDays} * interval '1 day'
       order by created_at limit ${batch}))`;
-  return [secrets, replays, positions].some(({ count }) => count === batch);
+  const traffic = await sql`
+    delete from traffic where ctid = any (array(
+      select ctid from traffic where hour < now() - ${retentionDays} * interval '1 day' order by hour limit ${batch}))`;
+  return [secrets, replays, positions, traffic].some(({ count }) => count === batch);
 }

@@ -3,6 +3,7 @@ import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { queueDeliveries } from './events.ts';
 import { sendingOf } from './sending-json.ts';
+import { countEvents } from './traffic.ts';
 
 export const bounceTypes = ['hard', 'policy', 'soft', 'unknown'] as const;
 export type BounceType = (typeof bounceTypes)[number];
@@ -70,6 +71,6 @@ export async function announce(sql: Sql, given: readonly Announcement[]): Promis
         ) written
         order by given.id
         returning id, owner_id, event, identity_id
-      ), queued as (${queueDeliveries(sql)})
+      ), queued as (${queueDeliveries(sql)}), counted as (${countEvents(sql, sql`happened`)})
       select from queued`;
 }

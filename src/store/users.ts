@@ -39,6 +39,12 @@ export async function listUsers(sql: Sql): Promise<User[]> {
   return sql<User[]>`select ${columns(sql)} from users order by created_at, id`;
 }
 
+/** The user that was created first. */
+export async function findOldestUser(sql: Sql): Promise<User | undefined> {
+  const [user] = await sql<User[]>`select ${columns(sql)} from users order by created_at, id limit 1`;
+  return user;
+}
+
 export async function hasUsers(sql: Sql): Promise<boolean> {
   return only(await sql<{ has: boolean }[]>`select exists (select from users) as has`).has;
 }

@@ -88,7 +88,7 @@ export function apiKeyRoutes(
     async (request, reply) => {
       const { id } = request.params;
       await orNotFound(revokeApiKey(sql, request.ownerId, id));
-      authenticator.forgetKey(id);
+      authenticator.forget(id);
       reply.code(204).send(null);
     },
   );

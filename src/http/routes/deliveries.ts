@@ -1,14 +1,24 @@
 /** Deliveries: the state of each event at each webhook, and sending an event again. */
 import { Type } from 'typebox';
-import { Delivery, DeliveryWithAttempts } from '../../contract/delivery.ts';
+import { Delivery, DeliveryItem, DeliveryWithAttempts } from '../../contract/delivery.ts';
 import { eventNames } from '../../contract/event-types.ts';
-import { defaultShortPage, IdParams, oneOf, Since, shortListQuery } from '../../contract/schemas.ts';
+import { cutText } from '../../contract/message.ts';
+import {
+  defaultShortPage,
+  describe,
+  IdParams,
+  oneOf,
+  Since,
+  shortListQuery,
+  Uuid,
+} from '../../contract/schemas.ts';
 import { Problem } from '../../problems.ts';
 import {
   deliveryStatuses,
   findDelivery,
   listAttempts,
   listDeliveries,
+  outlineDeliveries,
   redeliver,
 } from '../../store/deliveries.ts';
 import { hasEvent } from '../../store/events.ts';
@@ -20,10 +30,23 @@ import type { App } from '../fastify.ts';
 import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-const Filters = shortListQuery({
+const filters = {
   status: Type.Optional(oneOf(deliveryStatuses)),
   event: Type.Optional(oneOf(eventNames)),
   since: Since,
+};
+const Filters = shortListQuery(filters);
+const AllFilters = shortListQuery({
+  webhook_id: Type.Optional(Uuid),
+  message_id: Type.Optional(
+    Type.String({
+      format: 'uuid-list',
+      maxLength: 50 * 37,
+      description: 'Deliveries of the events of this message, or of up to 50 messages, separated by commas.',
+    }),
+  ),
+  event_id: Type.Optional(describe(Uuid, 'Deliveries of this event.')),
+  ...filters,
 });
 
 const tags = ['Deliveries'];
@@ -43,8 +66,29 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
       const { id } = request.params;
       await orNotFound(findWebhook(sql, request.ownerId, id));
       const page = await readPage(parts, request, reply, defaultShortPage);
-      const found = await listDeliveries(sql, request.ownerId, id, request.query, page);
+      const found = await listDeliveries(sql, request.ownerId, { ...request.query, webhookId: id }, page);
       return sendPage(parts, request, reply, found);
+    },
+  );
+
+  app.get(
+    '/deliveries',
+    withAccess('key', tags, {
+      summary: 'List the deliveries of all your webhooks',
+      querystring: AllFilters,
+      response: { 200: Type.Array(DeliveryItem) },
+    }),
+    async (request, reply) => {
+      const { ownerId, query } = request;
+      const { webhook_id: webhookId, event_id: eventId, message_id: messageIds } = query;
+      const page = await readPage(parts, request, reply, defaultShortPage);
+      if (webhookId && !(await findWebhook(sql, ownerId, webhookId)))
+        return sendPage(parts, request, reply, { rows: [], next: null });
+      const filter = { ...query, webhookId, eventId, messageIds: messageIds?.split(',') };
+      const found = await listDeliveries(sql, ownerId, filter, page);
+      const outlined = await outlineDeliveries(sql, ownerId, found.rows);
+      const rows = outlined.map((row) => ({ ...row, subject: readSubject(row.subject) }));
+      return sendPage(parts, request, reply, { ...found, rows });
     },
   );
 
@@ -82,4 +126,9 @@ export function deliveryRoutes(app: App, parts: PostParts & PageParts & { wakeDe
       wakeDelivery();
     },
   );
+}
+
+function readSubject(json: string | null): string | null {
+  const subject = json === null ? null : (JSON.parse(json) as string | null);
+  return subject === null ? null : cutText(subject);
 }

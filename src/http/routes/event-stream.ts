@@ -34,7 +34,7 @@ export function eventStreamRoutes(app: App, { sql, streams }: { sql: Pool; strea
       },
     }),
     async (request, reply) => {
-      const { ownerId, keyId, query } = request;
+      const { ownerId, keyId, sessionId, query } = request;
       const after = request.headers['last-event-id'] ?? query.after;
       const snapshot = after === undefined ? await readSnapshot(sql) : null;
       const position = snapshot
@@ -42,7 +42,14 @@ export function eventStreamRoutes(app: App, { sql, streams }: { sql: Pool; strea
         : await findEvent(sql, ownerId, String(after).toLowerCase());
       if (request.method === 'HEAD') return reply.type('text/event-stream; charset=utf-8').send();
       const response = reply.raw;
-      const reader = { ownerId, keyId, response, event: query.event, identityId: query.identity_id };
+      const reader = {
+        ownerId,
+        keyId,
+        sessionId,
+        response,
+        event: query.event,
+        identityId: query.identity_id,
+      };
       if (response.destroyed) return;
       if (!streams.add({ ...reader, position, since: snapshot })) {
         throw new Problem('too_many_streams', { headers: { 'retry-after': '5' } });

@@ -1,4 +1,4 @@
-/** Counts the failed AUTH commands of each client network (`clientNetwork`) in a minute, so that nobody can try many keys. */
+/** Counts the failures to sign in of each client network (`clientNetwork`) in a minute, so that nobody can try many keys. */
 const windowMs = 60_000;
 const maxPerWindow = 20;
 
@@ -10,7 +10,6 @@ export class AuthFailures {
     this.#counts.set(network, this.#count(network, nowMs) + 1);
   }
 
-  /** Until the minute is over, also a right key is refused: otherwise the answers would still tell right keys from wrong ones. */
   isBlocked(network: string, nowMs: number): boolean {
     return this.#count(network, nowMs) >= maxPerWindow;
   }

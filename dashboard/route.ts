@@ -1,0 +1,29 @@
+/** The path of the page: which view is shown. Links change it without loading the page again. */
+import { useEffect, useState } from 'preact/hooks';
+
+/** The folder of this script is `/app/`, under whatever base path the operator set. */
+export const appBase = new URL('.', import.meta.url).pathname;
+/** Where the API is, with a slash at the end. */
+export const apiBase = new URL('..', import.meta.url).href;
+
+export function hrefOf(path: string): string {
+  return `${appBase}${path}`;
+}
+
+export function navigate(path: string): void {
+  history.pushState(null, '', hrefOf(path));
+  dispatchEvent(new PopStateEvent('popstate'));
+  scrollTo(0, 0);
+}
+
+/** The parts of the path after `/app/`, such as `['messages', '<id>']`. Empty on the first page. */
+export function usePath(): string[] {
+  const [path, setPath] = useState(location.pathname);
+  useEffect(() => {
+    const update = () => setPath(location.pathname);
+    addEventListener('popstate', update);
+    return () => removeEventListener('popstate', update);
+  }, []);
+  const rest = path.startsWith(appBase) ? path.slice(appBase.length) : '';
+  return rest.split('/').filter(Boolean);
+}

@@ -1,0 +1,130 @@
+/** The API keys of the user. A new key is shown once. */
+import { useSignal } from '@preact/signals';
+import type { CreatedApiKey } from '../contract.ts';
+import { useAction, useLoaded, usePage } from '../page.ts';
+import { DangerButton, Disclosure, Form, SelectField, TextField } from '../parts/form.tsx';
+import { Badge, CodeBlock, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+
+export function ApiKeys() {
+  const { api } = usePage();
+  const { value, problem, reload } = useLoaded(() => api.listApiKeys());
+  const made = useSignal<CreatedApiKey | null>(null);
+  const keys = value.value?.items;
+  const remove = async (id: string) => {
+    await api.deleteApiKey(id);
+    await reload();
+  };
+  return (
+    <>
+      <Title>API keys</Title>
+      <p class="lead">Programs use them. Each can do only what its scope says.</p>
+      <Disclosure label="Create an API key">
+        {(close) => (
+          <NewKey
+            created={async (key) => {
+              made.value = key;
+              close();
+              await reload();
+            }}
+          />
+        )}
+      </Disclosure>
+      {made.value && (
+        <div class="note good stack" role="status">
+          <p>
+            <strong>Store this key now.</strong> It is not shown again.
+          </p>
+          <CodeBlock what="the new API key" text={made.value.apiKey} />
+        </div>
+      )}
+      <ProblemNote problem={problem.value} />
+      {!keys && !problem.value && <Loading />}
+      {keys && (
+        <div class="scroll">
+          <table class="fold">
+            <thead>
+              <tr>
+                <th>Name</th>
+                <th>Key</th>
+                <th>Scope</th>
+                <th>Last used</th>
+                <th>Expires</th>
+                <th>
+                  <span class="hidden">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {keys.map(({ id, name, prefix, suffix, scope, lastUsedAt, expiresAt }) => (
+                <tr key={id}>
+                  <td>{name ?? <span class="soft">no name</span>}</td>
+                  <td>
+                    <code>
+                      {prefix}…{suffix}
+                    </code>
+                  </td>
+                  <td>
+                    <Badge state={scope} tone="calm" />
+                  </td>
+                  <td>{lastUsedAt ? <When at={lastUsedAt} /> : 'never'}</td>
+                  <td>{expiresAt ? <When at={expiresAt} /> : 'never'}</td>
+                  <td>
+                    <div class="actions">
+                      <DangerButton
+                        label="Revoke"
+                        question={`Revoke ${name ?? `${prefix}…${suffix}`}? Programs that use it stop working, and sessions made with it end.`}
+                        act={() => remove(id)}
+                      />
+                    </div>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
+  );
+}
+
+function NewKey({ created }: { created(key: CreatedApiKey): Promise<void> }) {
+  const { api } = usePage();
+  const name = useSignal('');
+  const scope = useSignal('full');
+  const expires = useSignal('');
+  const action = useAction(async () => {
+    const key = await api.createApiKey({
+      name: name.value || null,
+      scope: scope.value,
+      expiresAt: expires.value ? new Date(`${expires.value}T00:00:00Z`).toISOString() : null,
+    });
+    await created(key);
+  });
+  const problem = action.problem.value;
+  return (
+    <Form action={action} fields={['name', 'scope', 'expiresAt']} submit="Create the key">
+      <div class="pair">
+        <TextField label="Name" name="name" value={name} problem={problem} placeholder="ci" />
+        <SelectField
+          label="Scope"
+          name="scope"
+          value={scope}
+          problem={problem}
+          options={[
+            ['full', 'full: everything'],
+            ['send', 'send: only sending mail'],
+            ['read', 'read: only reading'],
+          ]}
+        />
+        <TextField
+          label="Expires"
+          name="expiresAt"
+          type="date"
+          value={expires}
+          problem={problem}
+          hint="Empty: never."
+        />
+      </div>
+    </Form>
+  );
+}

@@ -1,0 +1,205 @@
+/** Deliveries as a table. A row opens to every try: what was sent and what came back, side by side. */
+import { useSignal } from '@preact/signals';
+import type { Attempt, DeliveryItem, DeliveryWithAttempts, Webhook } from '../contract.ts';
+import { useLoaded, usePage, useRepeated } from '../page.ts';
+import { ActionButton } from '../parts/form.tsx';
+import { Badge, Link, Loading, LongText, ProblemNote, When } from '../parts/show.tsx';
+import { describeAttempt, formatMs } from '../words.ts';
+
+interface TableProps {
+  deliveries: readonly DeliveryItem[];
+  webhooks: readonly Webhook[];
+  /** What the first column names. */
+  first: 'webhook' | 'message';
+  reload(): Promise<void>;
+}
+
+export function DeliveryTable({ deliveries, webhooks, first, reload }: TableProps) {
+  const open = useSignal('');
+  return (
+    <div class="scroll">
+      <table class="fold">
+        <thead>
+          <tr>
+            <th>{first === 'webhook' ? 'Webhook' : 'Message'}</th>
+            <th>Event</th>
+            <th>State</th>
+            <th>Last answer</th>
+            <th>Tries</th>
+            <th>Made</th>
+            <th>
+              <span class="hidden">Actions</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {deliveries.map((delivery) => (
+            <DeliveryRow
+              key={delivery.id}
+              delivery={delivery}
+              first={first}
+              url={webhooks.find(({ id }) => id === delivery.webhookId)?.url ?? 'A deleted webhook'}
+              isOpen={open.value === delivery.id}
+              toggle={() => {
+                open.value = open.value === delivery.id ? '' : delivery.id;
+              }}
+              reload={reload}
+            />
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function DeliveryRow({
+  delivery,
+  first,
+  url,
+  isOpen,
+  toggle,
+  reload,
+}: {
+  delivery: DeliveryItem;
+  first: TableProps['first'];
+  url: string;
+  isOpen: boolean;
+  toggle(): void;
+  reload(): Promise<void>;
+}) {
+  const { id, webhookId, messageId, subject, event, status, attemptCount, createdAt } = delivery;
+  const name = subject ?? (messageId ? '(no subject)' : event);
+  return (
+    <>
+      <tr class={isOpen ? 'open' : ''}>
+        <td>
+          {first === 'webhook' && <Link to={`webhooks/${webhookId}`}>{url}</Link>}
+          {first === 'message' && (messageId ? <Link to={`messages/${messageId}`}>{name}</Link> : name)}
+        </td>
+        <td>{event}</td>
+        <td>
+          <Badge state={status} />
+        </td>
+        <td>{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
+        <td>{attemptCount}</td>
+        <td>
+          <When at={createdAt} />
+        </td>
+        <td>
+          <div class="actions">
+            <button type="button" aria-expanded={isOpen} onClick={toggle}>
+              {isOpen ? 'Hide tries' : 'Tries'}
+              <span class="hidden"> of {first === 'webhook' ? url : name}</span>
+            </button>
+          </div>
+        </td>
+      </tr>
+      {isOpen && (
+        <tr>
+          <td class="wide" colSpan={7}>
+            <Tries id={id} url={url} reload={reload} />
+          </td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+function Tries({ id, url, reload }: { id: string; url: string; reload(): Promise<void> }) {
+  const { api } = usePage();
+  const delivery = useLoaded(() => api.getDelivery(id), [id]);
+  const found = delivery.value.value;
+  useRepeated(found?.status === 'pending', async () => {
+    await delivery.reload();
+    await reload();
+  });
+  if (!found) return delivery.problem.value ? <ProblemNote problem={delivery.problem.value} /> : <Loading />;
+  const redeliver = async () => {
+    await api.redeliver(id);
+    await Promise.all([delivery.reload(), reload()]);
+  };
+  return (
+    <div class="stack">
+      <div class="actions">
+        <Badge state={found.status} />
+        {found.nextAttemptAt && found.status === 'pending' && (
+          <span class="soft">
+            The next try is at <When at={found.nextAttemptAt} />
+          </span>
+        )}
+        <ActionButton act={redeliver}>Redeliver</ActionButton>
+      </div>
+      {found.attempts.length === 0 && <p class="soft">No try yet.</p>}
+      <ol class="tries">
+        {found.attempts.map((attempt, n) => (
+          <Try key={attempt.id} n={n + 1} attempt={attempt} delivery={found} url={url} />
+        ))}
+      </ol>
+    </div>
+  );
+}
+
+function Try({
+  n,
+  attempt,
+  delivery,
+  url,
+}: {
+  n: number;
+  attempt: Attempt;
+  delivery: DeliveryWithAttempts;
+  url: string;
+}) {
+  return (
+    <li class={attempt.error === null ? 'good' : 'bad'}>
+      <p>
+        <strong>Try {n}</strong>: {describeAttempt(attempt)}{' '}
+        <span class="soft">
+          <When at={attempt.startedAt} />, {formatMs(attempt.durationMs)}
+        </span>
+      </p>
+      <Sides request={formatRequest(delivery, attempt, url)} attempt={attempt} />
+    </li>
+  );
+}
+
+export function Sides({ request, attempt }: { request: string; attempt: Attempt }) {
+  return (
+    <div class="sides">
+      <div>
+        <p class="label">Request</p>
+        <LongText what="Request" text={request} />
+      </div>
+      <div>
+        <p class="label">Answer</p>
+        <LongText what="Answer" text={formatAnswer(attempt)} />
+      </div>
+    </div>
+  );
+}
+
+function formatRequest(
+  { event, eventId }: DeliveryWithAttempts,
+  { startedAt }: Attempt,
+  url: string,
+): string {
+  const seconds = Math.floor(Date.parse(startedAt) / 1000);
+  const headers = [
+    `webhook-id: ${eventId}`,
+    `webhook-timestamp: ${seconds}`,
+    'content-type: application/json',
+  ];
+  return [`POST ${url}`, ...headers, '', `{"event":"${event}","data":{…}}`].join('\n');
+}
+
+function formatAnswer({
+  responseStatus,
+  responseHeaders,
+  responseBody,
+  errorDetail,
+  error,
+}: Attempt): string {
+  if (responseStatus === null) return errorDetail ?? error ?? 'No answer.';
+  const headers = Object.entries(responseHeaders ?? {}).map(([name, value]) => `${name}: ${value}`);
+  return [String(responseStatus), ...headers, '', responseBody ?? ''].join('\n');
+}

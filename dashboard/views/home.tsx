@@ -1,0 +1,164 @@
+/** The first view: the first steps until the first mail is delivered, then the last day and what needs a hand. */
+import type { ComponentChildren } from 'preact';
+import type { DeliveryItem, Identity, MessageSummary, Stats, Webhook } from '../contract.ts';
+import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
+import { Badge, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
+import { Chart, fillHours } from './chart.tsx';
+import { FirstSteps } from './first-steps.tsx';
+
+const dayMs = 86_400_000;
+
+export function Home() {
+  const { api } = usePage();
+  const { value, problem, reload } = useLoaded(async () => {
+    const since = new Date(Date.now() - dayMs).toISOString();
+    const [identities, webhooks, incoming, delivered, failed, pending, stats] = await Promise.all([
+      api.listIdentities(),
+      api.listWebhooks(),
+      api.listMessages({ direction: 'incoming', limit: 1 }),
+      api.listDeliveries({ status: 'delivered', limit: 1 }),
+      api.listDeliveries({ status: 'failed', since, limit: 5 }),
+      api.listDeliveries({ status: 'pending', limit: 20 }),
+      api.stats({ since, step: 'hour' }),
+    ]);
+    const newest = incoming.items[0];
+    const ofNewest = newest ? (await api.listDeliveries({ message_id: newest.id })).items : [];
+    return {
+      identities: identities.items,
+      webhooks: webhooks.items,
+      newest,
+      ofNewest,
+      hasDelivered: delivered.items.length > 0,
+      failed: failed.items,
+      retried: pending.items.filter(({ lastError }) => lastError !== null),
+      stats: fillHours(stats, new Date()),
+    };
+  });
+  useAfterEvents(reload);
+  useRepeated(isUnsettled(value.value), reload);
+
+  const home = value.value;
+  return (
+    <>
+      <Title>Home</Title>
+      <ProblemNote problem={problem.value} />
+      {!home && !problem.value && <Loading />}
+      {home && !home.hasDelivered && <FirstSteps {...home} reload={reload} />}
+      {home?.hasDelivered && <LastDay stats={home.stats} />}
+      {home && <NeedsHand {...home} />}
+    </>
+  );
+}
+
+interface Seen {
+  hasDelivered: boolean;
+  newest: MessageSummary | undefined;
+  webhooks: Webhook[];
+  ofNewest: DeliveryItem[];
+}
+
+/** No event says that a delivery has ended. */
+function isUnsettled(home: Seen | null): boolean {
+  if (!home) return false;
+  const isWaiting = home.ofNewest.some(({ status }) => status === 'pending');
+  return isWaiting || (!home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0);
+}
+
+function LastDay({ stats }: { stats: Stats }) {
+  const total = (of: (hour: Stats[number]) => number) => stats.reduce((sum, hour) => sum + of(hour), 0);
+  const failed = total((hour) => hour.deliveriesFailed);
+  const bounced = total((hour) => hour.bounced);
+  return (
+    <section class="stack" aria-labelledby="last-day">
+      <h2 id="last-day">The last day</h2>
+      <dl class="figures">
+        <Figure name="Received" value={total((hour) => hour.received)} />
+        <Figure name="Sent" value={total((hour) => hour.sent)} />
+        <Figure name="Events delivered" value={total((hour) => hour.deliveriesDelivered)} />
+        <Figure name="Deliveries failed" value={failed} isBad={failed > 0} />
+        <Figure name="Mail bounced" value={bounced} isBad={bounced > 0} />
+      </dl>
+      <div class="card">
+        <Chart stats={stats} />
+      </div>
+    </section>
+  );
+}
+
+function Figure({ name, value, isBad = false }: { name: string; value: number; isBad?: boolean }) {
+  return (
+    <div class={isBad ? 'bad' : ''}>
+      <dt>{name}</dt>
+      <dd>{value.toLocaleString()}</dd>
+    </div>
+  );
+}
+
+interface NeedsHandProps {
+  identities: Identity[];
+  webhooks: Webhook[];
+  failed: DeliveryItem[];
+  retried: DeliveryItem[];
+  hasDelivered: boolean;
+}
+
+function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: NeedsHandProps) {
+  const off = webhooks.filter(({ disabledReason }) => disabledReason !== null);
+  const lost = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
+  const failing = webhooks.filter(({ id }) => retried.some(({ webhookId }) => webhookId === id));
+  const isCalm = off.length + lost.length + failed.length + failing.length === 0;
+  if (isCalm && !hasDelivered) return null;
+  return (
+    <section class="stack" aria-labelledby="hand">
+      <h2 id="hand">What needs a hand</h2>
+      {isCalm && <p class="soft">Nothing. All webhooks are on, and no delivery failed in the last day.</p>}
+      <ul class="hand">
+        {off.map(({ id, url, disabledReason }) => (
+          <Hand key={id} state="off">
+            The webhook <Link to={`webhooks/${id}`}>{url}</Link>{' '}
+            {disabledReason === 'gone'
+              ? 'answered 410 and was switched off.'
+              : 'failed for days and was switched off.'}
+          </Hand>
+        ))}
+        {failing.map(({ id, url }) => (
+          <Hand key={id} state="failing">
+            The webhook <Link to={`webhooks/${id}`}>{url}</Link> refuses events (
+            {describeLast(retried.find(({ webhookId }) => webhookId === id))}). Posthorn tries again by
+            itself.
+          </Hand>
+        ))}
+        {lost.map(({ id, value }) => (
+          <Hand key={id} state="failed">
+            The domain <Link to={`identities/${id}`}>{value}</Link> is not verified: DNS records are missing.
+          </Hand>
+        ))}
+        {failed.map(({ id, subject, lastError, lastResponseStatus, messageId }) => (
+          <Hand key={id} state="failed">
+            {messageId ? (
+              <Link to={`messages/${messageId}`}>{subject ?? '(no subject)'}</Link>
+            ) : (
+              (subject ?? 'An event')
+            )}{' '}
+            was not delivered: {lastResponseStatus ? `the webhook answered ${lastResponseStatus}` : lastError}
+            .
+          </Hand>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function describeLast(last: Pick<DeliveryItem, 'lastError' | 'lastResponseStatus'> | undefined): string {
+  return last?.lastResponseStatus
+    ? `it answered ${last.lastResponseStatus}`
+    : (last?.lastError ?? 'no answer');
+}
+
+function Hand({ state, children }: { state: string; children: ComponentChildren }) {
+  return (
+    <li class="note bad">
+      <Badge state={state} tone="bad" /> {children}
+    </li>
+  );
+}

@@ -1,0 +1,201 @@
+/** One identity: the DNS records to publish, whether they are there, and what is wrong with them. */
+import { useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { readRecords } from '../api.ts';
+import type { DnsRecord, Identity } from '../contract.ts';
+import { useLoaded, usePage } from '../page.ts';
+import { ActionButton, DangerButton } from '../parts/form.tsx';
+import { Badge, Copy, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { navigate } from '../route.ts';
+
+/** The service checks DNS by itself; this is how often the page looks whether something changed. */
+const lookMs = 3000;
+
+export function IdentityView({ id }: { id: string }) {
+  const { api } = usePage();
+  const { value, problem, reload } = useLoaded(() => api.getIdentity(id), [id]);
+  const identity = value.value;
+  useWatch(identity !== null && identity.status !== 'verified', reload);
+  if (!identity) {
+    return (
+      <>
+        <Title>Identity</Title>
+        {problem.value ? <ProblemNote problem={problem.value} /> : <Loading />}
+      </>
+    );
+  }
+  const verify = async () => {
+    value.value = await api.verifyIdentity(id);
+  };
+  const remove = async () => {
+    await api.deleteIdentity(id);
+    navigate('identities');
+  };
+  const records = readRecords(identity);
+  return (
+    <>
+      <Link to="identities" class="back">
+        ← Identities
+      </Link>
+      <Title
+        actions={
+          <DangerButton
+            label="Delete"
+            question={`Delete ${identity.value} with all its messages and the webhooks that are only for it? This cannot be undone.`}
+            act={remove}
+          />
+        }
+      >
+        {identity.value}
+      </Title>
+      <div class="actions" role="status">
+        <Badge state={identity.status} />
+        <span class="soft">{describeStatus(identity)}</span>
+      </div>
+      {identity.domain_identity_id && (
+        <p>
+          Verified through <Link to={`identities/${identity.domain_identity_id}`}>its domain</Link>.
+        </p>
+      )}
+      {identity.kind === 'domain' && <CatchAll identity={identity} changed={reload} />}
+      {records.length > 0 && (
+        <section class="stack" aria-labelledby="records">
+          <div class="title">
+            <h2 id="records">DNS records</h2>
+            <div class="actions">
+              <ActionButton act={verify} kind="main">
+                Verify now
+              </ActionButton>
+            </div>
+          </div>
+          <p class="soft">Publish these records where the domain is managed. This table changes by itself.</p>
+          <Records records={records} />
+        </section>
+      )}
+    </>
+  );
+}
+
+function useWatch(isWanted: boolean, look: () => void): void {
+  const latest = useRef(look);
+  latest.current = look;
+  useEffect(() => {
+    if (!isWanted) return;
+    const timer = setInterval(() => latest.current(), lookMs);
+    return () => clearInterval(timer);
+  }, [isWanted]);
+}
+
+function describeStatus({ kind, status }: Identity): string {
+  if (status === 'verified') return 'It receives and sends mail.';
+  if (kind === 'email') return 'It is verified through its domain: connect the domain as an identity, too.';
+  if (status === 'failed') return 'Required DNS records are missing.';
+  return 'Waiting for the required DNS records.';
+}
+
+function CatchAll({ identity, changed }: { identity: Identity; changed(): Promise<void> }) {
+  const { api } = usePage();
+  const isOn = identity.incoming_domain;
+  const toggle = async () => {
+    await api.updateIdentity(identity.id, { incoming_domain: !isOn });
+    await changed();
+  };
+  return (
+    <div class="actions">
+      <span>
+        {isOn
+          ? 'Mail to every address of the domain is received.'
+          : 'Only addresses with an identity of their own receive mail.'}
+      </span>
+      <ActionButton act={toggle}>
+        {isOn ? 'Receive only for identities' : 'Receive for every address'}
+      </ActionButton>
+    </div>
+  );
+}
+
+function Records({ records }: { records: DnsRecord[] }) {
+  return (
+    <div class="scroll">
+      <table class="fold records">
+        <thead>
+          <tr>
+            <th>Record</th>
+            <th>Name</th>
+            <th>Value</th>
+            <th>State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {records.map((record) => (
+            <RecordRow key={record.purpose + record.name} record={record} />
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function RecordRow({ record }: { record: DnsRecord }) {
+  const { type, name, value, purpose, required, status, note, found, priority, checkedAt } = record;
+  const isFoundShown = useSignal(false);
+  return (
+    <tr>
+      <td>
+        <strong>{type}</strong> <small>{purposes[purpose]}</small>
+        <br />
+        <small>{required ? 'required' : 'recommended'}</small>
+      </td>
+      <td>
+        <div class="value">
+          <code>{name}</code>
+          <Copy text={name} what={`the name of the ${purposes[purpose]} record`} />
+        </div>
+      </td>
+      <td>
+        <div class="value">
+          <code>
+            {priority === undefined ? '' : `${priority} `}
+            {value}
+          </code>
+          <Copy text={value} what={`the value of the ${purposes[purpose]} record`} />
+        </div>
+        {note && <p class="fault">{note}</p>}
+        {found.length > 0 && status !== 'valid' && (
+          <p class="hint">
+            <button
+              type="button"
+              class="plain"
+              aria-expanded={isFoundShown.value}
+              onClick={() => {
+                isFoundShown.value = !isFoundShown.value;
+              }}
+            >
+              What DNS has now
+            </button>{' '}
+            {isFoundShown.value && <code>{found.join(' · ')}</code>}
+          </p>
+        )}
+      </td>
+      <td>
+        <Badge state={status} />
+        {checkedAt && (
+          <>
+            <br />
+            <small>
+              checked <When at={checkedAt} />
+            </small>
+          </>
+        )}
+      </td>
+    </tr>
+  );
+}
+
+const purposes: Record<DnsRecord['purpose'], string> = {
+  ownership: 'ownership',
+  mx: 'mail exchanger',
+  spf: 'SPF',
+  dkim: 'DKIM',
+  dmarc: 'DMARC',
+};

@@ -1,0 +1,55 @@
+/** Signing in: with the link that the start printed (a button spends it, so that a preview of the link does not), or with an API key. */
+import { useSignal } from '@preact/signals';
+import type { Api } from '../api.ts';
+import { useAction } from '../page.ts';
+import { Form, TextField } from '../parts/form.tsx';
+import { Horn, ProblemNote, Title } from '../parts/show.tsx';
+
+export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
+  const token = useSignal(location.hash.slice(1));
+  const apiKey = useSignal('');
+  const byLink = useAction(async () => {
+    await api.signIn({ token: token.value });
+    await enter();
+  });
+  const byKey = useAction(async () => {
+    await api.signIn({ apiKey: apiKey.value.trim() });
+    await enter();
+  });
+  return (
+    <div class="door">
+      <main>
+        <p class="brand">
+          <Horn />
+          Posthorn
+        </p>
+        <Title>Sign in</Title>
+        {token.value && (
+          <div class="card">
+            <p>This link signs this browser in. It works once.</p>
+            <ProblemNote problem={byLink.problem.value} />
+            <button type="button" class="main" disabled={byLink.busy.value} onClick={() => byLink.run()}>
+              Sign in with this link
+            </button>
+          </div>
+        )}
+        <div class="card">
+          <Form action={byKey} fields={['apiKey']} submit="Sign in">
+            <TextField
+              label="API key"
+              name="apiKey"
+              type="password"
+              value={apiKey}
+              problem={byKey.problem.value}
+              placeholder="ph_…"
+              hint="The first start printed it. The browser keeps a session, and never the key."
+            />
+          </Form>
+        </div>
+        <p class="hint">
+          Another link to sign in: <code>posthorn sign-in-link</code>
+        </p>
+      </main>
+    </div>
+  );
+}

@@ -1,0 +1,87 @@
+/** Addresses that get no mail: they bounced, complained, or were added by hand. */
+import { useSignal } from '@preact/signals';
+import { useAction, useLoaded, usePage } from '../page.ts';
+import { DangerButton, Disclosure, Form, TextField } from '../parts/form.tsx';
+import { Badge, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+
+export function Suppressions() {
+  const { api } = usePage();
+  const { value, problem, reload } = useLoaded(() => api.listSuppressions());
+  const suppressions = value.value?.items;
+  const remove = async (address: string) => {
+    await api.deleteSuppression(address);
+    await reload();
+  };
+  return (
+    <>
+      <Title>Suppressions</Title>
+      <p class="lead">Posthorn sends no mail to these addresses: mail to them bounced, or they complained.</p>
+      <Disclosure label="Suppress an address">
+        {(close) => (
+          <NewSuppression
+            created={async () => {
+              close();
+              await reload();
+            }}
+          />
+        )}
+      </Disclosure>
+      <ProblemNote problem={problem.value} />
+      {!suppressions && !problem.value && <Loading />}
+      {suppressions?.length === 0 && <Empty>None. Every address gets its mail.</Empty>}
+      {suppressions && suppressions.length > 0 && (
+        <div class="scroll">
+          <table class="fold">
+            <thead>
+              <tr>
+                <th>Address</th>
+                <th>Reason</th>
+                <th>Since</th>
+                <th>
+                  <span class="hidden">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {suppressions.map(({ address, reason, messageId, createdAt }) => (
+                <tr key={address}>
+                  <td>{address}</td>
+                  <td>
+                    <Badge state={reason} tone={reason === 'manual' ? 'calm' : 'bad'} />{' '}
+                    {messageId && <Link to={`messages/${messageId}`}>the message</Link>}
+                  </td>
+                  <td>
+                    <When at={createdAt} />
+                  </td>
+                  <td>
+                    <div class="actions">
+                      <DangerButton
+                        label="Remove"
+                        question={`Send mail to ${address} again?`}
+                        act={() => remove(address)}
+                      />
+                    </div>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
+  );
+}
+
+function NewSuppression({ created }: { created(): Promise<void> }) {
+  const { api } = usePage();
+  const address = useSignal('');
+  const action = useAction(async () => {
+    await api.createSuppression({ address: address.value.trim() });
+    await created();
+  });
+  return (
+    <Form action={action} fields={['address']} submit="Suppress">
+      <TextField label="Address" name="address" type="email" value={address} problem={action.problem.value} />
+    </Form>
+  );
+}

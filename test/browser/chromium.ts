@@ -1,0 +1,79 @@
+/** Chromium, a page that is signed in, and what every test of a view does: axe and a screenshot. */
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import { after } from 'node:test';
+import axe from 'axe-core';
+import { type BrowserContext, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
+import type { TestService, TestUser } from '../harness.ts';
+
+export const chromiumPath = '/usr/bin/chromium';
+export const seenFolder = path.join(import.meta.dirname, 'seen');
+
+const args = [
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+
+/** A slow machine must not fail a test. */
+const deadlineMs = 60_000;
+
+export interface Chromium {
+  open(options?: BrowserContextOptions): Promise<BrowserContext>;
+}
+
+/** With a new profile. Ends with the tests of the file. */
+export async function startChromium(): Promise<Chromium> {
+  const browser = await chromium.launch({
+    executablePath: chromiumPath,
+    headless: true,
+    chromiumSandbox: false,
+    args,
+  });
+  after(() => browser.close());
+  return {
+    async open(options = {}) {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+      context.setDefaultTimeout(deadlineMs);
+      return context;
+    },
+  };
+}
+
+/** A page that signed in with the API key of the user, and shows this path. */
+export async function openPage(
+  context: BrowserContext,
+  service: TestService,
+  to = '',
+  user: TestUser = service.user,
+): Promise<Page> {
+  const page = await context.newPage();
+  await page.goto(`${service.url}/app/`);
+  await page.getByLabel('API key').fill(user.apiKey);
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await page.getByRole('heading', { name: 'Home', level: 1 }).waitFor();
+  if (to !== '') await page.goto(`${service.url}/app/${to}`);
+  return page;
+}
+
+interface AxeResult {
+  violations: { id: string; help: string; nodes: { html: string; failureSummary: string }[] }[];
+}
+
+/** Fails on any violation that axe finds in this view, and keeps a picture of the view. */
+export async function inspect(page: Page, name: string): Promise<void> {
+  await page.screenshot({ path: path.join(seenFolder, `${name}.png`), fullPage: true });
+  // As a debugger, because the policy of the page allows no other script.
+  const { violations } = await page.evaluate<AxeResult>(
+    `${axe.source}; axe.run(document, { iframes: false })`,
+  );
+  const found = violations.map(({ id, help, nodes }) => ({
+    id,
+    help,
+    at: nodes.map(({ html, failureSummary }) => `${html} ${failureSummary}`),
+  }));
+  assert.deepEqual(found, [], name);
+}

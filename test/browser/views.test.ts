@@ -1,0 +1,159 @@
+/** Every view with real data: no violation of accessibility rules, light, dark and on a phone; each is kept as a picture. */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import type { Page } from 'playwright-core';
+import { startTestService, waitFor } from '../harness.ts';
+import { answer, startReceiver } from '../receiver.ts';
+import { inspect, openPage, startChromium } from './chromium.ts';
+import { mail, receive } from './mail.ts';
+
+const chromium = await startChromium();
+const service = await startTestService();
+const receiver = await startReceiver();
+after(() => receiver.close());
+let ids: { identity: string; domain: string; webhook: string; message: string; sent: string };
+
+before(async () => {
+  receiver.behaveAt('/broken', answer(500, {}, 'no space left'));
+  const make = async (path: string, body: object) => (await service.call('POST', path, { body })).body;
+  const identity = await make('/identities', { value: 'sales@shop.example' });
+  const domain = await make('/identities', { value: 'shop.example', incoming_domain: true });
+  const webhook = await service.makeWebhook(receiver.url('/hooks'));
+  await service.makeWebhook(receiver.url('/broken'), { description: 'the old backend' });
+  await make('/suppressions', { address: 'gone@customer.example' });
+  const first = await receive(service, 'sales@shop.example', mail({ subject: 'Where is my order?' }));
+  const sent = await make('/messages', {
+    identityId: identity.id,
+    to: 'ada@customer.example',
+    subject: 'Your order',
+    text: 'It left yesterday.',
+  });
+  for (let n = 0; n < 5; n += 1)
+    await receive(
+      service,
+      'sales@shop.example',
+      mail({ subject: `A question, number ${n}`, from: `c${n}@customer.example` }),
+    );
+  ids = { identity: identity.id, domain: domain.id, webhook: webhook.id, message: first, sent: sent.id };
+  await receiver.received(12);
+});
+
+const views: [string, () => string, (page: Page) => Promise<unknown>][] = [
+  ['home', () => '', (page) => page.getByRole('heading', { name: 'The last day' }).waitFor()],
+  ['messages', () => 'messages', (page) => page.getByText('Where is my order?').waitFor()],
+  [
+    'message',
+    () => `messages/${ids.message}`,
+    (page) =>
+      page
+        .getByRole('button', { name: /^Tries of/ })
+        .first()
+        .waitFor(),
+  ],
+  [
+    'message-sent',
+    () => `messages/${ids.sent}`,
+    (page) => page.getByText('ada@customer.example').first().waitFor(),
+  ],
+  ['write', () => 'write', (page) => page.getByLabel('Subject').waitFor()],
+  [
+    'identities',
+    () => 'identities',
+    (page) => page.getByRole('link', { name: 'shop.example', exact: true }).waitFor(),
+  ],
+  [
+    'identity',
+    () => `identities/${ids.identity}`,
+    (page) => page.getByRole('heading', { name: 'sales@shop.example' }).waitFor(),
+  ],
+  [
+    'domain',
+    () => `identities/${ids.domain}`,
+    (page) => page.getByRole('heading', { name: 'DNS records' }).waitFor(),
+  ],
+  ['webhooks', () => 'webhooks', (page) => page.getByText('the old backend').waitFor()],
+  [
+    'webhook',
+    () => `webhooks/${ids.webhook}`,
+    (page) =>
+      page
+        .getByRole('button', { name: /^Tries of/ })
+        .first()
+        .waitFor(),
+  ],
+  [
+    'deliveries',
+    () => 'deliveries',
+    (page) =>
+      page
+        .getByRole('button', { name: /^Tries of/ })
+        .first()
+        .waitFor(),
+  ],
+  [
+    'suppressions',
+    () => 'suppressions',
+    (page) => page.getByRole('cell', { name: 'gone@customer.example' }).waitFor(),
+  ],
+  ['api-keys', () => 'api-keys', (page) => page.getByRole('button', { name: 'Revoke' }).first().waitFor()],
+];
+
+const looks = {
+  light: {},
+  dark: { colorScheme: 'dark' },
+  phone: { viewport: { width: 390, height: 780 }, hasTouch: true },
+} as const;
+
+for (const [look, options] of Object.entries(looks)) {
+  describe(look, () => {
+    test('sign in', async () => {
+      const context = await chromium.open(options);
+      const page = await context.newPage();
+      await page.goto(`${service.url}/app/sign-in#example`);
+      await page.getByRole('button', { name: 'Sign in with this link' }).waitFor();
+      await inspect(page, `${look}-sign-in`);
+      await context.close();
+    });
+
+    test('every view', async (t) => {
+      const context = await chromium.open(options);
+      const page = await openPage(context, service);
+      for (const [name, path, isThere] of views) {
+        await t.test(name, async () => {
+          await page.goto(`${service.url}/app/${path()}`);
+          await isThere(page);
+          await assertFits(page);
+          await inspect(page, `${look}-${name}`);
+        });
+      }
+      await t.test('the tries of a delivery', async () => {
+        await page.goto(`${service.url}/app/messages/${ids.message}`);
+        await page.getByRole('button', { name: `Tries of ${receiver.url('/broken')}` }).click();
+        await page.getByText('no space left').first().waitFor();
+        await inspect(page, `${look}-tries`);
+      });
+      await t.test('a question before a deletion', async () => {
+        await page.goto(`${service.url}/app/identities/${ids.domain}`);
+        await page.getByRole('button', { name: 'Delete' }).click();
+        await page.getByRole('dialog').waitFor();
+        await inspect(page, `${look}-question`);
+      });
+      await context.close();
+    });
+  });
+}
+
+test('the tab of the browser names the view', async () => {
+  const context = await chromium.open();
+  const page = await openPage(context, service, 'webhooks');
+  await waitFor('the title', async () => (await page.title()) === 'Webhooks · Posthorn');
+  await context.close();
+});
+
+/** A phone must not scroll sideways. */
+async function assertFits(page: Page): Promise<void> {
+  const width = await page.evaluate<number>(
+    'document.documentElement.scrollWidth - document.documentElement.clientWidth',
+  );
+  assert.ok(width <= 0, `${page.url()} is ${width} px too wide`);
+}
