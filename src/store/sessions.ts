@@ -88,9 +88,11 @@ export async function endSession(sql: Sql, ownerId: string, id: string): Promise
   return ended.count > 0;
 }
 
-/** Not by owner: whoever has the token may end its session. */
-export async function endSessionOf(sql: Sql, token: string): Promise<void> {
-  await sql`delete from sessions where token_hash = ${hashToken(token)}`;
+/** Returns the id of the session. Not by owner: whoever has the token may end its session. */
+export async function endSessionOf(sql: Sql, token: string): Promise<string | undefined> {
+  const [ended] = await sql<{ id: string }[]>`
+    delete from sessions where token_hash = ${hashToken(token)} returning id`;
+  return ended?.id;
 }
 
 interface ActiveSession {

@@ -80,12 +80,14 @@ export function sessionRoutes(app: App, parts: SessionParts): void {
         const signer = await findSigner(sql, request.body);
         if (!signer) return undefined;
         // Signing in again replaces the session, and never keeps its token: nobody can prepare a session for someone else.
-        if (previous !== undefined) await endSessionOf(sql, previous);
+        const replacedId = previous === undefined ? undefined : await endSessionOf(sql, previous);
         const userAgent = request.headers['user-agent'] ?? null;
-        return createSession(sql, signer.ownerId, { keyId: signer.keyId, userAgent });
+        const created = await createSession(sql, signer.ownerId, { keyId: signer.keyId, userAgent });
+        return { ...created, replacedId };
       });
       if (!made) throw refuse(request);
-      const { token, session } = made;
+      const { token, session, replacedId } = made;
+      if (replacedId !== undefined) authenticator.forget(replacedId);
       reply
         .code(201)
         .headers({ 'set-cookie': cookie.write(token), 'cache-control': 'no-store' })
