@@ -14,7 +14,7 @@ import { listApiKeys } from '../src/store/api-keys.ts';
 import { deliveryStatuses, listDeliveries, outlineDeliveries } from '../src/store/deliveries.ts';
 import { listEvents } from '../src/store/events.ts';
 import { identityKinds, listIdentities } from '../src/store/identities.ts';
-import { listMessages } from '../src/store/messages.ts';
+import { listMessages } from '../src/store/message-lists.ts';
 import type { Page, PageRequest } from '../src/store/page.ts';
 import { createReplay, runReplayBatch } from '../src/store/replays.ts';
 import { ensureUser } from '../src/store/users.ts';

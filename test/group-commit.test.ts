@@ -39,7 +39,7 @@ function write(identity: { id: string; ownerId: string }, changed: Partial<NewMe
       inlineBytes: 40,
     },
     content: zstdCompressSync('{"message":{}}'),
-    ...{ messageKey: newId(), repeatKey: newId(), ...changed },
+    ...{ messageKey: newId(), repeatKey: newId(), words: [], ...changed },
   };
 }
 

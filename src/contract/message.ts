@@ -4,7 +4,7 @@
  */
 import { type Static, Type } from 'typebox';
 import { identityKinds, mailboxKinds } from '../store/identities.ts';
-import { directions } from '../store/messages.ts';
+import { directions } from '../store/message-lists.ts';
 import { closed, describe, NullableBoolean, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
 import { Sending } from './sending.ts';
 

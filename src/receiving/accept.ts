@@ -18,6 +18,7 @@ import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { chunkBytes, findFirst, findThread, type NewMessage } from '../store/messages.ts';
+import { wordKeysOf } from '../store/words.ts';
 import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
@@ -243,13 +244,15 @@ function prepareMessages(
         ...{ id, threadId: found ?? threadId, source: mail.source, receivedAt, size: mail.raw.length },
         ...{ identity, tag, envelope, parsed, authentication },
       });
+      const summary = summarize(message);
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
         threadId: message.threadId,
         recipients: envelope.rcptTo,
         raw: mail.raw,
         sha256,
-        summary: JSON.stringify(summarize(message)),
+        summary: JSON.stringify(summary),
+        words: wordKeysOf(identity.ownerId, summary),
         writeData: () => writeData(message),
         inline,
         inlineBytes,

@@ -28,6 +28,7 @@ import {
 } from '../store/outgoing.ts';
 import type { Sender } from '../store/senders.ts';
 import { findSuppressed } from '../store/suppressions.ts';
+import { wordKeysOf } from '../store/words.ts';
 import { findAuthor, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
 import type { SendRate } from './send-rate.ts';
 import type { Way } from './way.ts';
@@ -258,6 +259,7 @@ async function finish(
   const threadId = mail.threadId ?? (await findOwnThread(sql, sender, id, parsed, source));
   const sha256 = createHash('sha256').update(raw).digest();
   const message = composeMessage({ ...mail, threadId }, sender, source, parsed, recipients);
+  const summary = summarize(message);
   const rawId = raw.length <= maxPackedRawBytes ? null : id;
   const data = makeStoreData(parsed, raw, sha256)(message);
   const addresses = recipients.map(({ address }) => address);
@@ -271,7 +273,8 @@ async function finish(
     message: {
       ...{ id, ownerId, identityId: sender.id, keyId, threadId, rawId, raw, sha256, recipients, sendAt },
       messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
-      summary: JSON.stringify(summarize(message)),
+      summary: JSON.stringify(summary),
+      words: wordKeysOf(ownerId, summary),
       content: await packContent(rawId === null ? raw : null, data),
       transport: way.kind,
       metadata: metadata && JSON.stringify(metadata),

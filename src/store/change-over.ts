@@ -1,11 +1,12 @@
 /**
- * The change-over of what older versions stored: the message moves from the data of its event to its own row, compressed, and the raw
- * bytes are compressed too. In small batches, while the service runs; what is not changed yet is read as it is.
+ * The change-over of what older versions stored: the message moves from the data of its event to its own row, compressed, the raw
+ * bytes are compressed too, and its words are noted for the search. In small batches, while the service runs; what is not changed yet is read as it is.
  * Guarantee: a batch and the position after it are one transaction, so the work goes on after a stop where it was.
  */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { compress, packContent } from './content.ts';
 import { lockPurge } from './purge.ts';
+import { type Searchable, wordKeysOf, wordsOfDay } from './words.ts';
 
 export async function isChangingOver(sql: Sql): Promise<boolean> {
   const { isChanging } = only(
@@ -28,8 +29,9 @@ export function changeOverBatch(sql: Sql, batch = 100): Promise<number | null> {
       await sql`delete from change_over`;
       return null;
     }
-    await moveContents(sql, messages);
+    await moveContents(sql, messages.filter(hasOldContent));
     await compressRaw(sql, messages);
+    await noteWords(sql, messages);
     const changed = progress.changed + messages.length;
     await sql`update change_over set position = ${last.id}, changed = ${changed}`;
     return changed;
@@ -38,9 +40,19 @@ export function changeOverBatch(sql: Sql, batch = 100): Promise<number | null> {
 
 interface OldMessage {
   id: string;
+  ownerId: string;
   rawId: string | null;
-  eventId: string;
-  data: string;
+  /** JSON text. */
+  summary: string;
+  /** Null if the message is in its own row already. */
+  eventId: string | null;
+  data: string | null;
+}
+
+type OldContent = OldMessage & { eventId: string; data: string };
+
+function hasOldContent(message: OldMessage): message is OldContent {
+  return message.eventId !== null && message.data !== null;
 }
 
 /** A message and its raw bytes can have megabytes: a batch ends when it has as much as a large one. */
@@ -53,20 +65,21 @@ async function readBatch(
 ): Promise<OldMessage[]> {
   return sql<OldMessage[]>`
     with next as materialized (
-      select messages.id, messages.raw_id, events.id as event_id,
-        sum(events.bytes + size) over (order by messages.id) - events.bytes - size as before
-      from messages join events on events.id = messages.event_id
-      where messages.id > ${position} and messages.id <= ${until} and content is null
-        and events.data is not null
+      select messages.id, messages.owner_id, messages.raw_id, messages.summary, events.id as event_id,
+        sum(coalesce(events.bytes, 0) + size) over (order by messages.id) - coalesce(events.bytes, 0) - size as before
+      from messages left join events
+        on events.id = messages.event_id and messages.content is null and events.data is not null
+      where messages.id > ${position} and messages.id <= ${until} and (words is null or events.id is not null)
       order by messages.id limit ${batch}
     )
-    select next.id, raw_id as "rawId", event_id as "eventId", events.data::text as data
-    from next join events on events.id = next.event_id
+    select next.id, next.owner_id as "ownerId", raw_id as "rawId", summary::text as summary, event_id as "eventId",
+      events.data::text as data
+    from next left join events on events.id = next.event_id
     where before < ${maxBatchBytes}
     order by next.id`;
 }
 
-async function moveContents(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
+async function moveContents(sql: Sql, messages: readonly OldContent[]): Promise<void> {
   const contents = await Promise.all(messages.map(({ data }) => packContent(null, data)));
   await sql`
     update messages set content = changed.content, event_id = null
@@ -89,5 +102,19 @@ async function compressRaw(sql: Sql, messages: readonly OldMessage[]): Promise<v
     await sql`
       update raw_chunks set bytes = ${await compress(Buffer.from(bytes, 'base64'))}, is_compressed = true
       where raw_id = ${rawId} and n = ${n}`;
+  }
+}
+
+const noPeople: Searchable = {
+  ...{ subject: null, from: null, sender: null, recipient: null },
+  ...{ replyTo: [], to: [], cc: [], bcc: [] },
+};
+
+async function noteWords(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
+  for (const { id, ownerId, summary } of messages) {
+    const keys = wordKeysOf(ownerId, { ...noPeople, ...JSON.parse(summary) });
+    await sql`
+      update messages set words = ${wordsOfDay(sql, sql`${keys}::bigint[]`, sql`messages.created_at`)}
+      where id = ${id} and words is null`;
   }
 }

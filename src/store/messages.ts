@@ -1,25 +1,16 @@
 /**
- * Messages, and the recording of received ones. Guarantee: a received message, its event and the event's deliveries are created in one statement. Raw bytes are stored
- * once for each owner: small ones in the content of the message (`content.ts`), others in rows of up to 1 MiB.
+ * Messages, and the recording of received ones. Guarantee: a received message, its event and the event's deliveries are created in
+ * one statement. Raw bytes are stored once for each owner: small ones in the content of the message (`content.ts`), others in rows
+ * of up to 1 MiB.
  */
 import { only, type Sql } from '../db/client.ts';
 import { list } from '../db/sql.ts';
 import { compress, decompress, unpackContent } from './content.ts';
 import { queueDeliveries } from './events.ts';
-import {
-  collectPage,
-  type Listed,
-  mergePages,
-  type Page,
-  type PageRequest,
-  pagesOf,
-  pageWithin,
-  position,
-  valuesOf,
-} from './page.ts';
 import { isDomainFree } from './receivers.ts';
-import { sendingOf, sendingOfMessage } from './sending-json.ts';
+import { sendingOfMessage } from './sending-json.ts';
 import { countEvents } from './traffic.ts';
+import { wordsOfDay } from './words.ts';
 
 export interface NewRaw {
   id: string;
@@ -45,6 +36,8 @@ export interface NewMessage extends NewRaw {
   inlineBytes: number;
   messageKey: string | null;
   repeatKey: string | null;
+  /** From `wordKeysOf`. */
+  words: readonly bigint[];
 }
 
 /** Webhooks whose deliveries this process leases from the start, and the token of the leases. */
@@ -87,7 +80,7 @@ export async function recordMessages(
     with given as (
       select * from (values ${list(values)}) as given (id, owner_id, identity_id,
         event_id, raw_id, thread_id, message_key, repeat_key, size, sha256, summary, content, bytes, is_inline, chunk, lease_token,
-        leased_webhooks)
+        leased_webhooks, words)
       where id is not null
     ), receiving as materialized (
       select given.id from given cross join lateral (
@@ -102,8 +95,9 @@ export async function recordMessages(
         limit 1
       ) identity
     ), made as (
-      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key)
-      select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key
+      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key, words)
+      select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
+        ${wordsOfDay(sql, sql`given.words`, sql`now()`)}
       from given join receiving using (id)
       where (
         select true from messages
@@ -167,7 +161,7 @@ function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null, chunk: Buffer 
     ${message?.messageKey ?? null}::uuid, ${message?.repeatKey ?? null}::uuid, ${message?.raw.length ?? null}::int,
     ${message?.sha256 ?? null}::bytea, ${message?.summary ?? null}::text::json, ${message?.content ?? null}::bytea,
     ${message ? eventBytes(message) : null}::int, ${message?.inline ?? null}::boolean, ${chunk}::bytea,
-    ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[])`;
+    ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[], ${message?.words ?? null}::bigint[])`;
 }
 
 /** About how many bytes the body of its event takes. */
@@ -252,30 +246,6 @@ export async function findMessageId(
   return row?.id;
 }
 
-export const directions = ['incoming', 'outgoing'] as const;
-
-export interface MessageFilter {
-  identityId?: string | undefined;
-  threadId?: string | undefined;
-  direction?: (typeof directions)[number] | undefined;
-  /** The status of its sending. */
-  status?: string | undefined;
-  /** Only messages that were made with this API key. */
-  keyId?: string | null | undefined;
-  since?: string | undefined;
-}
-
-interface MessageSummary {
-  id: string;
-  /** JSON text. */
-  summary: string;
-  /** JSON text; null for a message that was not sent from here. */
-  sending: string | null;
-}
-
-/** A summary can have hundreds of KB: few of them are in memory beyond the end of a page. */
-const summariesAtOnce = 8;
-
 /** Hides messages of a deleted identity, whose rows may still wait for the purge. */
 export function identityExists(sql: Sql) {
   return sql`
@@ -290,75 +260,6 @@ export function madeWith(sql: Sql, keyId: string | null) {
   return keyId === null
     ? sql``
     : sql`and exists (select from outgoing where outgoing.id = messages.id and outgoing.key_id = ${keyId})`;
-}
-
-function lowestId(sql: Sql) {
-  return sql`uuid '00000000-0000-0000-0000-000000000000'`;
-}
-
-export async function listMessages(
-  sql: Sql,
-  ownerId: string,
-  filter: MessageFilter,
-  page: PageRequest,
-): Promise<Page<Listed<MessageSummary>>> {
-  const { status, keyId } = filter;
-  const isSent = status !== undefined || (keyId ?? null) !== null;
-  if (isSent && filter.direction === 'incoming') return { rows: [], next: null };
-  const read = isSent ? readSent : readMessages;
-  return collectPage(page, (step) => read(sql, ownerId, filter, step), summariesAtOnce);
-}
-
-function readMessages(
-  sql: Sql,
-  ownerId: string,
-  { identityId, threadId, direction, since }: MessageFilter,
-  step: PageRequest,
-): Promise<Listed<MessageSummary>[]> {
-  const ofOwner = sql`messages where owner_id = ${ownerId}`;
-  // The indexes have the direction before the time: the pages of both directions are merged.
-  const ways = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
-  const members = identityId
-    ? sql`(select ${identityId}::uuid as identity_id)`
-    : valuesOf(sql, ofOwner, { thread_id: threadId ?? '' }, 'identity_id', lowestId(sql));
-  const groups = threadId
-    ? sql`${members} members cross join (values ${ways}) as ways (direction)`
-    : sql`(values ${ways}) as ways (direction)`;
-  const group = {
-    ...(threadId ? { thread_id: threadId, identity_id: sql`members.identity_id` } : {}),
-    ...(identityId && !threadId ? { identity_id: identityId } : {}),
-    direction: sql`ways.direction`,
-  };
-  const rows = sql`
-    select id, summary::text as summary, ${sendingOfMessage(sql)} as sending, ${position(sql)}
-    from ${ofOwner} and ${identityExists(sql)} ${pageWithin(sql, step, 'messages', group, since)}`;
-  return mergePages<MessageSummary>(sql, step, [pagesOf(sql, groups, rows)]);
-}
-
-/** Messages that were sent from here, by what only they have. The filter by thread, if there is one, reads all of these. */
-function readSent(
-  sql: Sql,
-  ownerId: string,
-  { identityId, threadId, status, keyId, since }: MessageFilter,
-  step: PageRequest,
-): Promise<Listed<MessageSummary>[]> {
-  const group = {
-    ...(status === undefined ? { key_id: keyId ?? null } : {}),
-    ...(identityId && status !== undefined ? { identity_id: identityId } : {}),
-    ...(status === undefined ? {} : { status }),
-  };
-  const further = sql`
-    ${keyId ? sql`and outgoing.key_id = ${keyId}` : sql``}
-    ${identityId ? sql`and outgoing.identity_id = ${identityId}` : sql``}`;
-  return sql<Listed<MessageSummary>[]>`
-    select outgoing.id, summary, ${sendingOf(sql)} as sending, ${position(sql)}
-    from outgoing cross join lateral (
-      select summary::text as summary from messages
-      where messages.id = outgoing.id and ${identityExists(sql)}
-        ${threadId ? sql`and thread_id = ${threadId}` : sql``}
-      offset 0
-    ) message
-    where outgoing.owner_id = ${ownerId} ${further} ${pageWithin(sql, step, 'outgoing', group, since)}`;
 }
 
 export interface FoundMessage {

@@ -15,6 +15,7 @@ import {
   saveFurtherChunks,
 } from './messages.ts';
 import { type Announcement, announce, type SmtpResponse } from './send-events.ts';
+import { wordsOfDay } from './words.ts';
 
 export const recipientKinds = ['to', 'cc', 'bcc'] as const;
 export type RecipientKind = (typeof recipientKinds)[number];
@@ -46,6 +47,8 @@ export interface NewOutgoing extends NewRaw {
   keyId: string | null;
   threadId: string;
   messageKey: string | null;
+  /** From `wordKeysOf`. */
+  words: readonly bigint[];
   /** JSON text: the message in lists. */
   summary: string;
   /** As stored, from `packContent`. */
@@ -103,9 +106,11 @@ async function insertOutgoing(
     with sender as (
       select id from identities where owner_id = ${ownerId} and id = ${identityId}
     ), made as (
-      insert into messages (id, owner_id, identity_id, direction, raw_id, size, sha256, thread_id, summary, content, message_key)
+      insert into messages (id, owner_id, identity_id, direction, raw_id, size, sha256, thread_id, summary, content, message_key,
+        words)
       select ${id}, ${ownerId}, id, 'outgoing', ${message.rawId}, ${message.raw.length}, ${message.sha256}, ${message.threadId},
-        ${message.summary}::text::json, ${message.content}, ${message.messageKey}
+        ${message.summary}::text::json, ${message.content}, ${message.messageKey},
+        ${wordsOfDay(sql, sql`${message.words}::bigint[]`, sql`now()`)}
       from sender
       returning id
     ), kept as (

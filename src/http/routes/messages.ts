@@ -18,17 +18,12 @@ import type { Pool } from '../../db/client.ts';
 import { type Share, Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import type { Examiner } from '../../receiving/examine.ts';
-import {
-  directions,
-  findMessage,
-  findRaw,
-  listMessages,
-  readRaw,
-  readWhole,
-  type StoredRaw,
-} from '../../store/messages.ts';
+import { directions, listMessages } from '../../store/message-lists.ts';
+import { searchMessages } from '../../store/message-search.ts';
+import { findMessage, findRaw, readRaw, readWhole, type StoredRaw } from '../../store/messages.ts';
 import { sendingStatuses } from '../../store/outgoing.ts';
 import { deleteMessage } from '../../store/purge.ts';
+import { readWords } from '../../store/words.ts';
 import { withAccess } from '../access.ts';
 import { matchesTag, readRange } from '../byte-range.ts';
 import { abortOnClose } from '../client-gone.ts';
@@ -51,6 +46,16 @@ const Filters = shortListQuery({
     ),
   ),
   since: Since,
+  q: Type.Optional(
+    Type.String({
+      minLength: 1,
+      maxLength: 200,
+      format: 'text',
+      description:
+        'Only messages with all these words in the subject, or in the names and addresses of author and recipients. Whole words, upper or lower case; `ada@example.com` is three words.',
+      examples: ['invoice ada@example.com'],
+    }),
+  ),
 });
 
 const LinkQuery = Type.Object(
@@ -110,10 +115,13 @@ export function messageRoutes(app: App, parts: MessageParts): void {
     },
     async (request, reply) => {
       const { identity_id: identityId, thread_id: threadId, ...others } = request.query;
-      const { direction, status, since } = others;
+      const { direction, status, since, q } = others;
       const page = await readPage(parts, request, reply, defaultShortPage);
       const filter = { identityId, threadId, direction, status, since, keyId: ownKey(request) };
-      const found = await listMessages(sql, request.ownerId, filter, page);
+      const found =
+        q === undefined
+          ? await listMessages(sql, request.ownerId, filter, page)
+          : await searchMessages(sql, request.ownerId, readQuery(q), filter, page);
       const now = Date.now();
       const rows = found.rows.map(({ summary, sending }) =>
         completeSummary(cutSummary(JSON.parse(summary)), sending, links, now),
@@ -239,6 +247,24 @@ async function* inTurn<T>(takeTurn: () => Promise<Share>, pieces: AsyncGenerator
     return await pieces.next();
   };
   for (let piece = await next(); !piece.done; piece = await next()) yield piece.value;
+}
+
+const maxQueryWords = 20;
+
+function readQuery(q: string): string[] {
+  const words = [...new Set(readWords(q))];
+  const fault =
+    words.length === 0
+      ? {
+          code: 'invalid_value',
+          message: 'The query parameter q has no letter or digit. Give at least one word.',
+        }
+      : {
+          code: 'too_long',
+          message: `The query parameter q has more than ${maxQueryWords} words. Give fewer.`,
+        };
+  if (words.length > 0 && words.length <= maxQueryWords) return words;
+  throw new Problem('invalid_query', { errors: [{ pointer: '/q', ...fault }] });
 }
 
 /** A stranger wrote the content: a browser must never run it as a page of this service. */

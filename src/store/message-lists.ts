@@ -1,0 +1,109 @@
+/** Lists of messages, newest first: all, by what they have in common, or by the words in them. */
+import type { Sql } from '../db/client.ts';
+import { list } from '../db/sql.ts';
+import { identityExists } from './messages.ts';
+import {
+  collectPage,
+  type Listed,
+  mergePages,
+  type Page,
+  type PageRequest,
+  pagesOf,
+  pageWithin,
+  position,
+  valuesOf,
+} from './page.ts';
+import { sendingOf, sendingOfMessage } from './sending-json.ts';
+
+export const directions = ['incoming', 'outgoing'] as const;
+
+export interface MessageFilter {
+  identityId?: string | undefined;
+  threadId?: string | undefined;
+  direction?: (typeof directions)[number] | undefined;
+  /** The status of its sending. */
+  status?: string | undefined;
+  /** Only messages that were made with this API key. */
+  keyId?: string | null | undefined;
+  since?: string | undefined;
+}
+
+export type ListedMessage = Listed<{
+  id: string;
+  /** JSON text. */
+  summary: string;
+  /** JSON text; null for a message that was not sent from here. */
+  sending: string | null;
+}>;
+
+/** A summary can have hundreds of KB: few of them are in memory beyond the end of a page. */
+export const summariesAtOnce = 8;
+
+function lowestId(sql: Sql) {
+  return sql`uuid '00000000-0000-0000-0000-000000000000'`;
+}
+
+export async function listMessages(
+  sql: Sql,
+  ownerId: string,
+  filter: MessageFilter,
+  page: PageRequest,
+): Promise<Page<ListedMessage>> {
+  const { status, keyId } = filter;
+  const isSent = status !== undefined || (keyId ?? null) !== null;
+  if (isSent && filter.direction === 'incoming') return { rows: [], next: null };
+  const read = isSent ? readSent : readMessages;
+  return collectPage(page, (step) => read(sql, ownerId, filter, step), summariesAtOnce);
+}
+
+function readMessages(
+  sql: Sql,
+  ownerId: string,
+  { identityId, threadId, direction, since }: MessageFilter,
+  step: PageRequest,
+): Promise<ListedMessage[]> {
+  const ofOwner = sql`messages where owner_id = ${ownerId}`;
+  // The indexes have the direction before the time: the pages of both directions are merged.
+  const ways = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
+  const members = identityId
+    ? sql`(select ${identityId}::uuid as identity_id)`
+    : valuesOf(sql, ofOwner, { thread_id: threadId ?? '' }, 'identity_id', lowestId(sql));
+  const groups = threadId
+    ? sql`${members} members cross join (values ${ways}) as ways (direction)`
+    : sql`(values ${ways}) as ways (direction)`;
+  const group = {
+    ...(threadId ? { thread_id: threadId, identity_id: sql`members.identity_id` } : {}),
+    ...(identityId && !threadId ? { identity_id: identityId } : {}),
+    direction: sql`ways.direction`,
+  };
+  const rows = sql`
+    select id, summary::text as summary, ${sendingOfMessage(sql)} as sending, ${position(sql)}
+    from ${ofOwner} and ${identityExists(sql)} ${pageWithin(sql, step, 'messages', group, since)}`;
+  return mergePages<ListedMessage>(sql, step, [pagesOf(sql, groups, rows)]);
+}
+
+/** Messages that were sent from here, by what only they have. The filter by thread, if there is one, reads all of these. */
+function readSent(
+  sql: Sql,
+  ownerId: string,
+  { identityId, threadId, status, keyId, since }: MessageFilter,
+  step: PageRequest,
+): Promise<ListedMessage[]> {
+  const group = {
+    ...(status === undefined ? { key_id: keyId ?? null } : {}),
+    ...(identityId && status !== undefined ? { identity_id: identityId } : {}),
+    ...(status === undefined ? {} : { status }),
+  };
+  const further = sql`
+    ${keyId ? sql`and outgoing.key_id = ${keyId}` : sql``}
+    ${identityId ? sql`and outgoing.identity_id = ${identityId}` : sql``}`;
+  return sql<ListedMessage[]>`
+    select outgoing.id, summary, ${sendingOf(sql)} as sending, ${position(sql)}
+    from outgoing cross join lateral (
+      select summary::text as summary from messages
+      where messages.id = outgoing.id and ${identityExists(sql)}
+        ${threadId ? sql`and thread_id = ${threadId}` : sql``}
+      offset 0
+    ) message
+    where outgoing.owner_id = ${ownerId} ${further} ${pageWithin(sql, step, 'outgoing', group, since)}`;
+}
