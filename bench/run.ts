@@ -40,6 +40,7 @@ import * as message from './scenarios/message.ts';
 import * as retention from './scenarios/retention.ts';
 import * as send from './scenarios/send.ts';
 import * as slowEndpoint from './scenarios/slow-endpoint.ts';
+import * as stream from './scenarios/stream.ts';
 import * as submit from './scenarios/submit.ts';
 import * as tenants from './scenarios/tenants.ts';
 import * as unread from './scenarios/unread.ts';
@@ -61,6 +62,7 @@ const scenarios: readonly Scenario[] = [
   send,
   deadDestination,
   latency,
+  stream,
   memory,
   message,
   retention,

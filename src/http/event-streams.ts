@@ -194,8 +194,8 @@ class Owner {
       first.position,
     );
     const { events, hasOlderRunning } = await readStream(this.#parts.sql, this.#ownerId, furthest, batch);
-    for (const event of events) {
-      this.#send(event, readers);
+    for (const group of groupBySize(events)) {
+      this.#send(group, readers);
       // Bytes that the system takes at once count as waiting until then.
       await nextTurn();
     }
@@ -204,25 +204,63 @@ class Owner {
     return hasOlderRunning ? againMs : false;
   }
 
-  /** Removes readers that must take what was written before they get this event and those after it. */
-  #send(event: StreamedEvent, readers: Set<OpenReader>): void {
-    let text: string | undefined;
+  /**
+   * Several events in one write, which costs a reader as much as one event. Removes readers that must take what was written before
+   * they get these events and those after them.
+   */
+  #send(events: readonly StreamedEvent[], readers: Set<OpenReader>): void {
+    const texts = new Map<StreamedEvent, string>();
+    const write = (event: StreamedEvent) => {
+      const { position, event: name } = event;
+      const known = texts.get(event);
+      const text = known ?? `id: ${position.id}\nevent: ${name}\ndata: ${this.#parts.writeBody(event)}\n\n`;
+      texts.set(event, text);
+      return text;
+    };
+    let all: Buffer | undefined;
     for (const reader of readers) {
       const { response } = reader;
-      if (response.destroyed || !isAfter(event.position, reader.position)) continue;
-      // What waits before this event: an event itself may be larger.
+      if (response.destroyed) continue;
+      const wanted = events.filter(
+        (event) => isAfter(event.position, reader.position) && wants(reader, event),
+      );
+      // What waits before these events: one event itself may be larger.
       const isFull = response.writableLength > this.#limits.maxWaitingBytes;
       if (isFull && !reader.isUpToDate) {
         readers.delete(reader);
         continue;
       }
-      reader.position = event.position;
-      if (!wants(reader, event)) continue;
-      text ??= `id: ${event.position.id}\nevent: ${event.event}\ndata: ${this.#parts.writeBody(event)}\n\n`;
+      const last = events.at(-1);
+      if (last && isAfter(last.position, reader.position)) reader.position = last.position;
+      if (wanted.length === 0) continue;
+      const isAll = wanted.length === events.length;
+      const bytes = (isAll && all) || Buffer.from(wanted.map(write).join(''));
+      if (isAll) all = bytes;
       if (isFull) response.destroy();
-      else response.write(text);
+      else response.write(bytes);
     }
   }
+}
+
+const maxGroupBytes = 64 * 1024;
+
+/** An event that is larger than a group is alone. */
+function groupBySize(events: readonly StreamedEvent[]): StreamedEvent[][] {
+  const groups: StreamedEvent[][] = [];
+  let size = 0;
+  for (const event of events) {
+    const group = groups.at(-1);
+    // About: base64 makes the raw bytes longer.
+    const bytes = event.data.length + 1.4 * (event.raw?.length ?? 0);
+    size = group ? size + bytes : bytes;
+    if (group && size <= maxGroupBytes) {
+      group.push(event);
+      continue;
+    }
+    groups.push([event]);
+    size = bytes;
+  }
+  return groups;
 }
 
 function wants({ event, identityId, since }: Reader, found: StreamedEvent): boolean {
