@@ -256,6 +256,11 @@ export const settings = {
     'Seconds to wait after each try that a mail server put off; after the last one the recipient is given up.',
     { shown: '1, 5, 15 and 30 minutes, 1, 2, 4 and 8 hours, then every 12 hours until 4 days' },
   ),
+  POSTHORN_CONFIRMATION_LIMIT: setting(
+    wholeNumber(0, 1e9),
+    50,
+    'Addresses to which one user can have confirmation mails sent in a day. `0`: no limit.',
+  ),
   POSTHORN_MX_PORT: setting(port, 25, 'Port of the mail servers of recipients, for tests.'),
   POSTHORN_SUBMISSION_PORT: setting<number | null>(
     port,
@@ -376,6 +381,7 @@ export function readConfig(environment: Environment) {
     sendRatePerMinute: values.POSTHORN_SEND_RATE,
     /** Null: the usual one. */
     sendSchedule: values.POSTHORN_SEND_SCHEDULE,
+    confirmationLimit: values.POSTHORN_CONFIRMATION_LIMIT,
     mxPort: values.POSTHORN_MX_PORT,
     /** Null: no listener. */
     submissionPort: values.POSTHORN_SUBMISSION_PORT ?? (production ? null : 2587),

@@ -1,6 +1,7 @@
 /** The composition root: configuration → database → parts → loops → listeners. The database stops last. */
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Config } from './config.ts';
+import { makeConfirmationLinks } from './contract/confirmation-links.ts';
 import { makeLinks } from './contract/links.ts';
 import { completeData } from './contract/payload.ts';
 import { isUnavailable, type Pool } from './db/client.ts';
@@ -169,6 +170,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
     bounceKeys,
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
+    confirmationLinks: makeConfirmationLinks(secretKeys, () => baseUrl(config, readUrl())),
     verification: makeVerifyParts({
       ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
       onLost: () => metrics.identitiesLost.inc(),
@@ -385,12 +387,13 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
 }
 
 function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
-  const { sealer, log, metrics, way, dns, examiner, bounceKeys, config } = parts;
+  const { sealer, log, metrics, way, dns, examiner, bounceKeys, confirmationLinks, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
     ...{ sql, way, log, metrics, wakeAfterEvents },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
+    confirmations: { mailHost: config.mailHost, linkTo: confirmationLinks.to },
     scheduleSeconds: config.sendSchedule ?? standardSchedule,
   });
 }

@@ -96,7 +96,7 @@ export const problems = {
     status: 403,
     title: 'The identity is not verified, so it cannot send',
     remedy:
-      'Publish the `dns_records` of its domain, then `POST /identities/{id}/verify`. `GET /identities/{id}` shows the status.',
+      'Publish the `dns_records` of its domain, then `POST /identities/{id}/verify`; of an address without a domain, this sends a mail that confirms it. `GET /identities/{id}` shows the status.',
   },
   owner_mismatch: {
     status: 403,
@@ -131,9 +131,9 @@ export const problems = {
   },
   domain_needed: {
     status: 409,
-    title: 'An address is verified through its domain',
+    title: 'DKIM keys belong to a domain',
     remedy:
-      'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain. Verification and DKIM keys belong to the domain.',
+      'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain.',
   },
   too_many_webhooks: {
     status: 409,

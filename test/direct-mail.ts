@@ -6,6 +6,8 @@ import { type Proving, startProving } from './proving.ts';
 import { type Sink, startSink } from './smtp-sink.ts';
 
 interface DirectMail extends Omit<Proving, 'send'>, ReturnType<typeof openOutbox> {
+  /** `send` of `Proving`: mail that comes in. */
+  sendIn: Proving['send'];
   sink: Sink;
   /** A verified domain identity. `dkim`: its key stands in DNS. */
   makeSender(domain: string, options?: { dkim?: boolean }): Promise<string>;
@@ -36,6 +38,7 @@ export async function startDirectMail(settings: Record<string, string> = {}): Pr
   return {
     ...proving,
     ...openOutbox(service),
+    sendIn: proving.send,
     sink,
     publishDkim,
     async makeSender(domain, { dkim = false } = {}) {

@@ -5,6 +5,7 @@ import diagnostics from 'node:diagnostics_channel';
 import { after, describe, test } from 'node:test';
 import type { FastifyInstance } from 'fastify';
 import { readConfig } from '../src/config.ts';
+import { makeConfirmationLinks } from '../src/contract/confirmation-links.ts';
 import { makeLinks } from '../src/contract/links.ts';
 import { identifier } from '../src/db/sql.ts';
 import { requireAccessRule } from '../src/http/access.ts';
@@ -224,6 +225,7 @@ async function collectRoutes(): Promise<string[]> {
   const egress = makeEgress(config);
   const poster = new Poster({ egress });
   const links = makeLinks([secretKey], () => '');
+  const confirmationLinks = makeConfirmationLinks([secretKey], () => '');
   const examiner = makeExaminer({ ...config, log });
   const wakeDelivery = () => {};
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
@@ -245,7 +247,19 @@ async function collectRoutes(): Promise<string[]> {
     },
   };
   const parts = {
-    ...{ ...shared, config, sealer, log, egress, poster, links, mail, submit, wakeDelivery },
+    ...{
+      ...shared,
+      config,
+      sealer,
+      log,
+      egress,
+      poster,
+      links,
+      confirmationLinks,
+      mail,
+      submit,
+      wakeDelivery,
+    },
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },
       mailHost: 'mx.example',
@@ -268,8 +282,8 @@ async function collectRoutes(): Promise<string[]> {
 }
 
 test('every registered route is in the OpenAPI document, and nothing else is', async () => {
-  // The files of the dashboard are no operations.
-  const pages = ['/', '/app', '/app/*'];
+  // The files of the dashboard and the page of a confirmation mail are no operations.
+  const pages = ['/', '/app', '/app/*', '/confirm/{token}'];
   const registered = (await collectRoutes()).filter((route) => !pages.includes(route.split(' ')[1] ?? ''));
   const named = routes.map(({ method, path }) => `${method} ${path}`);
   assert.ok(named.length > 15);

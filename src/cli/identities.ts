@@ -167,7 +167,7 @@ async function findProvingIdentity(sql: Pool, identity: Identity): Promise<Ident
 
 function describeDomainNeeded(address: string, user: string): string {
   const domain = address.slice(address.lastIndexOf('@') + 1);
-  return `An address is verified through its domain. Add the domain: ${posthorn} identities add --value ${domain} --user ${user}`;
+  return `An address is verified through its domain, or by a mail that POST /identities/{id}/verify sends to it. Add the domain: ${posthorn} identities add --value ${domain} --user ${user}`;
 }
 
 /** Nothing for an address whose domain is verified already. */

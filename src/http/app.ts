@@ -5,6 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import type { FastifyRequest, RawRequestDefaultExpression } from 'fastify';
 import type { Config } from '../config.ts';
+import type { ConfirmationLinks } from '../contract/confirmation-links.ts';
 import type { Links } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
 import type { VerifyParts } from '../identities/verify.ts';
@@ -37,6 +38,7 @@ import { documentRoutes } from './openapi.ts';
 import { makeRateLimiter } from './rate-limit.ts';
 import { adminRoutes } from './routes/admin.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
+import { confirmationRoutes } from './routes/confirmation.ts';
 import { dashboardRoutes } from './routes/dashboard.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
 import { documentationRoutes } from './routes/documentation.ts';
@@ -72,6 +74,7 @@ export interface ApiParts extends HealthParts {
   /** Null when tracing is off. */
   tracer: Tracer | null;
   links: Links;
+  confirmationLinks: ConfirmationLinks;
   examiner: Examiner;
   mail: AcceptParts;
   submit: SubmitParts;
@@ -137,6 +140,7 @@ function addRoutes(
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);
+  api.register(async (scope) => confirmationRoutes(scope as App, parts));
   webhookRoutes(api, parts);
   deliveryRoutes(api, parts);
   replayRoutes(api, parts);

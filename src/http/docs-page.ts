@@ -1,10 +1,10 @@
 /**
  * `GET /docs`: the OpenAPI document as one page of plain HTML and CSS, which loads nothing and runs nothing.
- * Guarantee: `html` escapes every value except the results of `html` itself.
  */
 import { STATUS_CODES } from 'node:http';
 import { Problem, problems, toDocument } from '../problems.ts';
 import { docsStyle, hornDrawing } from './docs-style.ts';
+import { type HtmlValue, html, type Markup } from './html.ts';
 
 // The used part of OpenAPI 3.1. The types of @fastify/swagger describe 3.0, where `type` cannot be an array.
 type Limit = 'minimum' | 'maximum' | 'minLength' | 'maxLength' | 'minItems' | 'maxItems';
@@ -43,8 +43,6 @@ interface ApiDocument {
 type Route = Operation & { id: string; method: string; path: string };
 /** `parent` is the path to a nested field, such as `errors[].`. */
 type Field = { parent: string; name: string; required: boolean; schema: Schema };
-type Markup = { readonly markup: string };
-type HtmlValue = Markup | string | number | false | undefined | HtmlValue[];
 
 const topics = ['Authentication', 'Errors', 'Paging', 'Idempotency'];
 const credentials: Record<string, { name: string; variable: string }> = {
@@ -290,15 +288,4 @@ function breakable(path: string): HtmlValue {
 
 function slug(text: string): string {
   return (text.toLowerCase().match(/[a-z0-9]+/g) ?? []).join('-');
-}
-
-function html(strings: TemplateStringsArray, ...values: HtmlValue[]): Markup {
-  return { markup: strings.map((text, index) => text + escapeHtml(values[index])).join('') };
-}
-
-function escapeHtml(value: HtmlValue): string {
-  if (value === undefined || value === false) return '';
-  if (Array.isArray(value)) return value.map(escapeHtml).join('');
-  if (typeof value === 'object') return value.markup;
-  return String(value).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }

@@ -1,5 +1,5 @@
 /** The style sheet and logo of `/docs`: light and dark, wide and narrow, without files to load. */
-export const docsStyle = `
+export const palette = `
 :root {
   color-scheme: light dark;
   --page: #fdfcf9; --side: #f6f3ec; --raised: #fff; --line: #e5dfd2; --ink: #211d16; --soft: #655d4f;
@@ -15,7 +15,9 @@ export const docsStyle = `
     --get: #7cb8f5; --post: #7ed094; --patch: #e5b454; --delete: #f5938b; --put: #c4a1f5;
   }
 }
-* { box-sizing: border-box; }
+`;
+
+export const docsStyle = `${palette}* { box-sizing: border-box; }
 html { scroll-padding-top: 1.5rem; -webkit-text-size-adjust: 100%; }
 @media (prefers-reduced-motion: no-preference) { html { scroll-behavior: smooth; } }
 body {

@@ -5,6 +5,7 @@
 
 import type { DnsRecord } from '../contract/identity.ts';
 import type { Sql } from '../db/client.ts';
+import { type ChangedAddress, failOtherClaims } from '../store/confirmations.ts';
 import { retireDkimKeys } from '../store/dkim-keys.ts';
 import {
   type ChangedAddresses,
@@ -65,6 +66,11 @@ export function describeAddressChanges(
   });
 }
 
+export function describeAddressChange(changed: ChangedAddress, reason: string): StatusChange {
+  const { id: identityId, ...change } = changed;
+  return { identityId, ...change, message: `an address is now ${change.to}: ${reason}` };
+}
+
 export async function saveCheck(
   mailHost: string,
   sql: Sql,
@@ -91,6 +97,8 @@ export async function saveCheck(
     holder && decision.takesOver
       ? await failFormerHolder(mailHost, sql, holder, answers, now, startedAt)
       : [];
+  // Before the owner's own addresses are verified, for the same reason.
+  const failed = decision.status === 'verified' ? await failOtherClaims(sql, identity) : [];
   // The identity changed during the check, and a record that is now expected was not asked for: check again at once.
   const isComplete = questionsFor(setup).every((question) => answers.has(questionKey(question)));
   const waitSeconds = isComplete ? decision.waitSeconds : 0;
@@ -105,7 +113,8 @@ export async function saveCheck(
     }
   }
   if (publishedKey) await retireDkimKeys(sql, identity, publishedKey.selector);
-  return [...lost, ...changes];
+  const reason = 'Another user is verified for its domain.';
+  return [...lost, ...failed.map((one) => describeAddressChange(one, reason)), ...changes];
 }
 
 /** The newest of several DKIM keys, if it is in DNS: it then replaces the others. */

@@ -11,6 +11,11 @@ import type { Metrics } from '../lib/metrics.ts';
 import { Slots } from '../lib/slots.ts';
 import type { LaneLimits } from '../queue/lanes.ts';
 import { type JobOutcome, type Preparation, QueueWorker } from '../queue/worker.ts';
+import {
+  type ConfirmationMail,
+  readConfirmationMails,
+  recordConfirmationMails,
+} from '../store/confirmations.ts';
 import { readWhole } from '../store/messages.ts';
 import { leaseSeconds } from '../store/queue-rows.ts';
 import {
@@ -26,6 +31,7 @@ import {
   type TriedSend,
 } from '../store/send-queue.ts';
 import { isSuppressing } from './bounce-type.ts';
+import { type ConfirmationParts, writeConfirmationMail } from './confirmation-mail.ts';
 import { DeadDestinations } from './dead-destinations.ts';
 import { decide, type Tried } from './decide.ts';
 import { FreshFacts } from './fresh-facts.ts';
@@ -40,6 +46,7 @@ export interface SendParts {
   signer: Signer;
   /** The envelope sender of a message to one recipient. */
   bounceAddress(recipient: { messageId: string; recipient: number }): string;
+  confirmations: ConfirmationParts;
   scheduleSeconds: readonly number[];
   log: Log;
   metrics: Metrics;
@@ -68,11 +75,13 @@ const safeTryMs = (leaseSeconds * 1000) / 2;
 /** Memory for large messages that are sent: in total, and for each owner. */
 const largeMemory = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 
+/** `confirmation`: of the operator's mail, which belongs to no message. */
 interface PreparedSend extends Preparation {
-  facts: SendFacts;
+  facts: Omit<SendFacts, 'stored'>;
   raw: Buffer;
+  confirmation?: ConfirmationMail;
 }
-type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string };
+type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string; isConfirmation: boolean };
 
 export function startSending(parts: SendParts): Loop {
   const { sql, way, log, metrics } = parts;
@@ -83,7 +92,7 @@ export function startSending(parts: SendParts): Loop {
 
   async function load(job: ClaimedSend, leaseEnd: AbortSignal): Promise<PreparedSend | 'cancel'> {
     const [found] = await readSends(sql, [job.id]);
-    if (!found) return 'cancel';
+    if (!found) return (await loadConfirmation(parts, job)) ?? 'cancel';
     if (found.raw) return { facts: found, raw: found.raw };
     const share = await memory.take(job.ownerId, found.size, { signal: leaseEnd });
     try {
@@ -129,9 +138,13 @@ export function startSending(parts: SendParts): Loop {
       way.close();
     },
     async record(tried) {
-      const { ids, events } = await recordSends(sql, tried);
+      const { confirmations = [], sends = [] } = Object.groupBy(tried, ({ isConfirmation }) =>
+        isConfirmation ? 'confirmations' : 'sends',
+      );
+      const ended = confirmations.length > 0 ? await recordConfirmationMails(sql, confirmations) : [];
+      const { ids, events } = sends.length > 0 ? await recordSends(sql, sends) : { ids: [], events: 0 };
       if (events > 0) parts.wakeAfterEvents();
-      return ids;
+      return [...ended, ...ids];
     },
     async afterRecord(tried) {
       for (const one of tried) note(parts, one);
@@ -143,17 +156,43 @@ export function startSending(parts: SendParts): Loop {
   return { wake: () => worker.wake(), stop: () => worker.stop() };
 }
 
+/** Undefined: its link is no longer of use. */
+async function loadConfirmation(
+  { sql, confirmations, way, log }: SendParts,
+  job: ClaimedSend,
+): Promise<PreparedSend | undefined> {
+  const [confirmation] = await readConfirmationMails(sql, [job.id]);
+  const written = confirmation && (await writeConfirmationMail(confirmations, confirmation));
+  if (!confirmation || !written) return undefined;
+  const { raw, link, isUtf8 } = written;
+  const { identityId, address, domain } = confirmation;
+  if (way.kind === 'capture') log.info({ identityId, address, link }, 'open this link to confirm an address');
+  const none = { isVerified: true, isSuppressed: false, isCancelling: false };
+  const facts = {
+    ...none,
+    id: job.id,
+    address,
+    domain,
+    size: raw.length,
+    eightBit: isUtf8,
+    smtpUtf8: isUtf8,
+  };
+  return { facts: { ...facts, raw }, raw, confirmation };
+}
+
 type TryParts = SendParts & { dead: DeadDestinations; stopping: AbortSignal };
 
 async function send(
   parts: TryParts,
   job: ClaimedSend,
-  { facts, raw }: PreparedSend,
+  prepared: PreparedSend,
   isOurs: () => boolean,
 ): Promise<Outcome | null> {
   const { id, token, messageId, n, ownerId, tries } = job;
+  const { facts } = prepared;
   const { address } = facts;
-  const base = { id, token, messageId, n, ownerId, address, transport: parts.way.kind };
+  const isConfirmation = prepared.confirmation !== undefined;
+  const base = { id, token, messageId, n, ownerId, address, isConfirmation, transport: parts.way.kind };
   const untried = { waitSeconds: null, attempt: null, bounce: null, suppresses: false, isHealthy: true };
   // The mark turns what is put off into what is cancelled.
   if (facts.isCancelling) return { ...base, ...untried, status: 'queued' };
@@ -162,7 +201,7 @@ async function send(
     return { ...base, ...untried, bounce, status: 'suppressed' };
   }
   const startedAt = performance.now();
-  const tried = await tryServers(parts, job, facts, raw, isOurs);
+  const tried = await tryServers(parts, job, prepared, isOurs);
   if (isStopped(tried)) return null;
   const decision = decide(tried, { tries, way: parts.way.kind }, parts.scheduleSeconds, Math.random);
   const attempt = {
@@ -186,8 +225,7 @@ async function send(
 async function tryServers(
   parts: TryParts,
   { messageId, n, ownerId }: ClaimedSend,
-  facts: SendFacts,
-  raw: Buffer,
+  { facts, raw, confirmation }: PreparedSend,
   isOurs: () => boolean,
 ): Promise<Tried> {
   const { way, dead, signer } = parts;
@@ -201,7 +239,8 @@ async function tryServers(
   const destination = way.destinationOf(facts.address);
   const known = dead.find(destination, performance.now());
   if (known) return known;
-  const signature = await signer.sign(raw, ownerId, facts.domain);
+  // Never with a key of the user who asked for the mail.
+  const signature = confirmation ? '' : await signer.sign(raw, ownerId, facts.domain);
   const mail = {
     ownerId,
     mailFrom: parts.bounceAddress({ messageId, recipient: n }),

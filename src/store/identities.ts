@@ -5,6 +5,7 @@
 import { type Sql, transaction } from '../db/client.ts';
 import { assignments, type Fragment } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
+import { type ChangedAddress, promoteClaim } from './confirmations.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import {
   collectPage,
@@ -51,24 +52,24 @@ export interface Identity {
 }
 
 /**
- * An identity that is not verified shows as pending while its domain is checked. Computed when it is read and never stored, so a
- * check that is lost leaves nothing to repair.
+ * An identity that is not verified shows as pending while its domain is checked, and an address while a link that confirms it is
+ * good. Computed when it is read and never stored, so a check that is lost, or a link that is not used, leaves nothing to repair.
  */
 function shownStatus(sql: Sql) {
-  return sql`case when ${isUnproven(sql)} and ${isUnderCheck(sql)} then 'pending' else identities.status end`;
+  return sql`case when ${isUnproven(sql)} and ${isPendingNow(sql)} then 'pending' else identities.status end`;
 }
 
 function isUnproven(sql: Sql) {
   return sql`identities.status in ('unverified', 'failed')`;
 }
 
-function isUnderCheck(sql: Sql) {
+function isPendingNow(sql: Sql) {
   // A scalar subquery runs row by row. For an `exists` PostgreSQL hashed the identities of all owners.
   return sql`
-    coalesce(case when identities.domain_identity_id is null then identities.pending_until else (
+    coalesce(greatest(identities.pending_until, case when identities.domain_identity_id is not null then (
       select domain_identity.pending_until from identities as domain_identity
       where domain_identity.owner_id = identities.owner_id and domain_identity.id = identities.domain_identity_id
-    ) end > now(), false)`;
+    ) end) > now(), false)`;
 }
 
 // SQL formats the times, because a Date would lose the microseconds.
@@ -192,28 +193,29 @@ export async function listIdentities(
       cross join unnest(${status ? [status] : identityStatuses}::text[]) as stored (status)`;
     // Not by the shown status: the planner would guess that one row of 200 has it, and read and sort all rows of the group.
     const isStored =
-      status === 'unverified' || status === 'failed' ? sql`and not ${isUnderCheck(sql)}` : sql``;
+      status === 'unverified' || status === 'failed' ? sql`and not ${isPendingNow(sql)}` : sql``;
     const ofGroup = within(
       { status: sql`stored.status` },
       sql`and identities.kind = wanted.kind ${isStored}`,
     );
     const pages = [pagesOf(sql, groups, ofGroup)];
     if (status === 'pending') {
-      const checked = underCheck(sql, ownerId);
-      const domain = select(sql`and ${isUnproven(sql)} and identities.id = checked.id ${thisPage}`);
+      const itself = select(sql`and ${isUnproven(sql)} and identities.id = pending.id ${thisPage}`);
+      const isListed = sql`coalesce(identities.pending_until > now(), false)`;
       // The condition of the partial index.
-      const hasDomain = sql`and ${isUnproven(sql)} and identities.domain_identity_id is not null`;
-      const addresses = within({ domain_identity_id: sql`checked.id` }, hasDomain);
-      if (kind !== 'email') pages.push(pagesOf(sql, checked, domain));
-      if (kind !== 'domain') pages.push(pagesOf(sql, checked, addresses));
+      const hasDomain = sql`and ${isUnproven(sql)} and identities.domain_identity_id is not null and not ${isListed}`;
+      const addresses = within({ domain_identity_id: sql`pending.id` }, hasDomain);
+      for (const one of kind ? [kind] : identityKinds)
+        pages.push(pagesOf(sql, pendingNow(sql, ownerId, one), itself));
+      if (kind !== 'domain') pages.push(pagesOf(sql, pendingNow(sql, ownerId, 'domain'), addresses));
     }
     return mergePages<Identity>(sql, step, pages);
   });
 }
 
-/** A FROM item `checked (id)`: the domains that are checked at this moment. They and their addresses show as pending. */
-function underCheck(sql: Sql, ownerId: string) {
-  return sql`(select id from identities where owner_id = ${ownerId} and kind = 'domain' and pending_until > now()) checked`;
+/** A FROM item `pending (id)`: the domains that are checked at this moment, or the addresses with a good link. */
+function pendingNow(sql: Sql, ownerId: string, kind: IdentityKind) {
+  return sql`(select id from identities where owner_id = ${ownerId} and kind = ${kind} and pending_until > now()) pending`;
 }
 
 export async function findIdentity(sql: Sql, ownerId: string, id: string): Promise<Identity | undefined> {
@@ -258,22 +260,24 @@ export async function updateIdentity(
 
 /**
  * Deletes the identity, its mailboxes (by cascade) and the webhooks restricted to it; the purge deletes its mail later. Returns
- * the addresses that lost their status; undefined if there is no such identity.
+ * the addresses that lost their status, and the claim of another owner that is verified now; undefined if there is no such identity.
  */
 export function deleteIdentity(
   sql: Sql,
   ownerId: string,
   id: string,
-): Promise<{ domain: string; addresses: ChangedAddresses } | undefined> {
+): Promise<
+  { domain: string; addresses: ChangedAddresses; promoted: ChangedAddress | undefined } | undefined
+> {
   return transaction(sql, async (sql) => {
     // An address that is created at this moment must not point to a deleted domain.
     await lockUser(sql, ownerId);
-    const [known] = await sql<Pick<NewIdentity, 'kind' | 'domain'>[]>`
-      select kind, domain from identities where owner_id = ${ownerId} and id = ${id}`;
+    const [known] = await sql<(Pick<NewIdentity, 'kind' | 'domain'> & { key: string })[]>`
+      select kind, domain, value_key as key from identities where owner_id = ${ownerId} and id = ${id}`;
     if (!known) return undefined;
-    const { kind, domain } = known;
+    const { kind, domain, key } = known;
     // Before any row: checks of this domain lock some of the same rows in another order.
-    if (kind === 'domain') await lockDomain(sql, domain);
+    await lockDomain(sql, domain);
     const addresses = await setAddressStatus(sql, { ownerId, id }, 'unverified');
     await sql`
       update identities set domain_identity_id = null, updated_at = now()
@@ -287,7 +291,9 @@ export function deleteIdentity(
       ), purge as (insert into identity_purges (identity_id, owner_id) select id, owner_id from deleted)
       select status from deleted`;
     if (!deleted) return undefined;
-    if (kind === 'domain' && deleted.status === 'verified') await checkClaimantsNow(sql, domain, id);
-    return { domain, addresses };
+    const wasHolder = deleted.status === 'verified';
+    if (kind === 'domain' && wasHolder) await checkClaimantsNow(sql, domain, id);
+    const promoted = kind === 'email' && wasHolder ? await promoteClaim(sql, { domain, key }) : undefined;
+    return { domain, addresses, promoted };
   });
 }

@@ -328,14 +328,17 @@ async function removeChosen(
 }
 
 /**
- * Deletes a batch of replaced secrets, of completed replays, of positions of deleted events and of counted traffic that are past
- * their time; true if there may be more.
+ * Deletes a batch of replaced secrets, of confirmation mails, of completed replays, of positions of deleted events and of counted
+ * traffic that are past their time; true if there may be more.
  */
 export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
     delete from retired_webhook_secrets where ctid = any (array(
       select ctid from retired_webhook_secrets where retired_at < now() - interval '24 hours'
       order by retired_at limit ${batch}))`;
+  const confirmations = await sql`
+    delete from confirmations where id = any (array(
+      select id from confirmations where created_at < now() - interval '24 hours' order by created_at limit ${batch}))`;
   const replays = await sql`
     delete from replays where id = any (array(
       select id from replays where completed_at < now() - ${retentionDays} * interval '1 day'
@@ -347,5 +350,5 @@ export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500)
   const traffic = await sql`
     delete from traffic where ctid = any (array(
       select ctid from traffic where hour < now() - ${retentionDays} * interval '1 day' order by hour limit ${batch}))`;
-  return [secrets, replays, positions, traffic].some(({ count }) => count === batch);
+  return [secrets, confirmations, replays, positions, traffic].some(({ count }) => count === batch);
 }

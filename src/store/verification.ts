@@ -188,7 +188,7 @@ export interface ChangedAddresses {
 
 const maxListedAddresses = 20;
 
-/** Gives the owner's addresses at a domain the status of the domain identity. */
+/** Gives the owner's addresses at a domain the status of the domain identity. A confirmed address takes nothing but `verified`. */
 export async function setAddressStatus(
   sql: Sql,
   { ownerId, id }: IdentityRef,
@@ -200,6 +200,7 @@ export async function setAddressStatus(
       from identities as before
       where identities.owner_id = ${ownerId} and identities.domain_identity_id = ${id}
         and identities.status <> ${status} and before.id = identities.id
+        and (identities.confirmed_at is null or ${status} = 'verified')
       returning identities.id, identities.value, before.status as "from"
     )
     select id, value, "from", count(*) over ()::int as count from changed limit ${maxListedAddresses + 1}`;

@@ -2,7 +2,7 @@
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, describe, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
-import { describeAddressChanges } from '../../identities/save-check.ts';
+import { describeAddressChange, describeAddressChanges } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
 import { readAddressOrDomain } from '../../net/address-or-domain.ts';
@@ -80,7 +80,7 @@ export function identityRoutes(
         tags,
         summary: 'Connect an email address or a domain',
         description:
-          'A domain is verified when its DNS records are published (`dns_records`). An address is verified through its domain.',
+          'A domain is verified when its DNS records are published (`dns_records`). An address is verified through its domain, or by a mail to it (`POST /identities/{id}/verify`).',
         body: NewIdentity,
         response: { 201: Identity },
       },
@@ -162,12 +162,15 @@ export function identityRoutes(
     }),
     async (request, reply) => {
       const { ownerId } = request;
-      const { domain, addresses } = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
+      const deleted = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
+      const { domain, addresses, promoted } = deleted;
       parts.wakePurge();
       const change = { ownerId, domain, to: 'unverified' };
       const reason = 'The domain identity was deleted.';
-      for (const { message, ...fields } of describeAddressChanges(addresses, change, reason))
-        log.info(fields, message);
+      const changes = describeAddressChanges(addresses, change, reason);
+      if (promoted)
+        changes.push(describeAddressChange(promoted, 'It was confirmed, and its holder has gone.'));
+      for (const { message, ...fields } of changes) log.info(fields, message);
       reply.code(204).send(null);
     },
   );

@@ -1,11 +1,16 @@
 /** Verification of identities: the DNS records to publish, a check on demand, and new DKIM keys. */
 import { Type } from 'typebox';
+import type { Config } from '../../config.ts';
+import type { ConfirmationLinks } from '../../contract/confirmation-links.ts';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
 import { parseRecords } from '../../identities/records.ts';
 import { checkDomain, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
+import { hashId } from '../../lib/ids.ts';
 import { Problem } from '../../problems.ts';
+import type { SubmitParts } from '../../sending/submit.ts';
+import { requestConfirmation } from '../../store/confirmations.ts';
 import { findRotationWait } from '../../store/dkim-keys.ts';
 import { findIdentity } from '../../store/identities.ts';
 import { findDnsRecords, findDomainIdentity, takeCheckAllowance } from '../../store/verification.ts';
@@ -18,15 +23,22 @@ import { rateLimited } from '../rate-limit.ts';
 
 const tags = ['Identities'];
 
-export function verificationRoutes(app: App, parts: PostParts & { verification: VerifyParts }): void {
-  const { sql, verification } = parts;
+interface VerificationParts extends PostParts {
+  config: Pick<Config, 'confirmationLimit'>;
+  verification: VerifyParts;
+  confirmationLinks: ConfirmationLinks;
+  submit: Pick<SubmitParts, 'way' | 'wakeSending'>;
+}
+
+export function verificationRoutes(app: App, parts: VerificationParts): void {
+  const { sql, verification, confirmationLinks, submit, config } = parts;
 
   app.post(
     '/identities/:id/verify',
     withAccess('key', tags, {
-      summary: 'Check the DNS records of an identity now',
+      summary: 'Verify an identity now',
       description:
-        'Limit for each identity: 10 checks in a row, then one every 5 seconds. Posthorn also checks the records regularly by itself.',
+        'Checks the DNS records of a domain, or of the domain of an address. Limit for each domain: 10 checks in a row, then one every 5 seconds. Posthorn also checks the records regularly by itself. An address that none of your verified domains covers gets a mail with a link, and is `pending` until the link is used or, after 24 hours, expires. Limits of these mails: 3 an hour and 5 a day for an address, 10 a day for an address of several users, and a number of addresses a day that the operator sets (50).',
       params: IdParams,
       response: { 200: Identity },
     }),
@@ -36,18 +48,29 @@ export function verificationRoutes(app: App, parts: PostParts & { verification: 
       const check = async () => {
         const identity = await orNotFound(findIdentity(sql, ownerId, id));
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
-        // A domain identity was deleted since it was found.
-        if (!domain) throw new Problem(identity.kind === 'domain' ? 'not_found' : 'domain_needed');
+        if (!domain) return;
         const limited = await takeCheckAllowance(sql, ownerId, domain.id);
         if (limited) throw rateLimited(limited.waitSeconds, 'This identity was checked too often.');
         await checkDomain(verification, domain, { requested: true, signal: abortOnClose(reply) });
       };
-      await actAndRespondOnce(parts, request, reply, check, async (sql) => ({
-        status: 200,
-        body: await orNotFound(findIdentity(sql, ownerId, id)),
-      }));
+      let isQueued = false;
+      await actAndRespondOnce(parts, request, reply, check, async (sql) => {
+        const outcome = await requestConfirmation(sql, { ownerId, id }, mailLimits(ownerId));
+        if (typeof outcome === 'object')
+          throw rateLimited(outcome.waitSeconds, 'Too many confirmation mails were requested.');
+        isQueued = outcome === 'queued';
+        return { status: 200, body: await orNotFound(findIdentity(sql, ownerId, id)) };
+      });
+      if (isQueued) submit.wakeSending();
     },
   );
+
+  const mailLimits = (ownerId: string) => ({
+    maxAddresses: config.confirmationLimit,
+    // The lane of the owner's mail to the same destination.
+    laneOf: (address: string) => hashId('lane', ownerId, submit.way.destinationOf(address)),
+    hashFor: confirmationLinks.hashFor,
+  });
 
   app.get(
     '/identities/:id/dns',
