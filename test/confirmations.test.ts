@@ -85,6 +85,20 @@ test('the mail is the operator’s: fixed text, no names, not among the messages
   assert.equal((await press(link)).status, 200);
 });
 
+test('an address that would add a header field, a recipient or HTML is refused before any mail', async () => {
+  for (const value of [
+    'ada\r\nBcc: eve@evil.example',
+    'ada>,<eve',
+    '"a b"',
+    'a<b>',
+    'ada, eve',
+    'ada\u2028x',
+  ]) {
+    const made = await call('POST', '/identities', { body: { value: `${value}@dest.example` } });
+    assertProblem(made, 400, 'invalid_body');
+  }
+});
+
 test('neither the token nor its path is stored or logged', async () => {
   const identity = await add(newAddress());
   const link = await askForLink(identity);

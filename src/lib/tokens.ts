@@ -1,4 +1,4 @@
-/** Random tokens: of sessions and of sign-in links. Only their hashes are stored. */
+/** Random tokens: of sessions and of sign-in links. Only their hashes are stored, as those of confirmation links. */
 import { createHash, randomBytes } from 'node:crypto';
 
 export function makeToken(): string {

@@ -4,6 +4,7 @@ import type { Config } from '../../config.ts';
 import type { ConfirmationLinks } from '../../contract/confirmation-links.ts';
 import { DnsRecord, Identity } from '../../contract/identity.ts';
 import { IdParams } from '../../contract/schemas.ts';
+import type { Sql } from '../../db/client.ts';
 import { parseRecords } from '../../identities/records.ts';
 import { checkDomain, makeSealedDkimKey, rotateDkim, type VerifyParts } from '../../identities/verify.ts';
 import { writeZone } from '../../identities/zone.ts';
@@ -48,29 +49,37 @@ export function verificationRoutes(app: App, parts: VerificationParts): void {
       const check = async () => {
         const identity = await orNotFound(findIdentity(sql, ownerId, id));
         const domain = await findDomainIdentity(sql, ownerId, identity.domain_identity_id ?? id);
-        if (!domain) return;
+        if (!domain) return identity;
         const limited = await takeCheckAllowance(sql, ownerId, domain.id);
         if (limited) throw rateLimited(limited.waitSeconds, 'This identity was checked too often.');
         await checkDomain(verification, domain, { requested: true, signal: abortOnClose(reply) });
+        return identity;
       };
       let isQueued = false;
-      await actAndRespondOnce(parts, request, reply, check, async (sql) => {
-        const outcome = await requestConfirmation(sql, { ownerId, id }, mailLimits(ownerId));
-        if (typeof outcome === 'object')
-          throw rateLimited(outcome.waitSeconds, 'Too many confirmation mails were requested.');
-        isQueued = outcome === 'queued';
+      await actAndRespondOnce(parts, request, reply, check, async (sql, { kind }) => {
+        if (kind === 'email') isQueued = await sendConfirmation(sql, ownerId, id);
         return { status: 200, body: await orNotFound(findIdentity(sql, ownerId, id)) };
       });
       if (isQueued) submit.wakeSending();
     },
   );
 
-  const mailLimits = (ownerId: string) => ({
-    maxAddresses: config.confirmationLimit,
-    // The lane of the owner's mail to the same destination.
-    laneOf: (address: string) => hashId('lane', ownerId, submit.way.destinationOf(address)),
-    hashFor: confirmationLinks.hashFor,
-  });
+  /** True: a mail is queued. */
+  async function sendConfirmation(sql: Sql, ownerId: string, id: string): Promise<boolean> {
+    const outcome = await requestConfirmation(
+      sql,
+      { ownerId, id },
+      {
+        maxAddresses: config.confirmationLimit,
+        // The lane of the owner's mail to the same destination.
+        laneOf: (address) => hashId('lane', ownerId, submit.way.destinationOf(address)),
+        hashFor: confirmationLinks.hashFor,
+      },
+    );
+    if (typeof outcome === 'object')
+      throw rateLimited(outcome.waitSeconds, 'Too many confirmation mails were requested.');
+    return outcome === 'queued';
+  }
 
   app.get(
     '/identities/:id/dns',
