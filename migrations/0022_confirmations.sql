@@ -1,3 +1,4 @@
+-- Stops older processes: they would drop the mails that confirm addresses.
 -- Addresses that are confirmed by mail.
 
 alter table identities

@@ -81,8 +81,13 @@ test('POST verify of an address checks its domain, uses the allowance of the dom
   assert.equal(answer.status, 200, answer.text);
   assert.deepEqual([answer.body.id, answer.body.status], [addresses[0].id, 'verified']);
   assert.deepEqual(await Promise.all([owner, ...addresses].map(statusOf)), Array(3).fill('verified'));
-  for (let n = 1; n < 10; n += 1) assert.equal((await verify(addresses[n % 2] ?? owner)).status, 200);
-  assertProblem(await verify(addresses[1]), 429, 'rate_limited');
+  // Ten more at once for each, because the allowance of ten grows again with time: one of its own would serve all of the second's.
+  const askTen = (address: (typeof addresses)[number]) =>
+    Promise.all(Array.from({ length: 10 }, () => verify(address)));
+  await askTen(addresses[0]);
+  const refused = (await askTen(addresses[1])).filter(({ status }) => status !== 200);
+  assert.ok(refused.length > 0);
+  for (const one of refused) assertProblem(one, 429, 'rate_limited');
 });
 
 test('when the domain is deleted it loses what it had from it', async () => {
