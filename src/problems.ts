@@ -135,6 +135,11 @@ export const problems = {
     remedy:
       'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain. Verification and DKIM keys belong to the domain.',
   },
+  in_use: {
+    status: 409,
+    title: 'The resource is in use',
+    remedy: '`detail` names what refers to it. Change that first, then send the request again.',
+  },
   too_many_webhooks: {
     status: 409,
     title: 'The user has the largest number of webhooks',

@@ -65,6 +65,10 @@ const decided: Record<string, KeyScope[]> = {
   'POST /suppressions': ['full'],
   'DELETE /suppressions/{address}': ['full'],
 
+  'GET /smtp-accounts': ['full', 'read'],
+  'GET /smtp-accounts/{id}': ['full', 'read'],
+  'DELETE /smtp-accounts/{id}': ['full'],
+
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],
   'GET /api-keys/{id}': ['full', 'read'],

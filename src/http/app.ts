@@ -52,6 +52,7 @@ import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { sendingRoutes } from './routes/sending.ts';
 import { sessionRoutes } from './routes/sessions.ts';
+import { smtpAccountRoutes } from './routes/smtp-accounts.ts';
 import { statsRoutes } from './routes/stats.ts';
 import { suppressionRoutes } from './routes/suppressions.ts';
 import { verificationRoutes } from './routes/verification.ts';
@@ -147,6 +148,7 @@ function addRoutes(
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));
   suppressionRoutes(api, parts);
+  smtpAccountRoutes(api, parts);
   apiKeyRoutes(api, parts);
   sessionRoutes(api, parts);
   if (adminToken) adminRoutes(api, parts);
