@@ -23,6 +23,12 @@ export const problems = {
     title: 'The body is not valid',
     remedy: 'Fix every field that `errors` lists by JSON Pointer, then send the request again.',
   },
+  secret_required: {
+    status: 400,
+    title: 'The secret must be given again',
+    remedy:
+      'A stored password or token is not sent to another server. Send the request again with the secrets that `errors` lists.',
+  },
   invalid_query: {
     status: 400,
     title: 'The query is not valid',
@@ -134,6 +140,11 @@ export const problems = {
     title: 'DKIM keys belong to a domain',
     remedy:
       'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain.',
+  },
+  in_use: {
+    status: 409,
+    title: 'The resource is in use',
+    remedy: '`detail` names what refers to it. Change that first, then send the request again.',
   },
   too_many_webhooks: {
     status: 409,

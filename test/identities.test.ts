@@ -44,7 +44,7 @@ async function makeProvider(ownerId: string): Promise<string> {
 
 async function makeSmtpAccount(ownerId: string): Promise<string> {
   const id = newId();
-  await sql`insert into smtp_accounts (id, owner_id, host, port) values (${id}, ${ownerId}, 'mail.example', 587)`;
+  await sql`insert into smtp_accounts (id, owner_id, label) values (${id}, ${ownerId}, 'mail.example')`;
   return id;
 }
 

@@ -15,7 +15,7 @@ for (const id of providers) {
   await sql`insert into providers (id, owner_id, kind) values (${id}, ${user.userId}, 'test')`;
 }
 for (const id of smtpAccounts) {
-  await sql`insert into smtp_accounts (id, owner_id, host, port) values (${id}, ${user.userId}, 'm.example', 25)`;
+  await sql`insert into smtp_accounts (id, owner_id, label) values (${id}, ${user.userId}, 'm.example')`;
 }
 
 /** What JSON carries unchanged: any string but half of a surrogate pair, any number but -0. */

@@ -7,7 +7,9 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import { after, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
+import { newId } from '../src/lib/ids.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { createSmtpAccount, findMailServer } from '../src/store/smtp-accounts.ts';
 import { makeDatabase, startTestService } from './harness.ts';
 import { posthorn } from './programs.ts';
 import { startReceiver } from './receiver.ts';
@@ -25,6 +27,13 @@ const keyIdOf = (key: string) => makeSealer([Buffer.from(key, 'base64')]).keyIds
 const doctor = (keys: string) =>
   posthorn(['doctor'], { ...settings(keys), PORT: '0', POSTHORN_SMTP_PORT: '0' });
 const start = (keys: string) => startTestService(settings(keys));
+const account = {
+  ...{ id: newId(), label: 'Post', imap: null },
+  smtp: {
+    ...{ host: 'smtp.example', port: 587, secure: false, username: 'ada' },
+    login: { password: 'correct horse' },
+  },
+};
 type Service = Awaited<ReturnType<typeof start>>;
 
 async function assertDelivers(service: Service, secret: string, path = '/'): Promise<void> {
@@ -75,16 +84,17 @@ test('from one secret key to another, without a delivery that is not made or not
   const webhook = { id: made.id, secret: rotated.secret };
   const domain = await first.call('POST', '/identities', { body: { value: 'rotation.example' } });
   assert.equal(domain.status, 201, domain.text);
+  await createSmtpAccount(first.sql, makeSealer([Buffer.from(older, 'base64')]), first.user.userId, account);
   await assertDelivers(first, webhook.secret);
   await first.stop();
 
   await assert.rejects(start(newer), (error: Error) => {
-    assert.match(error.message, new RegExp(`3 encrypted under key ${keyIdOf(older)}\\. Add the key`));
+    assert.match(error.message, new RegExp(`4 encrypted under key ${keyIdOf(older)}\\. Add the key`));
     return true;
   });
   const refused = await doctor(newer);
   assert.equal(refused.code, 1);
-  assert.match(refused.output, new RegExp(`✗ secret key .*3 encrypted under key ${keyIdOf(older)}`));
+  assert.match(refused.output, new RegExp(`✗ secret key .*4 encrypted under key ${keyIdOf(older)}`));
 
   // The other processes learn to open what the new key seals before one seals with it.
   const reading = await start(`${older},${newer}`);
@@ -95,10 +105,10 @@ test('from one secret key to another, without a delivery that is not made or not
   const { body: read } = await reading.call('GET', `/webhooks/${id}/secret`);
   assert.equal(read.secret, secret);
   await reading.stop();
-  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*3 use an older key/);
+  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*4 use an older key/);
 
   const resealed = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
-  assert.deepEqual(JSON.parse(resealed.output), { resealed: 3 });
+  assert.deepEqual(JSON.parse(resealed.output), { resealed: 4 });
   await assertDelivers(both, webhook.secret);
   const again = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
   assert.deepEqual(JSON.parse(again.output), { resealed: 0 });
@@ -116,4 +126,7 @@ test('from one secret key to another, without a delivery that is not made or not
     `dkim ${key?.identity_id} ${key?.selector}`,
   );
   assert.match(opened, /PRIVATE KEY/);
+  const ref = { ownerId: last.user.userId, accountId: account.id, side: 'smtp' } as const;
+  const found = await findMailServer(last.sql, makeSealer([Buffer.from(newer, 'base64')]), ref);
+  assert.deepEqual(found?.server, account.smtp);
 });

@@ -199,7 +199,7 @@ describe('rows are what their interfaces say', () => {
     for (const row of await sealedSecrets.countSealedByKey(sql))
       assertShape(row, { keyId: 'string', count: 'number' });
     const [sealed] = await sealedSecrets.listSealedByOtherKeys(sql, '00000000', 1);
-    assertShape(sealed, { table: 'string', id: 'string', selector: 'string|null', sealed: 'Buffer' });
+    assertShape(sealed, { table: 'string', id: 'string', part: 'string|null', sealed: 'Buffer' });
   });
 
   test('kept answers', async () => {

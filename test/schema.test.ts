@@ -59,7 +59,7 @@ async function addWebhook(ownerId: string, more: Record<string, unknown> = {}): 
 
 async function addAccount(table: 'providers' | 'smtp_accounts', ownerId: string): Promise<string> {
   const id = newId();
-  const row = table === 'providers' ? { kind: 'gmail' } : { host: 'smtp.example', port: 587 };
+  const row = table === 'providers' ? { kind: 'gmail' } : { label: 'smtp.example' };
   await insertRows(sql, table, [{ id, owner_id: ownerId, ...row }]);
   return id;
 }
@@ -148,7 +148,9 @@ describe('only known words are stored', () => {
 
   test('an SMTP port that is none is refused', async () => {
     const id = await addAccount('smtp_accounts', owner);
-    await assertRefused(check, /port/, sql`update smtp_accounts set port = 65536 where id = ${id}`);
+    const server = { owner_id: owner, account_id: id, side: 'smtp', host: 'smtp.example', port: 65_536 };
+    const rest = { secure: true, username: 'ada', secret: Buffer.from('s') };
+    await assertRefused(check, /port/, insertRows(sql, 'mail_servers', [{ ...server, ...rest }]));
   });
 
   test('what must be there must be there', async () => {

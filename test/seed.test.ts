@@ -134,7 +134,7 @@ test('seed 2.2: identity.provider_id is null or the UUID of a provider', async (
 
 test('seed 2.2: identity.smtp_account_id is null or the UUID of an SMTP account', async () => {
   const id = newId();
-  await service.sql`insert into smtp_accounts (id, owner_id, host, port) values (${id}, ${user.userId}, 'm', 25)`;
+  await service.sql`insert into smtp_accounts (id, owner_id, label) values (${id}, ${user.userId}, 'm')`;
   assert.equal(email.smtp_account_id, null);
   assert.equal((await makeIdentity({ smtp_account_id: id })).smtp_account_id, id);
 });

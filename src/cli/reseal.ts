@@ -9,6 +9,7 @@ import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
 import { dkimContext } from '../store/dkim-keys.ts';
 import { listProcessesWithoutKey } from '../store/processes.ts';
 import { listSealedByOtherKeys, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
+import { serverContext } from '../store/smtp-accounts.ts';
 import { secretContext } from '../webhooks/secret.ts';
 import { addCommand, print, withSchema } from './database-tool.ts';
 
@@ -58,6 +59,7 @@ async function requireKeyEverywhere(sql: Sql, keyId: string): Promise<void> {
   );
 }
 
-function contextOf({ table, id, selector }: SealedSecret): string {
-  return table === 'dkim_keys' ? dkimContext(id, selector ?? '') : secretContext(id);
+function contextOf({ table, id, part }: SealedSecret): string {
+  if (table === 'dkim_keys') return dkimContext(id, part ?? '');
+  return table === 'mail_servers' ? serverContext(id, part ?? '') : secretContext(id);
 }

@@ -13,6 +13,7 @@ import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import type { VerifyAccountParts } from '../mailboxes/verify-account.ts';
 import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
@@ -54,6 +55,7 @@ import { metricsRoutes } from './routes/metrics.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { sendingRoutes } from './routes/sending.ts';
 import { sessionRoutes } from './routes/sessions.ts';
+import { smtpAccountRoutes } from './routes/smtp-accounts.ts';
 import { statsRoutes } from './routes/stats.ts';
 import { suppressionRoutes } from './routes/suppressions.ts';
 import { verificationRoutes } from './routes/verification.ts';
@@ -78,6 +80,7 @@ export interface ApiParts extends HealthParts {
   examiner: Examiner;
   mail: AcceptParts;
   submit: SubmitParts;
+  verifyAccounts: VerifyAccountParts;
   streams: EventStreams;
   verification: VerifyParts;
   egress: Egress;
@@ -133,10 +136,11 @@ function addRoutes(
   given: ApiParts & { authenticator: Authenticator; cookie: SessionCookie; answers: AnswerMemory },
 ): void {
   const { config } = given;
-  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production } = config;
+  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production, allowHttp } =
+    config;
   const origin = config.publicUrl ?? '';
   const baseUrl = `${origin}${config.basePath}`;
-  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks };
+  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks, allowHttp };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);
@@ -151,6 +155,7 @@ function addRoutes(
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));
   suppressionRoutes(api, parts);
+  smtpAccountRoutes(api, parts);
   apiKeyRoutes(api, parts);
   sessionRoutes(api, parts);
   if (adminToken) adminRoutes(api, parts);

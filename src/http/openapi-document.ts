@@ -19,6 +19,7 @@ import {
 import { Replay } from '../contract/replay.ts';
 import { SendAttempt, Sending, Suppression } from '../contract/sending.ts';
 import { CurrentSession, Session } from '../contract/session.ts';
+import { SmtpAccount } from '../contract/smtp-account.ts';
 import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
@@ -66,6 +67,12 @@ const operationIds: Record<string, string | undefined> = {
   'get /suppressions': 'listSuppressions',
   'post /suppressions': 'createSuppression',
   'delete /suppressions/{address}': 'deleteSuppression',
+  'get /smtp-accounts': 'listSmtpAccounts',
+  'post /smtp-accounts': 'createSmtpAccount',
+  'get /smtp-accounts/{id}': 'getSmtpAccount',
+  'patch /smtp-accounts/{id}': 'updateSmtpAccount',
+  'delete /smtp-accounts/{id}': 'deleteSmtpAccount',
+  'post /smtp-accounts/{id}/verify': 'verifySmtpAccount',
   'get /api-keys': 'listApiKeys',
   'post /api-keys': 'createApiKey',
   'get /api-keys/{id}': 'getApiKey',
@@ -94,6 +101,7 @@ const schemas: Record<string, TSchema> = {
   ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
   ...{ Event, EventSummary, EventType, Traffic },
   ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
+  SmtpAccount,
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };
 

@@ -5,21 +5,23 @@ import { OperatorError } from '../lib/operator-error.ts';
 import { makeSealer, type Sealer } from '../lib/secrets.ts';
 
 export interface SealedSecret {
-  table: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys';
-  /** The webhook, or the identity. */
+  table: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys' | 'mail_servers';
+  /** The webhook, the identity or the SMTP account. */
   id: string;
-  /** Of a DKIM key; otherwise null. */
-  selector: string | null;
+  /** The selector of a DKIM key, the side of a mail server; otherwise null. */
+  part: string | null;
   sealed: Buffer;
 }
 
 function allSecrets(sql: Sql) {
   return sql`
-    (select 'webhooks' as "table", id, null as selector, secret as sealed from webhooks
+    (select 'webhooks' as "table", id, null as part, secret as sealed from webhooks
     union all
     select 'retired_webhook_secrets', webhook_id, null, secret from retired_webhook_secrets
     union all
-    select 'dkim_keys', identity_id, selector, private_key from dkim_keys) secrets`;
+    select 'dkim_keys', identity_id, selector, private_key from dkim_keys
+    union all
+    select 'mail_servers', account_id, side, secret from mail_servers) secrets`;
 }
 
 export interface SealedCount {
@@ -28,7 +30,12 @@ export interface SealedCount {
   count: number;
 }
 
-const columns = { webhooks: 'secret', retired_webhook_secrets: 'secret', dkim_keys: 'private_key' } as const;
+const columns = {
+  webhooks: 'secret',
+  retired_webhook_secrets: 'secret',
+  dkim_keys: 'private_key',
+  mail_servers: 'secret',
+} as const;
 
 /** The keys are checked before a migration, so an older schema may lack some of the tables. */
 export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
@@ -64,17 +71,23 @@ export function describeMissingKeys({ keyIds }: Sealer, stored: readonly SealedC
 
 export async function listSealedByOtherKeys(sql: Sql, keyId: string, limit: number): Promise<SealedSecret[]> {
   return sql<SealedSecret[]>`
-    select "table", id, selector, sealed from ${allSecrets(sql)}
+    select "table", id, part, sealed from ${allSecrets(sql)}
     where substring(sealed from 1 for 4) <> decode(${keyId}, 'hex') limit ${limit}`;
 }
 
 /** Does nothing if the secret was replaced since it was read. */
 export async function replaceSealed(sql: Sql, old: SealedSecret, sealed: Buffer): Promise<void> {
-  const { table, id, selector } = old;
+  const { table, id, part } = old;
   if (table === 'dkim_keys') {
     await sql`
       update dkim_keys set private_key = ${sealed}
-      where identity_id = ${id} and selector = ${selector} and private_key = ${old.sealed}`;
+      where identity_id = ${id} and selector = ${part} and private_key = ${old.sealed}`;
+    return;
+  }
+  if (table === 'mail_servers') {
+    await sql`
+      update mail_servers set secret = ${sealed}
+      where account_id = ${id} and side = ${part} and secret = ${old.sealed}`;
     return;
   }
   const key = table === 'webhooks' ? 'id' : 'webhook_id';

@@ -28,7 +28,7 @@ interface VerificationParts extends PostParts {
   config: Pick<Config, 'confirmationLimit'>;
   verification: VerifyParts;
   confirmationLinks: ConfirmationLinks;
-  submit: Pick<SubmitParts, 'way' | 'wakeSending'>;
+  submit: Pick<SubmitParts, 'ways' | 'wakeSending'>;
 }
 
 export function verificationRoutes(app: App, parts: VerificationParts): void {
@@ -72,7 +72,7 @@ export function verificationRoutes(app: App, parts: VerificationParts): void {
       {
         maxAddresses: config.confirmationLimit,
         // The lane of the owner's mail to the same destination.
-        laneOf: (address) => hashId('lane', ownerId, submit.way.destinationOf(address)),
+        laneOf: (address) => hashId('lane', ownerId, submit.ways.operator.destinationOf(address)),
         hashFor: confirmationLinks.hashFor,
       },
     );

@@ -1,0 +1,54 @@
+/** An SMTP account in responses: never with its passwords, client secrets or tokens. */
+import { Type } from 'typebox';
+import { type SmtpAccount as SmtpAccountRow, serverStates } from '../store/smtp-accounts.ts';
+import {
+  closed,
+  describe,
+  NullableString,
+  NullableTimestamp,
+  oneOf,
+  rowSchema,
+  Timestamp,
+  Uuid,
+} from './schemas.ts';
+
+const Server = closed({
+  host: Type.String(),
+  port: Type.Integer(),
+  secure: Type.Boolean({ description: 'TLS from the start. False: STARTTLS.' }),
+  username: Type.String(),
+  oauth2: Type.Union(
+    [closed({ clientId: Type.String(), tokenUrl: Type.String(), scope: NullableString }), Type.Null()],
+    { description: 'Null: the login is a password.' },
+  ),
+});
+
+/** Why a mail server elsewhere cannot be used; also of a mailbox. */
+const ServerError = Type.Union([
+  closed({
+    code: Type.String({
+      description: 'Such as `authentication_failed`, `certificate_invalid`, `host_not_found` or `timeout`.',
+    }),
+    message: Type.String({ description: 'What to do.' }),
+    response: describe(NullableString, 'What the server replied, up to 200 characters.'),
+  }),
+  Type.Null(),
+]);
+
+const ServerState = closed({
+  state: oneOf(serverStates),
+  checkedAt: describe(NullableTimestamp, 'When the account was last used or verified.'),
+  error: ServerError,
+});
+
+export const SmtpAccount = rowSchema<SmtpAccountRow>()({
+  id: Uuid,
+  ownerId: Uuid,
+  label: Type.String(),
+  smtp: Server,
+  imap: Type.Union([Server, Type.Null()], { description: 'Null: the account only sends.' }),
+  send: describe(ServerState, 'Whether mail can be sent through the account.'),
+  receive: describe(ServerState, 'Whether the mailbox can be read.'),
+  createdAt: Timestamp,
+  updatedAt: Timestamp,
+});
