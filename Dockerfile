@@ -25,6 +25,8 @@ WORKDIR /app
 COPY package.json LICENSE ./
 COPY bin bin
 COPY migrations migrations
+# A part of the API description.
+COPY docs/guide.md docs/guide.md
 COPY --from=packages /app/node_modules node_modules
 COPY --from=build /app/dist dist
 COPY --from=build /app/dashboard/dist dashboard/dist

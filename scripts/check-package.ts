@@ -55,9 +55,13 @@ async function serve(): Promise<void> {
   const key = /ph_[0-9A-Za-z]{38}/.exec(output)?.[0];
   const response = await fetch(`${url}/me`, { headers: { authorization: `Bearer ${key}` } });
   say(`GET /me ${response.status} ${await response.text()}`);
+  const docs = await (await fetch(`${url}/docs`)).text();
+  const script = await fetch(`${url}/${/docs\/scalar[^"]+/.exec(docs)?.[0]}`);
+  say(`GET ${script.url} ${script.status}: ${(await script.text()).length} characters`);
   child.kill('SIGTERM');
   await ended;
-  if (response.status !== 200) throw new Error(`The installed package does not respond with 200:\n${output}`);
+  if (response.status !== 200 || script.status !== 200)
+    throw new Error(`The installed package does not respond with 200:\n${output}`);
 }
 
 function say(text: string): void {

@@ -23,15 +23,16 @@ const needsDev = args[0] === '--dev' && Boolean(args.shift());
 const [file, ...rest] = args;
 
 if (isStale()) install();
-if (rest[0] === 'serve') await prepareDashboard();
+if (rest[0] === 'serve') await preparePages();
 launch(path.join(root, file), rest);
 
-/** An installation without development dependencies has no esbuild: the service then starts without its dashboard. */
-async function prepareDashboard() {
+/** An installation without development dependencies cannot build: the service then starts without its dashboard and reference. */
+async function preparePages() {
   const { buildDashboard, isDashboardStale } = await import('./dashboard.js');
-  if (!isDashboardStale()) return;
+  const { buildReference } = await import('./reference.js');
   try {
-    await buildDashboard();
+    if (isDashboardStale()) await buildDashboard();
+    await buildReference();
   } catch (error) {
     if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
     process.stderr.write('Posthorn: the dashboard is not built. To build it: npm run build\n');

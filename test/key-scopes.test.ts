@@ -84,18 +84,19 @@ const decided: Record<string, KeyScope[]> = {
 };
 
 interface Operation {
-  security?: { apiKey?: string[] }[];
+  security?: object[];
+  'x-scopes'?: KeyScope[];
   requestBody?: { content: Record<string, { example?: unknown }> };
 }
 
 const document = (await call('GET', '/openapi.json')).body;
 const routes = Object.entries(document.paths as Record<string, Record<string, Operation>>)
   .flatMap(([path, operations]) =>
-    Object.entries(operations).map(([method, { security = [], requestBody }]) => ({
+    Object.entries(operations).map(([method, { security = [], 'x-scopes': scopes = [], requestBody }]) => ({
       name: `${method.toUpperCase()} ${path}`,
       method: method.toUpperCase(),
       path: path.replaceAll(/\{\w+\}/g, newId),
-      scopes: security.flatMap(({ apiKey = [] }) => apiKey),
+      scopes,
       takesKey: security.some((one) => 'apiKey' in one),
       content: Object.entries(requestBody?.content ?? {})[0],
     })),

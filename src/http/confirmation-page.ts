@@ -1,6 +1,6 @@
 /** The pages behind the link of a confirmation mail: plain HTML, which loads nothing and runs nothing. */
 import { createHash } from 'node:crypto';
-import { hornDrawing, palette } from './docs-style.ts';
+import { hornDrawing, palette } from './page-style.ts';
 import { type HtmlValue, html } from './html.ts';
 
 const style = `${palette}

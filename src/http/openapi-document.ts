@@ -2,6 +2,7 @@
  * What the generated OpenAPI document does not have by itself: names for operations and schemas, the headers of requests and
  * responses, and the events that webhooks receive. Generators of clients make methods and types of these names.
  */
+import { STATUS_CODES } from 'node:http';
 import type { TSchema } from 'typebox';
 import { ApiKey, CreatedApiKey } from '../contract/api-key.ts';
 import { Attempt, Delivery, DeliveryItem, DeliveryWithAttempts } from '../contract/delivery.ts';
@@ -23,6 +24,7 @@ import { SmtpAccount } from '../contract/smtp-account.ts';
 import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
+import { tags } from './openapi-tags.ts';
 
 /** By method and path. Every route must be here. */
 const operationIds: Record<string, string | undefined> = {
@@ -127,36 +129,72 @@ const idempotencyKey = {
   schema: { type: 'string', pattern: '^[\\x21-\\x7e]{1,255}$' },
 };
 
+const refer = (name: keyof typeof headers) => ({ $ref: `#/components/headers/${name}` });
+
+function describeProblem(description: string, Problem: TSchema, more: Record<string, object> = {}) {
+  return {
+    description,
+    headers: { 'X-Request-Id': refer('RequestId'), 'Retry-After': refer('RetryAfter'), ...more },
+    content: { 'application/problem+json': { schema: Problem } },
+  };
+}
+
+interface Response {
+  description?: string;
+  headers?: Record<string, unknown>;
+  content?: unknown;
+  $ref?: string;
+}
 interface Operation {
   operationId?: string;
+  tags?: string[];
   parameters?: unknown[];
   security?: Record<string, unknown>[];
-  responses: Record<string, { description?: string; headers?: Record<string, unknown>; content?: unknown }>;
+  requestBody?: { content: Record<string, unknown> };
+  responses: Record<string, Response>;
 }
 
 export interface OpenApiDocument {
+  tags?: unknown[];
   paths?: Record<string, Record<string, Operation>>;
   components?: Record<string, unknown>;
   webhooks?: Record<string, unknown>;
 }
 
-/** `Problem` is the schema of errors. */
-export function completeDocument(document: OpenApiDocument, Problem: TSchema): OpenApiDocument {
+/** `Problem` is the schema of errors, `RawMessage` that of a message as bytes. */
+export function completeDocument(
+  document: OpenApiDocument,
+  Problem: TSchema,
+  RawMessage: TSchema,
+): OpenApiDocument {
   const { paths = {} } = document;
   for (const [path, operations] of Object.entries(paths)) {
     for (const [method, operation] of Object.entries(operations)) nameOperation(operation, method, path);
   }
+  // Its route reads these bytes itself: they have no schema that validates.
+  const sendMessage = paths['/messages']?.post?.requestBody;
+  if (sendMessage) sendMessage.content['message/rfc822'] = { schema: RawMessage };
+  const limits = { RateLimit: refer('RateLimit'), 'RateLimit-Policy': refer('RateLimitPolicy') };
   const named = new Map(
     Object.entries({ ...schemas, Problem }).map(([name, schema]) => [JSON.stringify(schema), name]),
   );
+  const used = new Set(Object.values(paths).flatMap((one) => Object.values(one).flatMap(({ tags }) => tags)));
   return {
     ...document,
+    tags: tags.filter(({ name }) => used.has(name)),
     paths: replaceNamed(paths, named) as typeof paths,
     webhooks: Object.fromEntries(eventTypes.map((type) => [type.name, describeWebhook(type, named)])),
     components: {
       ...document.components,
       headers,
       parameters: { IdempotencyKey: idempotencyKey },
+      responses: {
+        Refused: replaceNamed(
+          describeProblem('The request was refused: `code` says why.', Problem, limits),
+          named,
+        ),
+        Failed: replaceNamed(describeProblem('The request may succeed later.', Problem), named),
+      },
       schemas: Object.fromEntries(
         [...named].map(([json, name]) => [name, replaceInside(JSON.parse(json), named)]),
       ),
@@ -176,13 +214,16 @@ function nameOperation(operation: Operation, method: string, path: string): void
     ];
   }
   for (const [status, response] of Object.entries(operation.responses)) {
+    // @fastify/swagger writes "Default Response" where a schema has no description.
+    response.description = STATUS_CODES[status] ?? status;
     response.headers = { ...response.headers, ...describeHeaders(status, operationId, method, takesKey) };
   }
+  operation.responses['4XX'] = { $ref: '#/components/responses/Refused' };
+  operation.responses['5XX'] = { $ref: '#/components/responses/Failed' };
 }
 
 function describeHeaders(status: string, operationId: string, method: string, takesKey: boolean) {
   const isGood = status.startsWith('2');
-  const refer = (name: keyof typeof headers) => ({ $ref: `#/components/headers/${name}` });
   return {
     'X-Request-Id': refer('RequestId'),
     ...(takesKey ? { RateLimit: refer('RateLimit'), 'RateLimit-Policy': refer('RateLimitPolicy') } : {}),
@@ -191,7 +232,6 @@ function describeHeaders(status: string, operationId: string, method: string, ta
     ...(isGood && method === 'post' && takesKey
       ? { 'Idempotent-Replayed': refer('IdempotentReplayed') }
       : {}),
-    ...(status === 'default' ? { 'Retry-After': refer('RetryAfter') } : {}),
   };
 }
 

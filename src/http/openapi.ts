@@ -1,4 +1,6 @@
 /** The OpenAPI document, generated from the same schemas that validate requests and type responses. */
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
 import swagger from '@fastify/swagger';
 import { Type } from 'typebox';
 import type { Config } from '../config.ts';
@@ -8,6 +10,7 @@ import type { KeyScope } from '../store/api-keys.ts';
 import { type Access, allowedScopes } from './access.ts';
 import type { App } from './fastify.ts';
 import { completeDocument, type OpenApiDocument } from './openapi-document.ts';
+import { addPatterns } from './openapi-patterns.ts';
 import { makeSessionCookie } from './session-cookie.ts';
 
 const ProblemDocument = Type.Object(
@@ -35,15 +38,10 @@ const ProblemDocument = Type.Object(
   { title: 'Problem', description: 'A problem document (RFC 9457).' },
 );
 
-const failure = {
-  description: 'An error',
-  content: { 'application/problem+json': { schema: ProblemDocument } },
-};
-
 const RawMessage = Type.String({
   format: 'binary',
   description: 'The message (RFC 5322), byte for byte.',
-  examples: ['From: ada@example.com\r\nSubject: Hello\r\n\r\nIs anybody there?\r\n'],
+  examples: ['From: Ada <ada@example.com>\nSubject: Hello\n\nIs anybody there?\n'],
 });
 const RecipientHeader = Type.Object({
   'x-recipient': Type.Optional(
@@ -53,17 +51,31 @@ const RecipientHeader = Type.Object({
   ),
 });
 
-/** A key needs one of the scopes, so each scope is an alternative of its own. */
-function describeAccess(access: Access, scopes: readonly KeyScope[]): Record<string, string[]>[] {
-  const keys = scopes.map((scope) => ({ apiKey: [scope] }));
-  const security: Record<Access, Record<string, string[]>[]> = {
-    key: [...keys, { session: [] }],
-    'key or link': [...keys, { session: [] }, {}],
-    operator: [{ operatorToken: [] }],
-    metrics: [{}, { metricsToken: [] }],
-    public: [],
+/** The credentials, as alternatives. */
+const security: Record<Access, Record<string, string[]>[]> = {
+  key: [{ apiKey: [] }, { session: [] }],
+  'key or link': [{ apiKey: [] }, { session: [] }, {}],
+  operator: [{ operatorToken: [] }],
+  metrics: [{}, { metricsToken: [] }],
+  public: [],
+};
+
+function describeAccess(access: Access, scopes: readonly KeyScope[]): string {
+  const accepted = scopes.map((scope) => `\`${scope}\``).join(', ');
+  const words: Record<Access, string> = {
+    key: `Scopes of API keys: ${accepted}.`,
+    'key or link': `Scopes of API keys: ${accepted}. A signed link needs no key.`,
+    operator: "Needs the operator's token.",
+    metrics: 'Needs the metrics token, if the operator has set one.',
+    public: 'Needs no key.',
   };
-  return security[access];
+  return words[access];
+}
+
+/** The chapters of docs/guide.md, without its first words, which are about the file. */
+function readGuide(): string {
+  const text = readFileSync(path.join(import.meta.dirname, '../../docs/guide.md'), 'utf8');
+  return text.slice(text.indexOf('\n## ') + 1);
 }
 
 function bearer(description: string) {
@@ -82,9 +94,13 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
         description:
           'Connect email identities and register webhooks. When mail arrives, Posthorn sends a signed POST to your webhooks.\n\n' +
           `Limits: request bodies up to 64 KiB (\`/inbound\`: ${config.maxMessageBytes} bytes); ${limit ? `${limit} requests a minute for each API key (see the \`RateLimit\` headers)` : 'no rate limit'}; ` +
-          'pages of up to 1000 items (messages, events and deliveries: 200).',
+          `pages of up to 1000 items (messages, events and deliveries: 200).\n\n${readGuide()}`,
+        contact: { name: 'The operator of this installation' },
+        license: { name: 'MIT', identifier: 'MIT' },
       },
-      servers: [{ url: `${config.publicUrl ?? ''}${config.basePath}` || '/' }],
+      servers: [
+        { url: `${config.publicUrl ?? ''}${config.basePath}` || '/', description: 'This installation.' },
+      ],
       components: {
         securitySchemes: {
           apiKey: bearer(
@@ -106,10 +122,8 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
     transformObject: (made) => {
       if (!('openapiObject' in made)) return made.swaggerObject;
       markOptionalBodies(made.openapiObject as Documented);
-      return completeDocument(
-        made.openapiObject as OpenApiDocument,
-        ProblemDocument,
-      ) as typeof made.openapiObject;
+      const document = completeDocument(made.openapiObject as OpenApiDocument, ProblemDocument, RawMessage);
+      return addPatterns(document, config) as typeof made.openapiObject;
     },
     transform: ({ schema, url, route }) => {
       const access = route.config?.access ?? 'public';
@@ -120,8 +134,9 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
         schema: {
           ...schema,
           ...(consumes ? { consumes: [consumes], body: RawMessage, headers: RecipientHeader } : {}),
-          security: describeAccess(access, scopes),
-          response: { ...(schema?.response as object), default: failure },
+          description: [schema?.description, describeAccess(access, scopes)].filter(Boolean).join(' '),
+          security: security[access],
+          ...(access.startsWith('key') ? { 'x-scopes': scopes } : {}),
         },
       };
     },

@@ -41,10 +41,13 @@ export function sendPage<Row>(
 }
 
 function writeCursor({ at, id }: Position): string {
-  return Buffer.from(`${at} ${id}`).toString('base64url');
+  return `${at}_${id}`;
 }
 
+/** Versions before 0.3 wrote base64url, and a caller may have begun to page before the upgrade. No such cursor has a `_`. */
 export function readCursor(cursor: string): Position | null {
-  const [at = '', id = ''] = Buffer.from(cursor, 'base64url').toString().split(' ');
+  const [at = '', id = ''] = cursor.includes('_')
+    ? cursor.split('_')
+    : Buffer.from(cursor, 'base64url').toString().split(' ');
   return /^\d{1,16}$/.test(at) && isUuid(id) ? { at, id } : null;
 }

@@ -1,16 +1,20 @@
 /** The API description, for programs (`/openapi.json`) and for people (`/docs`). */
+import { Readable } from 'node:stream';
+import { createGunzip } from 'node:zlib';
 import { Type } from 'typebox';
 import { once } from '../../lib/once.ts';
+import { Problem } from '../../problems.ts';
 import { withAccess } from '../access.ts';
-import { renderDocsPage } from '../docs-page.ts';
 import type { App } from '../fastify.ts';
-import { dereference } from '../openapi-document.ts';
+import { makeReference, referencePolicy, startScript } from '../reference.ts';
+
+const javascript = 'text/javascript; charset=utf-8';
 
 export function documentationRoutes(app: App): void {
   const tags = ['Documentation'];
-  // Rendered once: each takes milliseconds, and anyone may request them. As bytes, which all clients that read slowly share.
+  // Written once: it takes milliseconds, and anyone may request it. As bytes, which all clients that read slowly share.
   const openApi = once(() => Buffer.from(JSON.stringify(app.swagger())));
-  const page = once(() => Buffer.from(renderDocsPage(dereference(app.swagger()))));
+  const reference = once(() => makeReference());
 
   app.get(
     '/openapi.json',
@@ -27,12 +31,27 @@ export function documentationRoutes(app: App): void {
       summary: 'Get this page',
       response: { 200: { content: { 'text/html': { schema: Type.Unsafe<unknown>({ type: 'string' }) } } } },
     }),
-    async (_request, reply) => {
-      reply.header(
-        'content-security-policy',
-        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-      );
-      reply.type('text/html; charset=utf-8').send(page());
-    },
+    async (_request, reply) =>
+      reply
+        .headers({ 'content-security-policy': referencePolicy, 'x-content-type-options': 'nosniff' })
+        .type('text/html; charset=utf-8')
+        .send(reference().page),
   );
+
+  // A file of the page, not an operation.
+  const hidden = { config: { access: 'public' }, schema: { hide: true } } as const;
+  app.get<{ Params: { file: string } }>('/docs/:file', hidden, async (request, reply) => {
+    const { file } = request.params;
+    const { script } = reference();
+    if (file !== startScript.name && file !== script?.name) throw new Problem('route_not_found');
+    // The name changes with the content.
+    reply.header('cache-control', 'public, max-age=31536000, immutable').type(javascript);
+    reply.header('x-content-type-options', 'nosniff');
+    if (!script || file === startScript.name) return reply.send(startScript.bytes);
+    const gzipped = await script.readGzipped();
+    reply.header('vary', 'accept-encoding');
+    if (/\bgzip\b/.test(request.headers['accept-encoding'] ?? ''))
+      return reply.header('content-encoding', 'gzip').send(gzipped);
+    return reply.send(Readable.from([gzipped]).pipe(createGunzip()));
+  });
 }

@@ -32,6 +32,7 @@ const Query = Type.Object(
       Type.Unsafe<string | string[]>({
         type: ['string', 'array'],
         items: { type: 'string' },
+        examples: ['sales@example.com'],
         description:
           'An address of one of your identities. Repeat the parameter for more, or use the header `X-Recipient`.',
       }),

@@ -68,7 +68,10 @@ const LinkQuery = Type.Object(
   { additionalProperties: false },
 );
 
-const AttachmentParams = Type.Object({ id: Uuid, n: Type.String() });
+const AttachmentParams = Type.Object({
+  id: Uuid,
+  n: Type.String({ pattern: '^(0|[1-9][0-9]{0,3})$', description: 'The `id` of the attachment.' }),
+});
 const tags = ['Messages'];
 /** Also a key that only sends: it sees what was made with it (`ownKey`). */
 export const sendToo = ['full', 'read', 'send'] as const;
@@ -201,7 +204,6 @@ export function messageRoutes(app: App, parts: MessageParts): void {
     }),
     async (request, reply) => {
       const { id, n } = request.params;
-      if (!/^(0|[1-9]\d{0,3})$/.test(n)) throw new Problem('not_found');
       const raw = await orNotFound(findRaw(sql, request.ownerId, id));
       // The content is in memory until the client has read it, and is not longer than the message.
       await answers.reserve(request, reply, raw.size);
