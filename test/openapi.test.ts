@@ -58,6 +58,14 @@ test('every operation has a name of its own, and the schemas have names', () => 
   assert.equal(new Set(names).size, operations.length);
   const used = new Set(JSON.stringify(written).match(/(?<="\$ref":"#\/components\/schemas\/)\w+/g));
   assert.deepEqual([...used].sort(), Object.keys(written.components.schemas).sort());
+  for (const [path, method, status, name] of [
+    ['/messages/{id}', 'get', 200, 'Message'],
+    ['/messages', 'post', 202, 'Message'],
+    ['/identities/{id}', 'get', 200, 'Identity'],
+  ] as const) {
+    const { schema } = written.paths[path][method].responses[status].content['application/json'];
+    assert.deepEqual(schema, { $ref: `#/components/schemas/${name}` });
+  }
   assert.ok(JSON.stringify(written).length < JSON.stringify(document).length / 2);
 });
 
@@ -223,7 +231,8 @@ test('the server it names is the public URL with the base path, and paths come w
 
 test('without an operator token its routes are neither there nor documented', async () => {
   const plain = await startTestService();
-  const { paths } = (await plain.call('GET', '/openapi.json')).body;
+  const { paths, components } = (await plain.call('GET', '/openapi.json')).body;
+  assert.equal(components.schemas.User, undefined);
   assert.deepEqual(
     Object.keys(paths).filter((path) => path.startsWith('/admin')),
     [],

@@ -38,7 +38,12 @@ export const Sending = closed({
     'Of all recipients: `queued` while any is queued, then the status that they share, or `sent` with `sent` and `delivered`; else `mixed`. In an event, read `recipient.status`.',
   ),
   sendAt: describe(NullableTimestamp, 'Not before this time. Null: at once.'),
-  metadata: Type.Record(Type.String(), Type.String()),
+  // Not `Type.Record`, which @fastify/swagger rewrites: the document would not know the schemas with it by their names.
+  metadata: Type.Unsafe<Record<string, string>>({
+    type: 'object',
+    additionalProperties: { type: 'string' },
+    description: 'What was given with the message.',
+  }),
   transport: oneOf(transports),
   recipients: Type.Array(Recipient),
 });

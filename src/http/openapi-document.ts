@@ -179,7 +179,7 @@ export function completeDocument(
     Object.entries({ ...schemas, Problem }).map(([name, schema]) => [JSON.stringify(schema), name]),
   );
   const used = new Set(Object.values(paths).flatMap((one) => Object.values(one).flatMap(({ tags }) => tags)));
-  return {
+  return dropUnused({
     ...document,
     tags: tags.filter(({ name }) => used.has(name)),
     paths: replaceNamed(paths, named) as typeof paths,
@@ -199,7 +199,15 @@ export function completeDocument(
         [...named].map(([json, name]) => [name, replaceInside(JSON.parse(json), named)]),
       ),
     },
-  };
+  });
+}
+
+/** Without the schemas of routes that this service does not have. */
+function dropUnused(document: OpenApiDocument): OpenApiDocument {
+  const used = new Set(JSON.stringify(document).match(/(?<="#\/components\/schemas\/)\w+/g));
+  const { schemas: all, ...others } = document.components as { schemas: Record<string, unknown> };
+  const kept = Object.entries(all).filter(([name]) => used.has(name));
+  return { ...document, components: { ...others, schemas: Object.fromEntries(kept) } };
 }
 
 function nameOperation(operation: Operation, method: string, path: string): void {

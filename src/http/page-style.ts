@@ -4,7 +4,6 @@ export const palette = `
   color-scheme: light dark;
   --page: #fdfcf9; --side: #f6f3ec; --raised: #fff; --line: #e5dfd2; --ink: #211d16; --soft: #655d4f;
   --brass: #8a5a00; --glow: #fbf0d5; --code: #f4f0e6;
-  --get: #0b5fae; --post: #1a7037; --patch: #8a5a00; --delete: #b3261e; --put: #7240b0;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", sans-serif;
   --mono: ui-monospace, "SF Mono", SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace;
 }
@@ -12,7 +11,6 @@ export const palette = `
   :root {
     --page: #16150f; --side: #1c1a14; --raised: #201e17; --line: #38342a; --ink: #ece7db; --soft: #a89f8d;
     --brass: #e5b454; --glow: #3a2f14; --code: #26231b;
-    --get: #7cb8f5; --post: #7ed094; --patch: #e5b454; --delete: #f5938b; --put: #c4a1f5;
   }
 }
 `;

@@ -43,8 +43,16 @@ export function findPeer(name: PeerName): string {
   return found;
 }
 
+/** The programs that read the OpenAPI document are not Debian packages: they have a lockfile and a requirements file of their own. */
+export const openapiFolder = path.join(import.meta.dirname, 'openapi');
+export const openapiTool = (name: string) => path.join(openapiFolder, 'node_modules/.bin', name);
+const installOpenapiTools = `npm ci --prefix test/peers/openapi --ignore-scripts && python3 -m venv test/peers/openapi/.venv && test/peers/openapi/.venv/bin/pip install --no-deps --only-binary :all: -r test/peers/openapi/requirements.txt`;
+
 /** What to install before the suite can run; null when nothing is missing. */
 export function findWants(): string | null {
+  const tools = [openapiTool('spectral'), path.join(openapiFolder, '.venv/bin/openapi-python-client')];
+  if (!tools.every(isExecutable))
+    return `The peers suite needs the programs of test/peers/openapi: ${installOpenapiTools}`;
   const missing = (Object.keys(packages) as PeerName[]).filter((name) => !locate(name));
   if (missing.length > 0) return explainMissing(missing);
   return process.getuid?.() === 0 ? null : 'Postfix starts as root only: run the peers suite as root.';
