@@ -1,7 +1,7 @@
 /** The pages behind the link of a confirmation mail: plain HTML, which loads nothing and runs nothing. */
 import { createHash } from 'node:crypto';
-import { hornDrawing, palette } from './page-style.ts';
 import { type HtmlValue, html } from './html.ts';
+import { hornDrawing, palette } from './page-style.ts';
 
 const style = `${palette}
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.6 var(--sans); }
