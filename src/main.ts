@@ -25,6 +25,7 @@ import { readVersion } from './lib/version.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeMtaSts } from './net/mta-sts.ts';
+import { makeSns } from './providers/sns.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
@@ -94,16 +95,18 @@ const watched = { idleMs: 3_600_000 };
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
-interface StartOptions {
+export interface StartOptions {
   signal?: AbortSignal;
   /** Tells the operator that the service runs, and shows the first key. `/health/ready` succeeds only afterwards. */
   announce?: (service: Service) => void | Promise<void>;
+  /** For tests: where the server stands that acts as Amazon SNS. */
+  snsServer?: { port: number; ca: string } | undefined;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce }: StartOptions = {},
+  { signal, announce, snsServer }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -115,7 +118,11 @@ export async function startService(
   };
   let isAnnounced = false;
   try {
-    const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
+    const parts = await makeParts(
+      { config, log, sql: database.sql, snsServer },
+      () => service.url,
+      started.parts,
+    );
     const { offerDeliveries, streams, ...wakes } = await startLoops(parts, database, started.loops);
     const reports = { ...parts.reports, ...wakes };
     const mail = {
@@ -140,7 +147,11 @@ export async function startService(
 
 type Parts = Awaited<ReturnType<typeof makeParts>>;
 
-async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => string | null, stops: Stops) {
+async function makeParts(
+  { config, log, sql, snsServer }: { config: Config; log: Log; sql: Pool } & StartOptions,
+  readUrl: () => string | null,
+  stops: Stops,
+) {
   await refuseNewerSchema(sql);
   const secretKeys = loadSecretKeys(config);
   // Before the migration: a start with the wrong key must not change the schema.
@@ -163,12 +174,14 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   const dns = makeDnsClient({ dnsServers: config.dnsServers, keepMs: dnsKeepMs });
   const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
   const bounceKeys = deriveBounceKeys(secretKeys);
+  const readBaseUrl = () => baseUrl(config, readUrl());
   const way = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, way },
     bounceKeys,
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
-    links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
+    links: makeLinks(secretKeys, readBaseUrl),
+    readBaseUrl,
     verification: makeVerifyParts({
       ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
       onLost: () => metrics.identitiesLost.inc(),
@@ -178,6 +191,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
       ...{ sql, work: examiner.outgoing, way, metrics, log, maxMessageBytes },
       rate: new SendRate(config.sendRatePerMinute),
     },
+    sns: makeSns({ egress, ...snsServer }),
     userAgent: `Posthorn/${readVersion()}`,
   };
 }

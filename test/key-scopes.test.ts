@@ -69,6 +69,12 @@ const decided: Record<string, KeyScope[]> = {
   'GET /smtp-accounts/{id}': ['full', 'read'],
   'DELETE /smtp-accounts/{id}': ['full'],
 
+  'GET /providers': ['full', 'read'],
+  'POST /providers': ['full'],
+  'GET /providers/{id}': ['full', 'read'],
+  'PATCH /providers/{id}': ['full'],
+  'DELETE /providers/{id}': ['full'],
+
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],
   'GET /api-keys/{id}': ['full', 'read'],

@@ -59,6 +59,7 @@ function describeAccess(access: Access, scopes: readonly KeyScope[]): Record<str
   const security: Record<Access, Record<string, string[]>[]> = {
     key: [...keys, { session: [] }],
     'key or link': [...keys, { session: [] }, {}],
+    hook: [],
     operator: [{ operatorToken: [] }],
     metrics: [{}, { metricsToken: [] }],
     public: [],
