@@ -12,10 +12,12 @@ create index providers_by_owner on providers (owner_id, created_at desc, id desc
 -- Calls of providers that were taken: a call that comes again does nothing. A call is too old after 24 hours, so the purge deletes
 -- its row after 25.
 create table provider_calls (
-  provider_id uuid not null references providers on delete cascade,
+  owner_id uuid not null,
+  provider_id uuid not null,
   call_key uuid not null,
   created_at timestamptz not null default now(),
-  primary key (provider_id, call_key)
+  primary key (owner_id, provider_id, call_key),
+  foreign key (owner_id, provider_id) references providers (owner_id, id) on delete cascade
 );
 create index provider_calls_by_time on provider_calls (created_at);
 

@@ -154,14 +154,23 @@ export async function findHookProvider(sql: Sql, hookHash: Buffer): Promise<Seal
  * Stores the key of a call in the transaction of what the call does. False: the call was taken before. A call that is being taken at
  * the same moment is waited for.
  */
-export async function recordCall(sql: Sql, providerId: string, callKey: string): Promise<boolean> {
+export async function recordCall(
+  sql: Sql,
+  { ownerId, id }: Pick<SealedProvider, 'ownerId' | 'id'>,
+  callKey: string,
+): Promise<boolean> {
   const made = await sql`
-    insert into provider_calls (provider_id, call_key) values (${providerId}, ${callKey}) on conflict do nothing`;
+    insert into provider_calls (owner_id, provider_id, call_key) values (${ownerId}, ${id}, ${callKey})
+    on conflict do nothing`;
   return made.count > 0;
 }
 
-export async function isTakenCall(sql: Sql, providerId: string, callKey: string): Promise<boolean> {
+export async function isTakenCall(
+  sql: Sql,
+  { ownerId, id }: Pick<SealedProvider, 'ownerId' | 'id'>,
+  callKey: string,
+): Promise<boolean> {
   const found = await sql`
-    select from provider_calls where provider_id = ${providerId} and call_key = ${callKey}`;
+    select from provider_calls where owner_id = ${ownerId} and provider_id = ${id} and call_key = ${callKey}`;
   return found.count > 0;
 }

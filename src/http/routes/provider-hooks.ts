@@ -89,7 +89,7 @@ export async function providerHookRoutes(app: App, parts: HookParts): Promise<vo
         if (!provider) throw new Problem('not_found');
         await readBody(request, reply, async (body) => {
           const content = await readContent(parts, request, provider, path, body);
-          if (await isTakenCall(mail.sql, provider.id, content.callKey)) return;
+          if (await isTakenCall(mail.sql, provider, content.callKey)) return;
           if (content.mail) await takeMail(parts, request, provider, content, content.mail);
           else await takeReports(parts, provider, content);
         });
@@ -138,7 +138,7 @@ async function takeMail(
   await acceptMail(parts, { ...given, request: span, requestId }, async (examine, record) => {
     const examined = await examine();
     await transaction(parts.sql, async (sql) => {
-      if (!(await recordCall(sql, provider.id, callKey))) return;
+      if (!(await recordCall(sql, provider, callKey))) return;
       const ids = await record(sql, examined);
       if (ids.length === 0) throw unknownRecipients(addresses);
     });
@@ -168,9 +168,11 @@ function unknownRecipients(addresses: readonly string[]): Problem {
 
 async function takeReports(
   { reports: parts }: HookParts,
-  { id, ownerId }: SealedProvider,
+  provider: SealedProvider,
   { callKey, reports }: HookContent,
 ): Promise<void> {
-  const outcome = await applyProviderReports(parts, ownerId, reports, (sql) => recordCall(sql, id, callKey));
+  const outcome = await applyProviderReports(parts, provider.ownerId, reports, (sql) =>
+    recordCall(sql, provider, callKey),
+  );
   if (outcome === 'early') throw new Problem('report_too_early', { headers: { 'retry-after': '5' } });
 }
