@@ -10,6 +10,7 @@ const layers: readonly (readonly string[])[] = [
   ['cli'],
   ['main'],
   ['http', 'smtp'],
+  ['mailboxes'],
   ['identities', 'receiving', 'sending', 'providers', 'webhooks'],
   ['contract'],
   ['store'],

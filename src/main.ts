@@ -22,6 +22,7 @@ import { originOf, signInUrl } from './lib/origin.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
+import { AccessTokens } from './net/access-tokens.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeMtaSts } from './net/mta-sts.ts';
@@ -30,6 +31,7 @@ import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
 import { MessageRecorder } from './receiving/record.ts';
+import { AccountServers } from './sending/account-servers.ts';
 import { deriveBounceKeys, makeBounceAddress } from './sending/bounce-address.ts';
 import { standardSchedule } from './sending/decide.ts';
 import { applyComplaint, type ReportParts } from './sending/reports.ts';
@@ -37,7 +39,7 @@ import { startSending } from './sending/send.ts';
 import { SendRate } from './sending/send-rate.ts';
 import { Signer } from './sending/signer.ts';
 import type { SubmitParts } from './sending/submit.ts';
-import { makeWay } from './sending/way.ts';
+import { makeWay, makeWays } from './sending/way.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { startSubmissionServers } from './smtp/submission.ts';
 import { createApiKey } from './store/api-keys.ts';
@@ -175,10 +177,15 @@ async function makeParts(
   const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
   const bounceKeys = deriveBounceKeys(secretKeys);
   const readBaseUrl = () => baseUrl(config, readUrl());
-  const way = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
+  const operatorWay = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
+  const tokens = new AccessTokens({ egress, allowHttp: config.allowHttp });
+  const { production } = config;
+  const accounts = new AccountServers({ sql, sealer, egress, tokens, heloName: mailHost, production });
+  const ways = makeWays(operatorWay, accounts);
   return {
-    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, way },
+    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
+    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, readBaseUrl),
     readBaseUrl,
@@ -188,7 +195,7 @@ async function makeParts(
     }),
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     submit: {
-      ...{ sql, work: examiner.outgoing, way, metrics, log, maxMessageBytes },
+      ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
       rate: new SendRate(config.sendRatePerMinute),
     },
     sns: makeSns({ egress, ...snsServer }),
@@ -399,10 +406,10 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
 }
 
 function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
-  const { sealer, log, metrics, way, dns, examiner, bounceKeys, config } = parts;
+  const { sealer, log, metrics, ways, dns, examiner, bounceKeys, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
-    ...{ sql, way, log, metrics, wakeAfterEvents },
+    ...{ sql, ways, log, metrics, wakeAfterEvents },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     scheduleSeconds: config.sendSchedule ?? standardSchedule,

@@ -18,12 +18,15 @@ import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeSns } from '../src/providers/sns.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
+import { AccountServers } from '../src/sending/account-servers.ts';
 import { SendRate } from '../src/sending/send-rate.ts';
+import { makeWays } from '../src/sending/way.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -184,6 +187,13 @@ const makers: Record<string, Maker> = {
       await post('/providers', owner, { kind: 'postmark', credentials: { serverToken: 'a-token' } }),
     ],
   },
+  'smtp-accounts': {
+    table: 'smtp_accounts',
+    async make(owner) {
+      const smtp = { host: '127.0.0.1', port: 9, username: 'ada', password: 'secret' };
+      return [await post('/smtp-accounts', owner, { label: 'Post', smtp })];
+    },
+  },
   attachments: { table: 'messages', make: async (owner) => [await makeMessage(owner), '0'] },
   replays: {
     table: 'replays',
@@ -236,6 +246,23 @@ async function collectRoutes(): Promise<string[]> {
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
   const recorder = new MessageRecorder({ ...config, groupSql: service.sql, offerDeliveries: null });
   const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
+  const accessTokens = new AccessTokens({ egress, allowHttp: true });
+  const accountParts = {
+    sql: service.sql,
+    sealer,
+    egress,
+    tokens: accessTokens,
+    heloName: 'mx.example',
+    production: false,
+  };
+  const accounts = new AccountServers(accountParts);
+  const way = {
+    kind: 'capture',
+    destinationOf: () => '',
+    send: async () => assert.fail(),
+    close() {},
+  } as const;
+  const ways = makeWays(way, accounts);
   const submit = {
     ...{
       ...shared,
@@ -246,13 +273,20 @@ async function collectRoutes(): Promise<string[]> {
       wakeDelivery,
     },
     ...{
-      way: { kind: 'capture', destinationOf: () => '' } as const,
+      ways,
       wakeSending: () => {},
       wakeAfterEvents: () => {},
     },
   };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, submit, wakeDelivery },
+    verifyAccounts: {
+      sql: service.sql,
+      sealer,
+      tokens: accessTokens,
+      accounts,
+      imap: { egress, production: false },
+    },
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },
       mailHost: 'mx.example',
