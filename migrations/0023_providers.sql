@@ -4,6 +4,12 @@
 delete from providers;
 alter table providers
   alter column credentials set not null,
+  -- Counts the changes of the credentials: a connection of an older version must not be used again.
+  add column version int not null default 1,
+  add column state text not null default 'unknown' check (state in ('unknown', 'ok', 'failing')),
+  add column checked_at timestamptz,
+  -- {code, message, response}
+  add column error json,
   add column hook_secret bytea not null,
   add column hook_hash bytea not null unique check (octet_length(hook_hash) = 32),
   add constraint providers_kind check (kind in ('ses', 'mailgun', 'postmark', 'sendgrid'));

@@ -101,14 +101,14 @@ export interface StartOptions {
   signal?: AbortSignal;
   /** Tells the operator that the service runs, and shows the first key. `/health/ready` succeeds only afterwards. */
   announce?: (service: Service) => void | Promise<void>;
-  /** For tests: where the server stands that acts as Amazon SNS. */
-  snsServer?: { port: number; ca: string } | undefined;
+  /** For tests: where the servers stand that act as those of providers, and who issued their certificates. */
+  providerServers?: { snsPort?: number; smtpPort?: number; ca: string } | undefined;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce, snsServer }: StartOptions = {},
+  { signal, announce, providerServers }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -121,7 +121,7 @@ export async function startService(
   let isAnnounced = false;
   try {
     const parts = await makeParts(
-      { config, log, sql: database.sql, snsServer },
+      { config, log, sql: database.sql, providerServers },
       () => service.url,
       started.parts,
     );
@@ -150,7 +150,7 @@ export async function startService(
 type Parts = Awaited<ReturnType<typeof makeParts>>;
 
 async function makeParts(
-  { config, log, sql, snsServer }: { config: Config; log: Log; sql: Pool } & StartOptions,
+  { config, log, sql, providerServers }: { config: Config; log: Log; sql: Pool } & StartOptions,
   readUrl: () => string | null,
   stops: Stops,
 ) {
@@ -180,7 +180,10 @@ async function makeParts(
   const operatorWay = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
   const tokens = new AccessTokens({ egress, allowHttp: config.allowHttp });
   const { production } = config;
-  const accounts = new AccountServers({ sql, sealer, egress, tokens, heloName: mailHost, production });
+  const { snsPort, smtpPort: providerPort, ca } = providerServers ?? {};
+  const accounts = new AccountServers({
+    ...{ sql, sealer, egress, tokens, heloName: mailHost, production, ca, providerPort },
+  });
   const ways = makeWays(operatorWay, accounts);
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
@@ -198,7 +201,7 @@ async function makeParts(
       ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
       rate: new SendRate(config.sendRatePerMinute),
     },
-    sns: makeSns({ egress, ...snsServer }),
+    sns: makeSns({ egress, port: snsPort, ca }),
     userAgent: `Posthorn/${readVersion()}`,
   };
 }

@@ -77,6 +77,7 @@ const decided: Record<string, KeyScope[]> = {
   'GET /providers/{id}': ['full', 'read'],
   'PATCH /providers/{id}': ['full'],
   'DELETE /providers/{id}': ['full'],
+  'POST /providers/{id}/verify': ['full'],
 
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
+import { startNetwork } from './database-network.ts';
 import { startDns } from './dns.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser, waitFor } from './harness.ts';
 import { type Call, mailgun, postmark, sendgrid, writeMultipart } from './provider-calls.ts';
@@ -373,6 +374,25 @@ describe('the hooks', () => {
     assert.equal((await post(at(other.eventsUrl), given)).status, 200);
     assert.equal((await limited.call('GET', '/me')).status, 200);
     await limited.stop();
+  });
+
+  test('answer 503 while the connection to the database is lost, and the call that comes again is taken', async (t) => {
+    const network = await startNetwork(t, service.databaseUrl);
+    const other = await startTestService({ DATABASE_URL: network.url(1) });
+    const identity = await makeIdentity();
+    const given = mailgun.inbound(identity.value, 'Subject: lost\r\n\r\nBody');
+    const url = `${other.url}/hooks/${providers.mailgun.inboundUrl.split('/hooks/')[1]}`;
+    // In the middle of the transaction, and at its end, where nobody knows whether it was committed.
+    for (const lost of [{ question: 'insert into provider_calls' }, { question: 'commit' }]) {
+      network.cutAt(lost);
+      const answer = await post(url, given);
+      assertProblem(answer, 503, 'database_unavailable');
+      assert.ok(answer.headers.get('retry-after'));
+      assert.equal((await messagesOf(identity)).length, 0);
+    }
+    for (const _ of [1, 2]) assert.equal((await post(url, given)).status, 200);
+    assert.equal((await messagesOf(identity)).length, 1);
+    await other.stop();
   });
 
   test('end with their provider', async () => {

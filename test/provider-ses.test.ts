@@ -1,15 +1,13 @@
 /** The hooks of Amazon SES, through a server of the test's own that acts as Amazon SNS: https, and the name of its region. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import https from 'node:https';
-import type { AddressInfo } from 'node:net';
 import { after, before, beforeEach, describe, test } from 'node:test';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { readSnsUrl } from '../src/providers/sns.ts';
 import { startDns } from './dns.ts';
 import { type Answer, assertProblem, callUrl, startTestService } from './harness.ts';
 import { type Call, ses, snsCertificate, snsHost } from './provider-calls.ts';
+import { startSns } from './sns-server.ts';
 
 const dns = await startDns();
 dns.answer(snsHost, { A: ['127.0.0.1'] });
@@ -21,25 +19,13 @@ const lookAlikes = [
 ];
 for (const name of lookAlikes) dns.answer(name, { A: ['127.0.0.1'] });
 
-const own = makeSelfSigned(snsHost, new Date());
-let answer = { status: 200, body: snsCertificate };
-const asked: string[] = [];
-const server = https.createServer(own, (request, response) => {
-  asked.push(`${request.headers.host}${request.url}`);
-  const isCertificate = request.url?.endsWith('.pem') ?? false;
-  response.writeHead(isCertificate ? answer.status : 200).end(isCertificate ? answer.body : '<ok/>');
-});
-await once(server.listen(0, '127.0.0.1'), 'listening');
-const { port } = server.address() as AddressInfo;
-after(async () => {
-  server.close();
-  server.closeAllConnections();
-  await dns.close();
-});
+const sns = await startSns(snsHost, snsCertificate);
+const { asked, port } = sns;
+after(() => dns.close());
 
 const settings = { POSTHORN_DNS_SERVERS: dns.address, POSTHORN_ALLOW_TARGETS: '127.0.0.1' };
-const snsServer = { port, ca: own.cert };
-const service = await startTestService(settings, { snsServer });
+const providerServers = { snsPort: port, ca: sns.ca };
+const service = await startTestService(settings, { providerServers });
 const { call, sql } = service;
 let provider: { id: string; inboundUrl: string; eventsUrl: string };
 before(async () => {
@@ -51,7 +37,7 @@ before(async () => {
 });
 beforeEach(() => {
   asked.length = 0;
-  answer = { status: 200, body: snsCertificate };
+  sns.answer = { status: 200, body: snsCertificate };
 });
 
 const post = (given: Call, url = provider.inboundUrl): Promise<Answer> =>
@@ -238,12 +224,12 @@ describe('503, so that Amazon tries again:', () => {
       const identity = await makeIdentity();
       const Message = ses.received([identity.value], mail());
       const signed = ses.sign({ Message, SigningCertURL: newCertificateUrl() });
-      answer = given;
+      sns.answer = given;
       const refused = await post(signed);
       assertProblem(refused, 503, 'signer_unreachable');
       assert.ok(refused.headers.get('retry-after'));
       assert.equal(await countOf(identity), 0);
-      answer = { status: 200, body: snsCertificate };
+      sns.answer = { status: 200, body: snsCertificate };
       assert.equal((await post(signed)).status, 200, 'a failure is not kept');
       assert.equal(await countOf(identity), 1);
     });
@@ -252,7 +238,7 @@ describe('503, so that Amazon tries again:', () => {
   test('the host is in the network of the operator', async () => {
     const strict = await startTestService(
       { ...settings, POSTHORN_ALLOW_TARGETS: '10.0.0.1', DATABASE_URL: service.databaseUrl },
-      { snsServer },
+      { providerServers },
     );
     const given = ses.sign({ Message: '{}', SigningCertURL: newCertificateUrl() });
     const url = `${strict.url}/hooks/${provider.inboundUrl.split('/hooks/')[1]}`;
@@ -265,7 +251,7 @@ describe('503, so that Amazon tries again:', () => {
     const other = makeSelfSigned(snsHost, new Date()).cert;
     const strict = await startTestService(
       { ...settings, DATABASE_URL: service.databaseUrl },
-      { snsServer: { port, ca: other } },
+      { providerServers: { snsPort: port, ca: other } },
     );
     const given = ses.sign({ Message: '{}', SigningCertURL: newCertificateUrl() });
     const url = `${strict.url}/hooks/${provider.inboundUrl.split('/hooks/')[1]}`;

@@ -15,7 +15,8 @@ for (const [kind, { credentials }] of Object.entries(kinds)) {
     assert.equal(made.status, 201, made.text);
     const { id, inboundUrl, eventsUrl, createdAt, updatedAt, ...rest } = made.body;
     assert.equal(made.headers.get('location'), `/providers/${id}`);
-    assert.deepEqual(rest, { ownerId: service.user.userId, kind, name: 'Ours' });
+    const send = { state: 'unknown', checkedAt: null, error: null };
+    assert.deepEqual(rest, { ownerId: service.user.userId, kind, name: 'Ours', send });
     assert.ok(inboundUrl.startsWith(`${service.url}/hooks/`), inboundUrl);
     assert.ok(eventsUrl.startsWith(`${service.url}/hooks/`), eventsUrl);
     assert.ok(createdAt <= updatedAt);

@@ -258,6 +258,7 @@ async function collectRoutes(): Promise<string[]> {
   const accounts = new AccountServers(accountParts);
   const way = {
     kind: 'capture',
+    isOwn: false,
     destinationOf: () => '',
     send: async () => assert.fail(),
     close() {},

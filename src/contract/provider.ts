@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import { providerKinds } from '../store/providers.ts';
 import { closed, describe, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
+import { ServerState } from './smtp-account.ts';
 
 export const Provider = closed({
   id: Uuid,
@@ -14,6 +15,7 @@ export const Provider = closed({
   eventsUrl: Type.String({
     description: 'Enter it at the provider for deliveries, bounces and complaints. Keep it secret.',
   }),
-  createdAt: describe(Timestamp, 'When it was created.'),
+  send: describe(ServerState, 'Whether mail can be sent through the provider.'),
+  createdAt: Timestamp,
   updatedAt: Timestamp,
 });

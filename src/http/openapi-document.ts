@@ -91,6 +91,7 @@ const operationIds: Record<string, string | undefined> = {
   'get /providers/{id}': 'getProvider',
   'patch /providers/{id}': 'updateProvider',
   'delete /providers/{id}': 'deleteProvider',
+  'post /providers/{id}/verify': 'verifyProvider',
   'get /openapi.json': 'getOpenApi',
   'get /docs': 'getDocs',
   'get /health/live': 'getLiveness',

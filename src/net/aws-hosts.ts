@@ -6,3 +6,7 @@ export function snsHostOf(region: string): string {
 function domainOf(region: string): string {
   return region.startsWith('cn-') ? 'amazonaws.com.cn' : 'amazonaws.com';
 }
+
+export function sesSmtpHostOf(region: string): string {
+  return `email-smtp.${region}.${domainOf(region)}`;
+}

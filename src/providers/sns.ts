@@ -7,7 +7,7 @@ import { verify, X509Certificate } from 'node:crypto';
 import tls from 'node:tls';
 import { snsHostOf } from '../net/aws-hosts.ts';
 import type { Egress } from '../net/egress.ts';
-import { type HttpsGetParts, httpsGet } from '../net/https-get.ts';
+import { requestSmall } from '../net/small-request.ts';
 import { isRecord } from './credentials.ts';
 import { isFresh, readJsonBody } from './hook.ts';
 
@@ -33,14 +33,22 @@ const keepMs = 86_400_000;
 
 /** `port` and `ca`: where a test has its server. They change nothing of the names that are allowed. */
 export function makeSns(parts: { egress: Egress; port?: number | undefined; ca?: string | undefined }): Sns {
-  const { egress, port = 443, ca } = parts;
+  const { egress, port, ca } = parts;
   const secure = tls.createSecureContext(ca === undefined ? {} : { ca });
-  const get: HttpsGetParts = { egress, secure, port, maxBytes, withinMs };
   const known = new Map<string, { certificate: X509Certificate; until: number }>();
   const fetching = new Map<string, Promise<X509Certificate | null>>();
 
+  /** Null: no response with the status 200 came in time. */
+  async function get(allowed: URL): Promise<string | null> {
+    const url = new URL(allowed);
+    if (port !== undefined) url.port = String(port);
+    const headers = { host: allowed.host };
+    const found = await requestSmall({ url, headers }, { egress, secure, withinMs, maxBytes });
+    return found.kind === 'response' && found.status === 200 ? found.body : null;
+  }
+
   async function fetchCertificate(url: URL, nowMs: number): Promise<X509Certificate | null> {
-    const certificate = readCertificate((await httpsGet(url, get)) ?? '');
+    const certificate = readCertificate((await get(url)) ?? '');
     if (!certificate) return null;
     const [oldest] = known.size >= maxCertificates ? known.keys() : [];
     if (oldest !== undefined) known.delete(oldest);
@@ -78,7 +86,7 @@ export function makeSns(parts: { egress: Egress; port?: number | undefined; ca?:
       if (type === 'SubscriptionConfirmation') {
         const confirm = readSnsUrl(readValue(given, 'SubscribeURL'), region);
         if (!confirm) return 'refused';
-        if ((await httpsGet(confirm, get)) === null) return 'unreachable';
+        if ((await get(confirm)) === null) return 'unreachable';
       }
       return { type, messageId: readValue(given, 'MessageId'), text: readValue(given, 'Message') };
     },

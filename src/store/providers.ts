@@ -2,7 +2,9 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { assignments } from '../db/sql.ts';
 import type { Sealer } from '../lib/secrets.ts';
+import type { ServerError } from '../net/mail-server.ts';
 import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
+import type { ServerState } from './smtp-accounts.ts';
 
 export const providerKinds = ['ses', 'mailgun', 'postmark', 'sendgrid'] as const;
 export type ProviderKind = (typeof providerKinds)[number];
@@ -14,14 +16,16 @@ export interface Provider {
   name: string | null;
   /** Encrypted: the secret in the path of its hooks. */
   hookSecret: Buffer;
+  send: ServerState;
   createdAt: string;
   updatedAt: string;
 }
 
 function columns(sql: Sql) {
   return sql`
-    id, owner_id as "ownerId", kind, name, hook_secret as "hookSecret", iso_time(created_at) as "createdAt",
-    iso_time(updated_at) as "updatedAt"`;
+    id, owner_id as "ownerId", kind, name, hook_secret as "hookSecret",
+    json_build_object('state', state, 'checkedAt', iso_time(checked_at), 'error', error) as send,
+    iso_time(created_at) as "createdAt", iso_time(updated_at) as "updatedAt"`;
 }
 
 export interface PostmarkCredentials {
@@ -108,8 +112,12 @@ export async function updateProvider(
   changes: ProviderChanges,
 ): Promise<Provider | undefined> {
   if (Object.keys(changes).length === 0) return findProvider(sql, ownerId, id);
+  // Nobody has logged in with the new credentials.
+  const unknown = changes.credentials
+    ? sql`, version = version + 1, state = 'unknown', checked_at = null, error = null`
+    : sql``;
   const [row] = await sql<Provider[]>`
-    update providers set ${assignments({ ...changes })}, updated_at = now()
+    update providers set ${assignments({ ...changes })}, updated_at = now() ${unknown}
     where owner_id = ${ownerId} and id = ${id} returning ${columns(sql)}`;
   return row;
 }
@@ -137,6 +145,33 @@ export interface SealedProvider {
   ownerId: string;
   kind: ProviderKind;
   credentials: Buffer;
+}
+
+/** With its credentials, for a connection. Undefined: no such provider. */
+export async function findProviderLogin(
+  sql: Sql,
+  sealer: Sealer,
+  ownerId: string,
+  id: string,
+): Promise<{ credentials: Credentials; version: number } | undefined> {
+  const [row] = await sql<(SealedProvider & { version: number })[]>`
+    select id, owner_id as "ownerId", kind, credentials, version from providers
+    where owner_id = ${ownerId} and id = ${id}`;
+  return row && { credentials: openCredentials(sealer, row), version: row.version };
+}
+
+/** How sending through the provider went. `version`: of the credentials that were used; others are left alone. */
+export async function recordProviderState(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+  error: ServerError | null,
+  version: number,
+): Promise<void> {
+  await sql`
+    update providers
+    set state = ${error ? 'failing' : 'ok'}, checked_at = now(), error = ${error && JSON.stringify(error)}::text::json
+    where owner_id = ${ownerId} and id = ${id} and version = ${version}`;
 }
 
 export function openCredentials(sealer: Sealer, { id, kind, credentials }: SealedProvider): Credentials {

@@ -6,6 +6,7 @@ import { newId } from '../../lib/ids.ts';
 import { hashToken, makeHookSecret } from '../../lib/tokens.ts';
 import { Problem } from '../../problems.ts';
 import { findCredentialFaults } from '../../providers/credentials.ts';
+import type { AccountServers } from '../../sending/account-servers.ts';
 import {
   createProvider,
   deleteProvider,
@@ -18,9 +19,10 @@ import {
   updateProvider,
 } from '../../store/providers.ts';
 import { withAccess } from '../access.ts';
+import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
-import { type PostParts, respondOnce } from '../idempotency.ts';
+import { actAndRespondOnce, type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 const Credentials = Type.Unsafe<Record<string, unknown>>({
@@ -60,6 +62,7 @@ const tags = ['Providers'];
 
 interface ProviderParts extends PostParts, PageParts {
   readBaseUrl(): string;
+  verifyAccounts: { accounts: Pick<AccountServers, 'check'> };
 }
 
 export function providerRoutes(app: App, parts: ProviderParts): void {
@@ -161,6 +164,28 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
         throw new Problem('in_use', { detail });
       }
       reply.code(204).send(null);
+    },
+  );
+
+  app.post(
+    '/providers/:id/verify',
+    withAccess('key', tags, {
+      summary: 'Log in at the SMTP service of a provider now',
+      description: '`send` of the answer says how it went, and what to do.',
+      params: IdParams,
+      response: { 200: Provider },
+    }),
+    async (request, reply) => {
+      const { ownerId } = request;
+      const { id } = request.params;
+      const verify = async () => {
+        await orNotFound(findProvider(sql, ownerId, id));
+        await parts.verifyAccounts.accounts.check({ ownerId, providerId: id }, abortOnClose(reply));
+      };
+      await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
+        status: 200,
+        body: show(await orNotFound(findProvider(sql, ownerId, id))),
+      }));
     },
   );
 }
