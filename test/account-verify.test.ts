@@ -1,10 +1,14 @@
 /** POST /smtp-accounts/{id}/verify: logs in on both sides, and says what to do. */
 import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
 import net, { type AddressInfo } from 'node:net';
 import { after, describe, test } from 'node:test';
+import { makeSealer } from '../src/lib/secrets.ts';
 import { openImap } from '../src/mailboxes/imap-client.ts';
+import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
+import { AccountServers } from '../src/sending/account-servers.ts';
 import { startDns } from './dns.ts';
 import { startTestService } from './harness.ts';
 import { startImapScript } from './imap-script.ts';
@@ -14,7 +18,12 @@ import { startTokenServer } from './token-server.ts';
 const dns = await startDns();
 after(() => dns.close());
 dns.answer('mail.elsewhere.example', { A: ['127.0.0.1'] });
-const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_DNS_SERVERS: dns.address });
+const secretKey = randomBytes(32);
+const service = await startTestService({
+  POSTHORN_ROLES: 'api',
+  POSTHORN_DNS_SERVERS: dns.address,
+  POSTHORN_SECRET_KEY: secretKey.toString('base64'),
+});
 const { call } = service;
 const extensions = ['AUTH PLAIN LOGIN XOAUTH2'];
 const smtpSink = await startSink({ extensions });
@@ -92,6 +101,23 @@ test('a login that the server puts off is not a wrong password', async () => {
   smtpSink.behave('AUTH', '235 2.7.0 Welcome');
   imapScript.answerLogins('OK Welcome');
   assert.deepEqual([send.error.code, receive.error.code], ['server_refused', 'server_refused']);
+});
+
+test('a check that is ended, because its client has gone, says nothing about the account', async () => {
+  const id = await make(serverOf(smtpSink));
+  const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
+  const accounts = new AccountServers({
+    ...{
+      sql: service.sql,
+      sealer: makeSealer([secretKey]),
+      egress,
+      heloName: 'us.example',
+      production: false,
+    },
+    tokens: new AccessTokens({ egress, allowHttp: true }),
+  });
+  await accounts.check({ ownerId: service.user.userId, accountId: id }, AbortSignal.abort());
+  assert.equal((await call('GET', `/smtp-accounts/${id}`)).body.send.state, 'unknown');
 });
 
 describe('the way there', () => {
