@@ -11,7 +11,7 @@ const layers: readonly (readonly string[])[] = [
   ['main'],
   ['http', 'smtp'],
   ['mailboxes'],
-  ['identities', 'receiving', 'sending', 'webhooks'],
+  ['identities', 'receiving', 'sending', 'providers', 'webhooks'],
   ['contract'],
   ['store'],
   ['queue'],

@@ -27,6 +27,7 @@ import { AccessTokens } from './net/access-tokens.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeMtaSts } from './net/mta-sts.ts';
+import { makeSns } from './providers/sns.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
@@ -97,16 +98,18 @@ const watched = { idleMs: 3_600_000 };
 /** How long running requests may take after the stop began. */
 const requestGraceMs = 5000;
 
-interface StartOptions {
+export interface StartOptions {
   signal?: AbortSignal;
   /** Tells the operator that the service runs, and shows the first key. `/health/ready` succeeds only afterwards. */
   announce?: (service: Service) => void | Promise<void>;
+  /** For tests: where the servers stand that act as those of providers, and who issued their certificates. */
+  providerServers?: { snsPort?: number; smtpPort?: number; ca: string } | undefined;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce }: StartOptions = {},
+  { signal, announce, providerServers }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -118,7 +121,11 @@ export async function startService(
   };
   let isAnnounced = false;
   try {
-    const parts = await makeParts(config, log, database.sql, () => service.url, started.parts);
+    const parts = await makeParts(
+      { config, log, sql: database.sql, providerServers },
+      () => service.url,
+      started.parts,
+    );
     const { offerDeliveries, streams, ...wakes } = await startLoops(parts, database, started.loops);
     const reports = { ...parts.reports, ...wakes };
     const mail = {
@@ -144,7 +151,11 @@ export async function startService(
 
 type Parts = Awaited<ReturnType<typeof makeParts>>;
 
-async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => string | null, stops: Stops) {
+async function makeParts(
+  { config, log, sql, providerServers }: { config: Config; log: Log; sql: Pool } & StartOptions,
+  readUrl: () => string | null,
+  stops: Stops,
+) {
   await refuseNewerSchema(sql);
   const secretKeys = loadSecretKeys(config);
   // Before the migration: a start with the wrong key must not change the schema.
@@ -167,18 +178,23 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   const dns = makeDnsClient({ dnsServers: config.dnsServers, keepMs: dnsKeepMs });
   const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
   const bounceKeys = deriveBounceKeys(secretKeys);
+  const readBaseUrl = () => baseUrl(config, readUrl());
   const operatorWay = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
   const tokens = new AccessTokens({ egress, allowHttp: config.allowHttp });
   const { production } = config;
-  const accounts = new AccountServers({ sql, sealer, egress, tokens, heloName: mailHost, production });
+  const { snsPort, smtpPort: providerPort, ca } = providerServers ?? {};
+  const accounts = new AccountServers({
+    ...{ sql, sealer, egress, tokens, heloName: mailHost, production, ca, providerPort },
+  });
   const ways = makeWays(operatorWay, accounts);
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
     verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
-    links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
-    confirmationLinks: makeConfirmationLinks(secretKeys, () => baseUrl(config, readUrl())),
+    links: makeLinks(secretKeys, readBaseUrl),
+    confirmationLinks: makeConfirmationLinks(secretKeys, readBaseUrl),
+    readBaseUrl,
     verification: makeVerifyParts({
       ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
       onLost: () => metrics.identitiesLost.inc(),
@@ -188,6 +204,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
       ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
       rate: new SendRate(config.sendRatePerMinute),
     },
+    sns: makeSns({ egress, port: snsPort, ca }),
     userAgent: `Posthorn/${readVersion()}`,
   };
 }

@@ -44,6 +44,11 @@ export const problems = {
     title: 'The HTTP request is malformed',
     remedy: 'Send a well-formed HTTP request.',
   },
+  hook_incomplete: {
+    status: 400,
+    title: 'The call of the provider lacks what is needed',
+    remedy: '`detail` says which setting to change at the provider.',
+  },
   missing_api_key: {
     status: 401,
     title: 'The request has no API key',
@@ -104,6 +109,12 @@ export const problems = {
     remedy:
       'Publish the `dns_records` of its domain, then `POST /identities/{id}/verify`; of an address without a domain, this sends a mail that confirms it. `GET /identities/{id}` shows the status.',
   },
+  hook_refused: {
+    status: 403,
+    title: 'The call is not from the provider',
+    remedy:
+      'The signature or the login of the call is missing, wrong or older than 24 hours. Check the credentials of the provider with `PATCH /providers/{id}`.',
+  },
   owner_mismatch: {
     status: 403,
     title: 'The owner in the request is not the user of the API key',
@@ -123,6 +134,11 @@ export const problems = {
     status: 405,
     title: 'The route does not support this method',
     remedy: 'Use one of the methods in the `Allow` header.',
+  },
+  unknown_recipient: {
+    status: 406,
+    title: 'No identity receives mail for the recipient',
+    remedy: 'Create the identity with `POST /identities`, or do not forward this mail.',
   },
   request_timeout: {
     status: 408,
@@ -218,6 +234,16 @@ export const problems = {
     title: 'The database is unavailable',
     remedy:
       'Send the request again after the number of seconds in `Retry-After`. An `Idempotency-Key` makes it safe to repeat a POST.',
+  },
+  report_too_early: {
+    status: 503,
+    title: 'The result of sending is not recorded yet',
+    remedy: 'Send the report again after the number of seconds in `Retry-After`.',
+  },
+  signer_unreachable: {
+    status: 503,
+    title: 'The certificate of the signature could not be fetched',
+    remedy: 'Send the call again after the number of seconds in `Retry-After`.',
   },
   starting: {
     status: 503,

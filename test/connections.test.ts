@@ -37,7 +37,7 @@ function makeMail(rcptTo = 'bob@dest.example', ownerId = 'a'): OutgoingMail {
     smtpUtf8: false,
     mayEnd: () => true,
   };
-  return { ownerId, mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
+  return { messageId: 'm', ownerId, mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
 }
 
 function start(options: ConstructorParameters<typeof Connections>[1] = {}, egress = loopback) {

@@ -36,6 +36,7 @@ function write(identity: { id: string; ownerId: string }, changed: Partial<NewMe
       summary: '{}',
       data: '{"message":{}}',
       inline: true,
+      isVouched: false,
       inlineBytes: 40,
     },
     content: zstdCompressSync('{"message":{}}'),

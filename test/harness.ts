@@ -10,6 +10,7 @@ import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
+import type { StartOptions } from '../src/main.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
 import { type NewEvent, recordEvent } from '../src/store/events.ts';
 import { ensureUser } from '../src/store/users.ts';
@@ -73,7 +74,10 @@ const secretKey = randomBytes(32).toString('base64');
  * Starts the service with the default settings of tests and these; the service stops after the tests of the file. With the
  * DATABASE_URL of another service it acts as a second process on the same database: same `user`, another API key.
  */
-export async function startTestService(settings: Record<string, string> = {}): Promise<TestService> {
+export async function startTestService(
+  settings: Record<string, string> = {},
+  options: Pick<StartOptions, 'providerServers'> = {},
+): Promise<TestService> {
   const shared = settings.DATABASE_URL;
   const database = shared ? { url: shared, drop: async () => {} } : await makeDatabase();
   const { log, logged } = makeTestLog();
@@ -91,7 +95,7 @@ export async function startTestService(settings: Record<string, string> = {}): P
   });
   // Only here: many test files need no service, and loading the service takes half a second of a core.
   const { startService } = await import('../src/main.ts');
-  const service = await startService(config, log);
+  const service = await startService(config, log, options);
   const url = `${service.url}${config.basePath}`;
   const sql = connect(database.url, { max: 2, applicationName: 'posthorn test' });
 

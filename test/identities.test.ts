@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { assertProblem, startTestService, type TestUser } from './harness.ts';
+import { insertProvider } from './insert.ts';
 
 const service = await startTestService();
 const { user, call, sql } = service;
@@ -36,11 +37,7 @@ function patch(id: string, body: unknown) {
   return call('PATCH', `/identities/${id}`, { body });
 }
 
-async function makeProvider(ownerId: string): Promise<string> {
-  const id = newId();
-  await sql`insert into providers (id, owner_id, kind) values (${id}, ${ownerId}, 'test')`;
-  return id;
-}
+const makeProvider = (ownerId: string) => insertProvider(sql, ownerId);
 
 async function makeSmtpAccount(ownerId: string): Promise<string> {
   const id = newId();

@@ -4,16 +4,14 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { newId } from '../src/lib/ids.ts';
 import { startTestService } from './harness.ts';
+import { insertProvider } from './insert.ts';
 
 // Without the loop that looks at DNS: it would change what is shown in between.
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
 const { call, sql, user } = service;
 
-const providers = [newId(), newId()];
+const providers = [await insertProvider(sql, user.userId), await insertProvider(sql, user.userId)];
 const smtpAccounts = [newId(), newId()];
-for (const id of providers) {
-  await sql`insert into providers (id, owner_id, kind) values (${id}, ${user.userId}, 'test')`;
-}
 for (const id of smtpAccounts) {
   await sql`insert into smtp_accounts (id, owner_id, label) values (${id}, ${user.userId}, 'm.example')`;
 }

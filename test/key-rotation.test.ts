@@ -9,6 +9,7 @@ import { after, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
 import { newId } from '../src/lib/ids.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { providerContext } from '../src/store/providers.ts';
 import { createSmtpAccount, findMailServer } from '../src/store/smtp-accounts.ts';
 import { makeDatabase, startTestService } from './harness.ts';
 import { posthorn } from './programs.ts';
@@ -84,17 +85,21 @@ test('from one secret key to another, without a delivery that is not made or not
   const webhook = { id: made.id, secret: rotated.secret };
   const domain = await first.call('POST', '/identities', { body: { value: 'rotation.example' } });
   assert.equal(domain.status, 201, domain.text);
+  const provider = await first.call('POST', '/providers', {
+    body: { kind: 'postmark', credentials: { serverToken: 'rotated' } },
+  });
+  assert.equal(provider.status, 201, provider.text);
   await createSmtpAccount(first.sql, makeSealer([Buffer.from(older, 'base64')]), first.user.userId, account);
   await assertDelivers(first, webhook.secret);
   await first.stop();
 
   await assert.rejects(start(newer), (error: Error) => {
-    assert.match(error.message, new RegExp(`4 encrypted under key ${keyIdOf(older)}\\. Add the key`));
+    assert.match(error.message, new RegExp(`6 encrypted under key ${keyIdOf(older)}\\. Add the key`));
     return true;
   });
   const refused = await doctor(newer);
   assert.equal(refused.code, 1);
-  assert.match(refused.output, new RegExp(`✗ secret key .*4 encrypted under key ${keyIdOf(older)}`));
+  assert.match(refused.output, new RegExp(`✗ secret key .*6 encrypted under key ${keyIdOf(older)}`));
 
   // The other processes learn to open what the new key seals before one seals with it.
   const reading = await start(`${older},${newer}`);
@@ -105,10 +110,10 @@ test('from one secret key to another, without a delivery that is not made or not
   const { body: read } = await reading.call('GET', `/webhooks/${id}/secret`);
   assert.equal(read.secret, secret);
   await reading.stop();
-  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*4 use an older key/);
+  assert.match((await doctor(`${newer},${older}`)).output, /✓ secret key .*6 use an older key/);
 
   const resealed = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
-  assert.deepEqual(JSON.parse(resealed.output), { resealed: 4 });
+  assert.deepEqual(JSON.parse(resealed.output), { resealed: 6 });
   await assertDelivers(both, webhook.secret);
   const again = await posthorn(['reseal', '--json'], settings(`${newer},${older}`));
   assert.deepEqual(JSON.parse(again.output), { resealed: 0 });
@@ -126,6 +131,11 @@ test('from one secret key to another, without a delivery that is not made or not
     `dkim ${key?.identity_id} ${key?.selector}`,
   );
   assert.match(opened, /PRIVATE KEY/);
+  const { body: shown } = await last.call('GET', `/providers/${provider.body.id}`);
+  assert.equal(shown.inboundUrl.split('/hooks/')[1], provider.body.inboundUrl.split('/hooks/')[1]);
+  const [{ credentials } = {}] = await last.sql`select credentials from providers`;
+  const context = providerContext(provider.body.id, 'credentials');
+  assert.match(makeSealer([Buffer.from(newer, 'base64')]).open(credentials, context), /rotated/);
   const ref = { ownerId: last.user.userId, accountId: account.id, side: 'smtp' } as const;
   const found = await findMailServer(last.sql, makeSealer([Buffer.from(newer, 'base64')]), ref);
   assert.deepEqual(found?.server, account.smtp);

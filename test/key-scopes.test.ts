@@ -72,6 +72,13 @@ const decided: Record<string, KeyScope[]> = {
   'DELETE /smtp-accounts/{id}': ['full'],
   'POST /smtp-accounts/{id}/verify': ['full'],
 
+  'GET /providers': ['full', 'read'],
+  'POST /providers': ['full'],
+  'GET /providers/{id}': ['full', 'read'],
+  'PATCH /providers/{id}': ['full'],
+  'DELETE /providers/{id}': ['full'],
+  'POST /providers/{id}/verify': ['full'],
+
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],
   'GET /api-keys/{id}': ['full', 'read'],

@@ -8,7 +8,7 @@ import { newId } from '../src/lib/ids.ts';
 import { createApiKey } from '../src/store/api-keys.ts';
 import { ensureUser } from '../src/store/users.ts';
 import { makeDatabase } from './harness.ts';
-import { insertRows } from './insert.ts';
+import { insertProvider, insertRows } from './insert.ts';
 
 const database = await makeDatabase();
 const sql = connect(database.url, { max: 2, applicationName: 'posthorn schema test' });
@@ -58,9 +58,9 @@ async function addWebhook(ownerId: string, more: Record<string, unknown> = {}): 
 }
 
 async function addAccount(table: 'providers' | 'smtp_accounts', ownerId: string): Promise<string> {
+  if (table === 'providers') return insertProvider(sql, ownerId);
   const id = newId();
-  const row = table === 'providers' ? { kind: 'gmail' } : { label: 'smtp.example' };
-  await insertRows(sql, table, [{ id, owner_id: ownerId, ...row }]);
+  await insertRows(sql, table, [{ id, owner_id: ownerId, label: 'smtp.example' }]);
   return id;
 }
 

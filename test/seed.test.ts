@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import { makeApiKey } from '../src/lib/api-key.ts';
 import { newId } from '../src/lib/ids.ts';
 import { assertProblem, callUrl, startTestService } from './harness.ts';
+import { insertProvider } from './insert.ts';
 
 // Without checks of DNS: during a check an identity shows as pending.
 const service = await startTestService({ POSTHORN_ROLES: 'api,smtp,deliver' });
@@ -126,8 +127,7 @@ test('seed 2.2: identity.meta is JSON carried as a string, and an empty object i
 });
 
 test('seed 2.2: identity.provider_id is null or the UUID of a provider', async () => {
-  const id = newId();
-  await service.sql`insert into providers (id, owner_id, kind) values (${id}, ${user.userId}, 'test')`;
+  const id = await insertProvider(service.sql, user.userId);
   assert.equal(email.provider_id, null);
   assert.equal((await makeIdentity({ provider_id: id })).provider_id, id);
 });

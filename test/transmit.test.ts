@@ -44,7 +44,8 @@ function makeMail(change: Partial<OutgoingMail> & { raw?: string } = {}): Outgoi
   const { raw = message, ...rest } = change;
   const bytes = Buffer.from(raw, 'latin1');
   return {
-    ...{ ownerId: 'a', mailFrom: 'bounces@us.example', rcptTo: 'bob@dest.example', signature: '' },
+    ...{ messageId: 'm', ownerId: 'a', signature: '' },
+    ...{ mailFrom: 'bounces@us.example', rcptTo: 'bob@dest.example' },
     ...{ content: [bytes], size: bytes.length, eightBit: false, smtpUtf8: false, mayEnd: () => true },
     ...rest,
   };

@@ -8,6 +8,7 @@ import { OperatorError } from '../lib/operator-error.ts';
 import { loadSecretKeys, makeSealer, type Sealer } from '../lib/secrets.ts';
 import { dkimContext } from '../store/dkim-keys.ts';
 import { listProcessesWithoutKey } from '../store/processes.ts';
+import { providerContext } from '../store/providers.ts';
 import { listSealedByOtherKeys, replaceSealed, type SealedSecret } from '../store/sealed-secrets.ts';
 import { serverContext } from '../store/smtp-accounts.ts';
 import { secretContext } from '../webhooks/secret.ts';
@@ -61,5 +62,6 @@ async function requireKeyEverywhere(sql: Sql, keyId: string): Promise<void> {
 
 function contextOf({ table, id, part }: SealedSecret): string {
   if (table === 'dkim_keys') return dkimContext(id, part ?? '');
+  if (table === 'providers') return providerContext(id, part ?? '');
   return table === 'mail_servers' ? serverContext(id, part ?? '') : secretContext(id);
 }

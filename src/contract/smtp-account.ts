@@ -35,9 +35,10 @@ const ServerError = Type.Union([
   Type.Null(),
 ]);
 
-const ServerState = closed({
+/** Whether mail can go in this direction; also of a provider. */
+export const ServerState = closed({
   state: oneOf(serverStates),
-  checkedAt: describe(NullableTimestamp, 'When the account was last used or verified.'),
+  checkedAt: describe(NullableTimestamp, 'When it was last used or verified.'),
   error: ServerError,
 });
 

@@ -4,28 +4,31 @@
  *                its key; `request.ownerId` is the owner of the key
  *   key or link  an API key, or a signed link to the message in the path: `request.ownerId` is then the owner of the message, and
  *                `request.keyId` is empty
+ *   hook         the secret in the path of a provider's hook: `request.provider` is the provider, `request.ownerId` its owner, and
+ *                the route checks that the call is the provider's
  *   operator     POSTHORN_ADMIN_TOKEN
  *   metrics      POSTHORN_METRICS_TOKEN, if it is set; otherwise anyone
  *   public       anyone
  */
-import { createHash, timingSafeEqual } from 'node:crypto';
 import type { FastifyContextConfig, FastifyRequest, FastifySchema } from 'fastify';
 import type { Config } from '../config.ts';
 import type { Links } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
 import { hashApiKey, isApiKey } from '../lib/api-key.ts';
 import { posthorn } from '../lib/command-line.ts';
+import { areEqualSecrets } from '../lib/equal-secrets.ts';
 import type { Log } from '../lib/log.ts';
-import { isToken } from '../lib/tokens.ts';
+import { hashToken, isHookSecret, isToken } from '../lib/tokens.ts';
 import { Problem, type ProblemCode, problems } from '../problems.ts';
 import { findActiveKey, type KeyScope, touchApiKey } from '../store/api-keys.ts';
 import { findMessageOwner } from '../store/messages.ts';
+import { findHookProvider, type SealedProvider } from '../store/providers.ts';
 import { findActiveSession, touchSession } from '../store/sessions.ts';
 import { orNotFound } from './errors.ts';
 import type { App } from './fastify.ts';
 import { requireCsrfToken, type SessionCookie } from './session-cookie.ts';
 
-export type Access = 'key' | 'key or link' | 'operator' | 'metrics' | 'public';
+export type Access = 'key' | 'key or link' | 'hook' | 'operator' | 'metrics' | 'public';
 
 /** The `ownerId` and `keyId` of a request with the operator's token; no user has this id. */
 const operatorId = '00000000-0000-0000-0000-000000000000';
@@ -38,7 +41,10 @@ declare module 'fastify' {
     /** The content type of a body that is not JSON, for the OpenAPI document. */
     consumes?: string;
   }
-  interface FastifyRequest extends Caller {}
+  interface FastifyRequest extends Caller {
+    /** Of a request to a hook; otherwise null. */
+    provider: SealedProvider | null;
+  }
 }
 
 export interface Caller {
@@ -130,6 +136,8 @@ export function makeAuthenticator(parts: {
       case 'key or link':
         if (access === 'key or link' && hasSignature(request)) return checkLink(request);
         return checkSession(request) ?? checkKey(request);
+      case 'hook':
+        return checkHook(request);
       case 'operator':
         return checkToken(request, config.adminToken);
       case 'metrics':
@@ -145,6 +153,13 @@ export function makeAuthenticator(parts: {
     if (!links.isValid(id.toLowerCase(), String(expires), String(signature), Date.now()))
       throw new Problem('invalid_link');
     return { ...anonymous, ownerId: await orNotFound(findMessageOwner(sql, id)) };
+  }
+
+  async function checkHook(request: FastifyRequest): Promise<Caller> {
+    const { secret = '' } = request.params as { secret?: string };
+    if (!isHookSecret(secret)) throw new Problem('not_found');
+    request.provider = await orNotFound(findHookProvider(sql, hashToken(secret)));
+    return { ...anonymous, ownerId: request.provider.ownerId };
   }
 
   function checkKey(request: FastifyRequest): Caller | Promise<Caller> {
@@ -229,7 +244,7 @@ function hasSignature(request: FastifyRequest): boolean {
 
 function checkToken(request: FastifyRequest, token: string | null): Caller {
   const given = readBearer(request, 'missing_token', 'invalid_token');
-  if (token === null || !isEqual(given, token)) throw unauthorized('invalid_token');
+  if (token === null || !areEqualSecrets(given, token)) throw unauthorized('invalid_token');
   return { ...anonymous, ownerId: operatorId, keyId: operatorId };
 }
 
@@ -242,12 +257,6 @@ function readBearer(request: FastifyRequest, missing: ProblemCode, malformed: Pr
   if (!match?.[1])
     throw unauthorized(malformed, 'Send the header as `Authorization: Bearer <key or token>`.');
   return match[1];
-}
-
-/** Constant time, whatever the lengths: `timingSafeEqual` compares digests. */
-function isEqual(given: string, token: string): boolean {
-  const digest = (text: string) => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(given), digest(token));
 }
 
 function unauthorized(code: ProblemCode, detail?: string): Problem {

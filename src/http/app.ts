@@ -16,8 +16,10 @@ import type { Tracer } from '../lib/tracing.ts';
 import type { VerifyAccountParts } from '../mailboxes/verify-account.ts';
 import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
+import type { Sns } from '../providers/sns.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import type { Examiner } from '../receiving/examine.ts';
+import type { ProviderReportParts } from '../sending/provider-reports.ts';
 import type { SubmitParts } from '../sending/submit.ts';
 import type { Poster } from '../webhooks/post.ts';
 import {
@@ -52,6 +54,8 @@ import { inboundRoutes } from './routes/inbound.ts';
 import { meRoutes } from './routes/me.ts';
 import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
+import { providerHookRoutes } from './routes/provider-hooks.ts';
+import { providerRoutes } from './routes/providers.ts';
 import { replayRoutes } from './routes/replays.ts';
 import { sendingRoutes } from './routes/sending.ts';
 import { sessionRoutes } from './routes/sessions.ts';
@@ -81,6 +85,10 @@ export interface ApiParts extends HealthParts {
   mail: AcceptParts;
   submit: SubmitParts;
   verifyAccounts: VerifyAccountParts;
+  reports: ProviderReportParts;
+  sns: Sns;
+  /** The URL that others reach the API under, with the base path. */
+  readBaseUrl(): string;
   streams: EventStreams;
   verification: VerifyParts;
   egress: Egress;
@@ -100,7 +108,8 @@ export async function buildApp(given: ApiParts): Promise<App> {
   const mail = { ...given.mail, sql };
   const submit = { ...given.submit, sql };
   const verification = { ...given.verification, sql };
-  const parts: ApiParts = { ...given, sql, mail, submit, verification };
+  const reports = { ...given.reports, sql };
+  const parts: ApiParts = { ...given, sql, mail, submit, reports, verification };
   const { config, log, tracer } = parts;
   const app = makeApp(log, {
     bodyLimit: maxBodyBytes,
@@ -154,6 +163,8 @@ function addRoutes(
   messageRoutes(api, parts);
   api.register(async (scope) => inboundRoutes(scope as App, parts));
   api.register(async (scope) => sendingRoutes(scope as App, parts));
+  api.register(async (scope) => providerHookRoutes(scope as App, parts));
+  providerRoutes(api, parts);
   suppressionRoutes(api, parts);
   smtpAccountRoutes(api, parts);
   apiKeyRoutes(api, parts);
@@ -176,6 +187,7 @@ function addHooks(
   const limit = makeRateLimiter(config.rateLimitPerMinute);
   const validation = makeValidation(config);
   app.setValidatorCompiler(validation.compiler);
+  app.decorateRequest('provider', null);
   app.decorateRequest('ownerId', '');
   app.decorateRequest('keyId', '');
   app.decorateRequest('keyScope', null);
@@ -196,8 +208,7 @@ function addHooks(
       request.keyId = caller.keyId;
       request.keyScope = caller.keyScope;
       request.sessionId = caller.sessionId;
-      // Links have a limit of their own: a stranger who has one cannot lock the owner out of the API.
-      if (caller.ownerId) limit(caller.keyId ? caller.ownerId : `links of ${caller.ownerId}`, reply);
+      if (caller.ownerId) limit(nameLimited(request), reply);
       // After the limit, which counts refused requests too.
       requireScope(request);
       done();
@@ -236,6 +247,12 @@ function addHooks(
       log.debug({ requestId: request.id, ...labels, ms: Math.round(reply.elapsedTime) }, 'request');
     done();
   });
+}
+
+/** Links and hooks have limits of their own: a stranger who has one cannot lock the owner out of the API. */
+function nameLimited({ ownerId, keyId, provider }: FastifyRequest): string {
+  if (provider) return `hooks of ${provider.id}`;
+  return keyId ? ownerId : `links of ${ownerId}`;
 }
 
 /** RFC 9112 §3.2. Of several `Host` headers Node shows the first, and a proxy in front may have used the last. */

@@ -57,6 +57,7 @@ const security: Record<Access, Record<string, string[]>[]> = {
   'key or link': [{ apiKey: [] }, { session: [] }, {}],
   operator: [{ operatorToken: [] }],
   metrics: [{}, { metricsToken: [] }],
+  hook: [],
   public: [],
 };
 
@@ -67,6 +68,7 @@ function describeAccess(access: Access, scopes: readonly KeyScope[]): string {
     'key or link': `Scopes of API keys: ${accepted}. A signed link needs no key.`,
     operator: "Needs the operator's token.",
     metrics: 'Needs the metrics token, if the operator has set one.',
+    hook: 'Only a provider calls it.',
     public: 'Needs no key.',
   };
   return words[access];

@@ -1,4 +1,4 @@
-/** Random tokens: of sessions and of sign-in links. Only their hashes are stored, as those of confirmation links. */
+/** Random tokens: of sessions, of sign-in links and of hooks. They are found by their hashes, as those of confirmation links. */
 import { createHash, randomBytes } from 'node:crypto';
 
 export function makeToken(): string {
@@ -7,6 +7,15 @@ export function makeToken(): string {
 
 export function isToken(text: string): boolean {
   return /^[\w-]{43}$/.test(text);
+}
+
+/** In lower case, because a path is read without regard to case. */
+export function makeHookSecret(): string {
+  return randomBytes(32).toString('hex');
+}
+
+export function isHookSecret(text: string): boolean {
+  return /^[0-9a-f]{64}$/.test(text);
 }
 
 /** A fast hash is enough for 256 random bits. */

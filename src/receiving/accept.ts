@@ -23,7 +23,7 @@ import { composeMessage } from './compose.ts';
 import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
 import type { MessageRecorder } from './record.ts';
-import { type RoutedRecipient, type RouteParts, routeRecipient } from './route.ts';
+import { type RoutedRecipient, type RouteParts, routeRecipient, routeVouched } from './route.ts';
 import { type AcceptTrace, startAcceptTrace } from './trace.ts';
 
 export interface IncomingMail {
@@ -34,6 +34,8 @@ export interface IncomingMail {
   recipients(): Promise<readonly RoutedRecipient[]>;
   /** Only identities of this owner get the message. Default: any owner's. */
   ownerId?: string;
+  /** The server that holds the owner's mailbox vouches for the mail: it is recorded whatever the status of the identity. */
+  isVouched?: boolean;
   /** The span of the HTTP request. */
   request?: Span | undefined;
   requestId?: string;
@@ -166,7 +168,7 @@ async function recordMail(
     const notReceiving = outcomes.filter(({ id }) => id === null).map(({ message }) => message.identityId);
     if (notReceiving.length === 0) return outcomes;
     const lost = recipients.filter(({ identity }) => notReceiving.includes(identity.id));
-    const others = await routeAgain({ ...parts, sql }, lost, mail.ownerId);
+    const others = await routeAgain({ ...parts, sql }, lost, mail);
     const again = await prepareMessages({ ...parts, sql }, mail, others, examination);
     const further = await transaction(sql, (sql) => recordEach({ ...parts, sql }, again));
     return [...outcomes, ...further];
@@ -197,11 +199,14 @@ async function recordEach(
 async function routeAgain(
   parts: RouteParts,
   lost: readonly RoutedRecipient[],
-  ownerId: string | undefined,
+  { ownerId, isVouched }: IncomingMail,
 ): Promise<RoutedRecipient[]> {
   const found: RoutedRecipient[] = [];
   for (const { address, identity } of lost) {
-    const route = await routeRecipient(parts, address, ownerId);
+    const route =
+      isVouched && ownerId !== undefined
+        ? await routeVouched(parts.sql, address, ownerId)
+        : await routeRecipient(parts, address, ownerId);
     if (typeof route !== 'string' && route.identity.id !== identity.id) found.push(route);
   }
   return found;
@@ -253,6 +258,7 @@ function prepareMessages(
       const summary = summarize(message);
       return {
         ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
+        isVouched: mail.isVouched ?? false,
         threadId: message.threadId,
         recipients: envelope.rcptTo,
         raw: mail.raw,

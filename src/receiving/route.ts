@@ -35,6 +35,18 @@ export async function routeRecipient(
   return typeof chosen === 'string' ? chosen : { address, tag: readTag(address, chosen), identity: chosen };
 }
 
+/** For mail that the owner's own server vouches for: the most exact identity of the owner, whatever its status. */
+export async function routeVouched(
+  sql: Sql,
+  address: string,
+  ownerId: string,
+): Promise<RoutedRecipient | 'unknown'> {
+  const keys = listKeys(address);
+  const found = keys ? await findReceivers(sql, keys, ownerId, true) : [];
+  const [identity] = keys ? listLevels(found, keys).flat() : [];
+  return identity ? { address, tag: readTag(address, identity), identity } : 'unknown';
+}
+
 const cacheMs = 1000;
 const maxCached = 10_000;
 
@@ -88,16 +100,21 @@ function choose(
   keys: RecipientKeys,
   acceptUnverified: boolean,
 ): Receiver | 'unknown' | 'unverified' | 'contested' {
-  const levels = [
-    ...keys.addresses.map((key) => found.filter((one) => one.kind === 'email' && one.valueKey === key)),
-    found.filter((one) => one.kind === 'domain'),
-  ];
+  const levels = listLevels(found, keys);
   const verified = levels.flat().find(({ verified }) => verified);
   if (verified) return verified;
   const [unverified, another] = levels.find((level) => level.length > 0) ?? [];
   if (!unverified) return 'unknown';
   if (!acceptUnverified) return 'unverified';
   return another ? 'contested' : unverified;
+}
+
+/** The most exact first. */
+function listLevels(found: readonly Receiver[], keys: RecipientKeys): Receiver[][] {
+  return [
+    ...keys.addresses.map((key) => found.filter((one) => one.kind === 'email' && one.valueKey === key)),
+    found.filter((one) => one.kind === 'domain'),
+  ];
 }
 
 /** The text after the first "+"; null if the "+" belongs to the identity's own address. */

@@ -1,6 +1,7 @@
 /**
- * The SMTP side of users' accounts: mail that leaves through them, and the check of a login. Guarantees: hosts and ports by the egress
- * rules; a password goes out only over verified TLS, except to this machine in development; `send` of an account shows how it went.
+ * The SMTP side of users' accounts and providers: mail that leaves through them, and the check of a login. Guarantees: hosts and ports by
+ * the egress rules; a password goes out only over verified TLS, except to this machine in development; `send` of an account or a
+ * provider shows how it went.
  */
 import type { Sql } from '../db/client.ts';
 import type { Sealer } from '../lib/secrets.ts';
@@ -15,9 +16,11 @@ import {
   type ServerError,
   type ServerErrorCode,
 } from '../net/mail-server.ts';
+import { findProviderLogin, recordProviderState } from '../store/providers.ts';
 import { findMailServer, readTokensFrom, recordSendState } from '../store/smtp-accounts.ts';
 import { Connections } from './connections.ts';
 import type { OutgoingMail } from './outgoing-mail.ts';
+import { headerFieldsOf, smtpServerOf } from './provider-server.ts';
 import {
   type ClientParts,
   makeTlsContexts,
@@ -38,12 +41,17 @@ export interface AccountParts {
   timeouts?: typeof standardTimeouts;
   /** Certificate authorities (PEM) instead of the well-known ones. */
   ca?: string | undefined;
+  /** Where a test has the SMTP service of a provider. */
+  providerPort?: number | undefined;
 }
 
 export interface AccountRef {
   ownerId: string;
   accountId: string;
 }
+
+/** An account or a provider of a user: a way out of the identity's own. */
+export type OwnRef = AccountRef | { ownerId: string; providerId: string };
 
 /** Services close an account that opens many connections. */
 const maxPerAccount = 3;
@@ -62,7 +70,10 @@ const checkTimeouts = {
 interface OpenedAccount {
   server: Server;
   version: number;
-  username: string;
+  /** The sender of the envelope; null: that of the mail. */
+  mailFrom: string | null;
+  /** Header fields to put in front of a message. */
+  fieldsOf(messageId: string): string;
   tokenKey: string | null;
 }
 
@@ -70,7 +81,8 @@ export class AccountServers {
   readonly #parts: AccountParts;
   readonly #client: ClientParts;
   readonly #connections: Connections;
-  /** By account: what was last recorded, and when. */
+  readonly #providerConnections: Connections;
+  /** By account or provider: what was last recorded, and when. */
   readonly #recorded = new Map<string, { text: string; atMs: number }>();
 
   constructor(parts: AccountParts) {
@@ -82,26 +94,28 @@ export class AccountServers {
       timeouts: parts.timeouts ?? standardTimeouts,
     };
     this.#connections = new Connections(this.#client, { maxPerHost: maxPerAccount });
+    this.#providerConnections = new Connections(this.#client);
   }
 
-  /** With the address of the account as envelope sender, if its user name is one; otherwise with that of `mail`. */
-  async send(ref: AccountRef, mail: OutgoingMail, signal: AbortSignal): Promise<TryReply | NotTried> {
+  async send(ref: OwnRef, mail: OutgoingMail, signal: AbortSignal): Promise<TryReply | NotTried> {
     const opened = await this.#open(ref);
     if ('error' in opened) {
       await this.#record(ref, opened.version, opened.error);
       return { kind: 'temporary', code: 'account_failed', reason: opened.error.message };
     }
-    const mailFrom = readAddress(opened.username) ?? mail.mailFrom;
-    const reply = await this.#connections.send([opened.server], { ...mail, mailFrom }, signal);
+    const mailFrom = opened.mailFrom ?? mail.mailFrom;
+    const signature = `${opened.fieldsOf(mail.messageId)}${mail.signature}`;
+    const connections = 'providerId' in ref ? this.#providerConnections : this.#connections;
+    const reply = await connections.send([opened.server], { ...mail, mailFrom, signature }, signal);
     // The server may have the message: what became of it counts, also if the state of the account cannot be recorded.
     if (reply.error !== 'stopped') await this.#note(ref, opened, reply).catch(() => {});
     return reply;
   }
 
   /** Logs in, and records how that went, unless `signal` ended it. */
-  async check(ref: AccountRef, signal: AbortSignal): Promise<void> {
+  async check(ref: OwnRef, signal: AbortSignal): Promise<void> {
     const opened = await this.#open(ref);
-    this.#recorded.delete(ref.accountId);
+    this.#recorded.delete(idOf(ref));
     if ('error' in opened) return this.#record(ref, opened.version, opened.error);
     const client = { ...this.#client, timeouts: this.#parts.timeouts ?? checkTimeouts };
     const tried = await openConnection(opened.server, client, signal);
@@ -112,9 +126,26 @@ export class AccountServers {
 
   close(): void {
     this.#connections.close();
+    this.#providerConnections.close();
   }
 
-  async #open(ref: AccountRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
+  #open(ref: OwnRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
+    return 'providerId' in ref ? this.#openProvider(ref.ownerId, ref.providerId) : this.#openAccount(ref);
+  }
+
+  async #openProvider(ownerId: string, providerId: string): Promise<OpenedAccount> {
+    const { sql, sealer, providerPort } = this.#parts;
+    const found = await findProviderLogin(sql, sealer, ownerId, providerId);
+    if (!found) throw new Error(`The provider ${providerId} does not exist`);
+    const { credentials, version } = found;
+    return {
+      server: { ...smtpServerOf(credentials, providerPort), account: `${providerId} ${version}` },
+      fieldsOf: (messageId) => headerFieldsOf(credentials.kind, messageId),
+      ...{ version, mailFrom: null, tokenKey: null },
+    };
+  }
+
+  async #openAccount(ref: AccountRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
     const { sql, sealer, tokens, production } = this.#parts;
     const found = await findMailServer(sql, sealer, { ...ref, side: 'smtp' });
     if (!found) throw new Error(`The SMTP account ${ref.accountId} has no server`);
@@ -128,13 +159,14 @@ export class AccountServers {
         : { user: server.username, accessToken: answer.token };
     return {
       server: { ...toServer(server, production), login, account: `${ref.accountId} ${version}` },
-      ...{ version, username: server.username },
+      // The address of the account, if its user name is one.
+      ...{ version, mailFrom: readAddress(server.username), fieldsOf: () => '' },
       tokenKey: 'accessToken' in login ? source.key : null,
     };
   }
 
   /** `reply` null: the login was accepted. */
-  async #note(ref: AccountRef, opened: OpenedAccount, reply: TryReply | null): Promise<void> {
+  async #note(ref: OwnRef, opened: OpenedAccount, reply: TryReply | null): Promise<void> {
     const error = reply && describeFailure(reply);
     // The token may have been revoked before its end.
     if (error?.code === 'authentication_failed' && opened.tokenKey)
@@ -142,19 +174,21 @@ export class AccountServers {
     await this.#record(ref, opened.version, error);
   }
 
-  async #record(
-    { ownerId, accountId }: AccountRef,
-    version: number,
-    error: ServerError | null,
-  ): Promise<void> {
+  async #record(ref: OwnRef, version: number, error: ServerError | null): Promise<void> {
     const text = JSON.stringify([version, error]);
-    const last = this.#recorded.get(accountId);
+    const id = idOf(ref);
+    const last = this.#recorded.get(id);
     if (last?.text === text && performance.now() - last.atMs < sameStateMs) return;
     if (this.#recorded.size >= maxKnownStates) this.#recorded.clear();
-    this.#recorded.set(accountId, { text, atMs: performance.now() });
+    this.#recorded.set(id, { text, atMs: performance.now() });
     const { sql } = this.#parts;
-    await recordSendState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, version);
+    if ('providerId' in ref) await recordProviderState(sql, ref.ownerId, id, error, version);
+    else await recordSendState(sql, ref.ownerId, id, error ? 'failing' : 'ok', error, version);
   }
+}
+
+function idOf(ref: OwnRef): string {
+  return 'providerId' in ref ? ref.providerId : ref.accountId;
 }
 
 function toServer({ host, port, secure }: MailServer, production: boolean): Omit<Server, 'login'> {

@@ -58,7 +58,7 @@ export async function findAuthor(
 }
 
 function requireSending(sender: Sender, { operator }: AuthorParts['ways']): void {
-  const maySend = sender.isVerified || sender.hasOwnAccount || operator.kind === 'capture';
+  const maySend = sender.isVerified || sender.hasOwnWay || operator.kind === 'capture';
   if (!maySend) throw new Problem('identity_not_verified');
 }
 

@@ -16,7 +16,7 @@ export type Outcome =
 /** A try, or the look-up of the mail servers where it gave none. */
 export type Tried = TryReply | NotTried | Exclude<MailHosts, { kind: 'hosts' }>;
 
-export type Way = 'direct' | 'relay' | 'account' | 'capture';
+export type Way = 'direct' | 'relay' | 'account' | 'provider' | 'capture';
 
 /** There the recipient's own server takes the message, or stands in for it. */
 const lastWays: readonly Way[] = ['direct', 'capture'];

@@ -4,6 +4,8 @@ import { SendFault } from './try-reply.ts';
 import type { Content } from './wire.ts';
 
 export interface OutgoingMail {
+  /** Of the message in the store. */
+  messageId: string;
   /** Owners take turns at a host. */
   ownerId: string;
   mailFrom: string;

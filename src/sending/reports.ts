@@ -140,7 +140,7 @@ async function apply(
   unreadable: Buffer | null,
 ): Promise<void> {
   const content = unreadable && (await compress(unreadable.subarray(0, keptBytes)));
-  const outcome = await recordReport(parts.sql, { ...recipient, ...decision, content });
+  const outcome = await recordReport(parts.sql, { ...recipient, ...decision, content, source: 'dsn' });
   const { action, status } = decision;
   parts.log.info({ ...recipient, action, status, outcome }, 'a report about sent mail came back');
   if (outcome) parts.wakeAfterEvents();

@@ -1,6 +1,6 @@
 /**
  * The queue of outgoing mail: claim → sign → transmit → decide → record. One job for each recipient. The recipients of an owner at
- * one domain, for the relay, or for one account, are a lane, so a dead server delays no other mail; the lanes of an owner are a group, so no owner
+ * one domain, for the relay, or for one account or provider, are a lane, so a dead server delays no other mail; the lanes of an owner are a group, so no owner
  * delays another. `queue/worker.ts` has the loop and its guarantees; this file says what sending is.
  */
 import { isUnavailable, type Pool } from '../db/client.ts';
@@ -170,7 +170,7 @@ async function loadConfirmation(
     log.info({ identityId, address, link }, 'open this link to confirm an address');
   const none = {
     ...{ isVerified: true, isSuppressed: false, isCancelling: false },
-    ...{ accountId: null, hasOwnAccount: false, from: null },
+    ...{ accountId: null, providerId: null, hasOwnWay: false, from: null },
   };
   const facts = {
     ...none,
@@ -196,7 +196,7 @@ async function send(
   const { facts } = prepared;
   const { address } = facts;
   const isConfirmation = prepared.confirmation !== undefined;
-  const way = parts.ways.choose({ ownerId, accountId: facts.accountId });
+  const way = parts.ways.choose({ ...facts, ownerId });
   const base = { id, token, messageId, n, ownerId, address, isConfirmation, transport: way.kind };
   const untried = { waitSeconds: null, attempt: null, bounce: null, suppresses: false, isHealthy: true };
   // The mark turns what is put off into what is cancelled.
@@ -235,7 +235,7 @@ async function tryServers(
   isOurs: () => boolean,
 ): Promise<Tried> {
   const { dead, signer } = parts;
-  const needsVerified = way.kind !== 'capture' && !facts.hasOwnAccount;
+  const needsVerified = way.kind !== 'capture' && !facts.hasOwnWay;
   if (needsVerified && !facts.isVerified) {
     return {
       kind: 'temporary',
@@ -249,8 +249,9 @@ async function tryServers(
   // Never with a key of the user who asked for the mail.
   const signature = confirmation ? '' : await signer.sign(raw, ownerId, facts.domain);
   const mail = {
+    messageId,
     ownerId,
-    mailFrom: facts.from ?? parts.bounceAddress({ messageId, recipient: n }),
+    mailFrom: (way.isOwn && facts.from) || parts.bounceAddress({ messageId, recipient: n }),
     rcptTo: facts.address,
     ...{ signature, content: [raw], size: raw.length, eightBit: facts.eightBit, smtpUtf8: facts.smtpUtf8 },
     mayEnd: isOurs,

@@ -45,7 +45,7 @@ export interface SubmitParts {
   work: MailWork;
   ways: {
     operator: Pick<Way, 'kind' | 'destinationOf'>;
-    choose(sender: Pick<Sender, 'ownerId' | 'accountId'>): Pick<Way, 'kind' | 'destinationOf'>;
+    choose(sender: Pick<Sender, 'ownerId' | 'accountId' | 'providerId'>): Pick<Way, 'kind' | 'destinationOf'>;
   };
   rate: SendRate;
   maxMessageBytes: number;

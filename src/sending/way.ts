@@ -1,12 +1,12 @@
 /**
- * The ways out for mail: the identity's SMTP account, or the operator's way: to the recipient's own server, to a relay, or nowhere
+ * The ways out for mail: one of the identity's own (its SMTP account or provider), or the operator's way: to the recipient's own server, to a relay, or nowhere
  * (development).
  */
 import type { DnsClient } from '../net/dns.ts';
 import type { Egress } from '../net/egress.ts';
 import type { MtaSts } from '../net/mta-sts.ts';
 import { resolveOperatorHost } from '../net/operator-host.ts';
-import type { AccountServers } from './account-servers.ts';
+import type { AccountServers, OwnRef } from './account-servers.ts';
 import { captureMail } from './capture.ts';
 import { Connections } from './connections.ts';
 import type { Tried } from './decide.ts';
@@ -15,8 +15,10 @@ import { type OutgoingMail, toAsciiDomain } from './outgoing-mail.ts';
 import { makeTlsContexts, type Server, standardTimeouts } from './transmit.ts';
 
 export interface Way {
-  kind: 'direct' | 'relay' | 'account' | 'capture';
-  /** What the mail to this address waits for: the domain, the relay, or the account. */
+  kind: 'direct' | 'relay' | 'account' | 'provider' | 'capture';
+  /** An account or a provider: the author is the sender of the envelope. */
+  isOwn: boolean;
+  /** What the mail to this address waits for: the domain, the relay, the account or the provider. */
   destinationOf(address: string): string;
   /** Never rejects. */
   send(mail: OutgoingMail, signal: AbortSignal): Promise<Tried>;
@@ -26,24 +28,24 @@ export interface Way {
 
 export interface Ways {
   operator: Way;
-  /** `accountId`: the SMTP account that the identity sends through; null: the operator's way. */
-  choose(sender: { ownerId: string; accountId: string | null }): Way;
+  /** By the SMTP account or the provider that the identity sends through. Both null: the operator's way. */
+  choose(sender: { ownerId: string; accountId: string | null; providerId: string | null }): Way;
   close(): void;
 }
 
-/** Capture is for all mail: nothing leaves the machine, not even through accounts. */
+/** Capture is for all mail: nothing leaves the machine, not even through accounts and providers. */
 export function makeWays(operator: Way, accounts: AccountServers): Ways {
+  const makeOwn = (kind: 'account' | 'provider', id: string, ref: OwnRef): Way => ({
+    ...{ kind, isOwn: true, destinationOf: () => `${kind} ${id}` },
+    send: (mail, signal) => accounts.send(ref, mail, signal),
+    close() {},
+  });
   return {
     operator,
-    choose({ ownerId, accountId }) {
-      if (accountId === null || operator.kind === 'capture') return operator;
-      const ref = { ownerId, accountId };
-      return {
-        kind: 'account',
-        destinationOf: () => `account ${accountId}`,
-        send: (mail, signal) => accounts.send(ref, mail, signal),
-        close() {},
-      };
+    choose({ ownerId, accountId, providerId }) {
+      if (operator.kind === 'capture') return operator;
+      if (accountId !== null) return makeOwn('account', accountId, { ownerId, accountId });
+      return providerId === null ? operator : makeOwn('provider', providerId, { ownerId, providerId });
     },
     close() {
       operator.close();
@@ -53,7 +55,7 @@ export function makeWays(operator: Way, accounts: AccountServers): Ways {
 }
 
 interface WayParts {
-  outbound: Exclude<Way['kind'], 'account'>;
+  outbound: Exclude<Way['kind'], 'account' | 'provider'>;
   relay: Server | null;
   heloName: string;
   mxPort: number;
@@ -76,6 +78,7 @@ function makeCapture({ slowMs }: WayParts): Way {
   const options = slowMs === undefined ? {} : { slowMs };
   return {
     kind: 'capture',
+    isOwn: false,
     // By domain, so that `slow.test` delays no other mail.
     destinationOf: domainOf,
     send: (mail, signal) => captureMail(mail.rcptTo, { signal, ...options }),
@@ -87,6 +90,7 @@ function makeRelay(parts: WayParts, relay: Server): Way {
   const connections = openConnections(parts, resolveOperatorHost);
   return {
     kind: 'relay',
+    isOwn: false,
     destinationOf: () => 'relay',
     send: (mail, signal) => connections.send([relay], mail, signal),
     close: () => connections.close(),
@@ -98,6 +102,7 @@ function makeDirect(parts: WayParts): Way {
   const connections = openConnections(parts, (host) => egress.resolve(host));
   return {
     kind: 'direct',
+    isOwn: false,
     destinationOf: domainOf,
     async send(mail, signal) {
       const found = await findDirectServers(domainOf(mail.rcptTo), {

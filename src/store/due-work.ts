@@ -42,6 +42,7 @@ export async function isPurgeDue(sql: Sql, retentionDays: number): Promise<boole
         or ${first(sql, sql`select hour < ${oldest} from traffic order by hour`)}
         or ${first(sql, sql`select retired_at < ${dayAgo} from retired_webhook_secrets order by retired_at`)}
         or ${first(sql, sql`select created_at < ${dayAgo} from confirmations order by created_at`)}
+        or ${first(sql, sql`select created_at < now() - interval '25 hours' from provider_calls order by created_at`)}
         or ${first(sql, sql`select completed_at < ${oldest} from replays where completed_at is not null order by completed_at`)}
         as "isDue"`,
   );

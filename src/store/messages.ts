@@ -23,6 +23,8 @@ export interface NewRaw {
 
 export interface NewMessage extends NewRaw {
   identityId: string;
+  /** The server that holds the mailbox of the identity vouches for the mail: it is recorded whatever the identity's status. */
+  isVouched: boolean;
   eventId: string;
   threadId: string;
   /** JSON texts: the message in lists, and the data of its event. */
@@ -80,13 +82,13 @@ export async function recordMessages(
     with given as (
       select * from (values ${list(values)}) as given (id, owner_id, identity_id,
         event_id, raw_id, thread_id, message_key, repeat_key, size, sha256, summary, content, bytes, is_inline, chunk, lease_token,
-        leased_webhooks, words)
+        leased_webhooks, is_vouched, words)
       where id is not null
     ), receiving as materialized (
       select given.id from given cross join lateral (
         select from identities
         where owner_id = given.owner_id and id = given.identity_id and (
-          status = 'verified' or ${options.acceptUnverified} and not exists (
+          status = 'verified' or given.is_vouched or ${options.acceptUnverified} and not exists (
             select from identities verified
             where verified.kind = identities.kind and verified.value_key = identities.value_key
               and verified.status = 'verified'
@@ -161,7 +163,8 @@ function writeRow(sql: Sql, unrecorded: UnrecordedMessage | null, chunk: Buffer 
     ${message?.messageKey ?? null}::uuid, ${message?.repeatKey ?? null}::uuid, ${message?.raw.length ?? null}::int,
     ${message?.sha256 ?? null}::bytea, ${message?.summary ?? null}::text::json, ${message?.content ?? null}::bytea,
     ${message ? eventBytes(message) : null}::int, ${message?.inline ?? null}::boolean, ${chunk}::bytea,
-    ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[], ${message?.words ?? null}::bigint[])`;
+    ${lease?.token ?? null}::uuid, ${lease?.webhookIds ?? null}::uuid[], ${message?.isVouched ?? null}::boolean,
+    ${message?.words ?? null}::bigint[])`;
 }
 
 /** About how many bytes the body of its event takes. */

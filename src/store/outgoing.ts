@@ -117,10 +117,10 @@ async function insertOutgoing(
       insert into raw_chunks (raw_id, n, owner_id, bytes, is_compressed)
       select id, 0, ${ownerId}, ${await packChunk(message, 0)}, true from made where ${message.rawId !== null}
     ), going as (
-      insert into outgoing (id, owner_id, identity_id, key_id, transport, send_at, metadata, eight_bit, smtp_utf8, summary_bytes,
-        queued, suppressed, ended_at)
-      select id, ${ownerId}, ${identityId}, ${message.keyId}, ${message.transport}, ${sendAt}, ${message.metadata}::text::json,
-        ${message.eightBit}, ${message.smtpUtf8}, ${Buffer.byteLength(message.summary)}, ${queuedCount}, ${suppressedCount},
+      insert into outgoing (id, owner_id, identity_id, key_id, message_key, transport, send_at, metadata, eight_bit, smtp_utf8,
+        summary_bytes, queued, suppressed, ended_at)
+      select id, ${ownerId}, ${identityId}, ${message.keyId}, ${message.messageKey}, ${message.transport}, ${sendAt},
+        ${message.metadata}::text::json, ${message.eightBit}, ${message.smtpUtf8}, ${Buffer.byteLength(message.summary)}, ${queuedCount}, ${suppressedCount},
         ${queuedCount > 0 ? null : sql`now()`}
       from made
     ), given as (

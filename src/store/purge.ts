@@ -328,8 +328,8 @@ async function removeChosen(
 }
 
 /**
- * Deletes a batch of replaced secrets, of confirmation mails, of completed replays, of positions of deleted events and of counted
- * traffic that are past their time; true if there may be more.
+ * Deletes a batch of replaced secrets, of confirmation mails, of completed replays, of positions of deleted events, of counted
+ * traffic and of the calls of providers that are past their time; true if there may be more.
  */
 export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500): Promise<boolean> {
   const secrets = await sql`
@@ -350,5 +350,8 @@ export async function purgeExpired(sql: Sql, retentionDays: number, batch = 500)
   const traffic = await sql`
     delete from traffic where ctid = any (array(
       select ctid from traffic where hour < now() - ${retentionDays} * interval '1 day' order by hour limit ${batch}))`;
-  return [secrets, confirmations, replays, positions, traffic].some(({ count }) => count === batch);
+  const calls = await sql`
+    delete from provider_calls where ctid = any (array(
+      select ctid from provider_calls where created_at < now() - interval '25 hours' order by created_at limit ${batch}))`;
+  return [secrets, confirmations, replays, positions, traffic, calls].some(({ count }) => count === batch);
 }

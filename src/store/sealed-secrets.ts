@@ -5,10 +5,10 @@ import { OperatorError } from '../lib/operator-error.ts';
 import { makeSealer, type Sealer } from '../lib/secrets.ts';
 
 export interface SealedSecret {
-  table: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys' | 'mail_servers';
-  /** The webhook, the identity or the SMTP account. */
+  table: 'webhooks' | 'retired_webhook_secrets' | 'dkim_keys' | 'mail_servers' | 'providers';
+  /** The webhook, the identity, the SMTP account or the provider. */
   id: string;
-  /** The selector of a DKIM key, the side of a mail server; otherwise null. */
+  /** The selector of a DKIM key, the side of a mail server, the column of a provider; otherwise null. */
   part: string | null;
   sealed: Buffer;
 }
@@ -21,7 +21,11 @@ function allSecrets(sql: Sql) {
     union all
     select 'dkim_keys', identity_id, selector, private_key from dkim_keys
     union all
-    select 'mail_servers', account_id, side, secret from mail_servers) secrets`;
+    select 'mail_servers', account_id, side, secret from mail_servers
+    union all
+    select 'providers', id, 'credentials', credentials from providers
+    union all
+    select 'providers', id, 'hook_secret', hook_secret from providers) secrets`;
 }
 
 export interface SealedCount {
@@ -30,24 +34,29 @@ export interface SealedCount {
   count: number;
 }
 
-const columns = {
-  webhooks: 'secret',
-  retired_webhook_secrets: 'secret',
-  dkim_keys: 'private_key',
-  mail_servers: 'secret',
-} as const;
+const columns = [
+  ['webhooks', 'secret'],
+  ['retired_webhook_secrets', 'secret'],
+  ['dkim_keys', 'private_key'],
+  ['mail_servers', 'secret'],
+  ['providers', 'credentials'],
+  ['providers', 'hook_secret'],
+] as const;
 
-/** The keys are checked before a migration, so an older schema may lack some of the tables. */
+/** The keys are checked before a migration, so an older schema may lack some of the columns. */
 export async function countSealedByKey(sql: Sql): Promise<SealedCount[]> {
   const counts = new Map<string, number>();
-  for (const [table, column] of Object.entries(columns)) {
+  for (const [table, column] of columns) {
     const { exists } = only(
-      await sql<{ exists: boolean }[]>`select to_regclass(${table}) is not null as exists`,
+      await sql<{ exists: boolean }[]>`
+        select exists (
+          select from pg_attribute where attrelid = to_regclass(${table}) and attname = ${column} and not attisdropped
+        ) as exists`,
     );
     if (!exists) continue;
     const found = await sql<SealedCount[]>`
       select encode(substring(${identifier(column)} from 1 for 4), 'hex') as "keyId", count(*)::int as count
-      from ${identifier(table)} group by 1`;
+      from ${identifier(table)} where ${identifier(column)} is not null group by 1`;
     for (const { keyId, count } of found) counts.set(keyId, (counts.get(keyId) ?? 0) + count);
   }
   return [...counts].map(([keyId, count]) => ({ keyId, count })).sort((a, b) => (a.keyId < b.keyId ? -1 : 1));
@@ -88,6 +97,11 @@ export async function replaceSealed(sql: Sql, old: SealedSecret, sealed: Buffer)
     await sql`
       update mail_servers set secret = ${sealed}
       where account_id = ${id} and side = ${part} and secret = ${old.sealed}`;
+    return;
+  }
+  if (table === 'providers') {
+    const column = identifier(part ?? '');
+    await sql`update providers set ${column} = ${sealed} where id = ${id} and ${column} = ${old.sealed}`;
     return;
   }
   const key = table === 'webhooks' ? 'id' : 'webhook_id';

@@ -2,7 +2,13 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { countChanges, lockOutgoing, type RecipientStatus } from './outgoing.ts';
-import { type Announcement, announce, type BounceType, type SmtpResponse } from './send-events.ts';
+import {
+  type Announcement,
+  announce,
+  type BounceSource,
+  type BounceType,
+  type SmtpResponse,
+} from './send-events.ts';
 import { suppress } from './suppressions.ts';
 
 interface RecipientRef {
@@ -26,7 +32,26 @@ export interface ReportDecision {
   onlySent?: boolean;
 }
 
+/** What a provider says about a message that it sent for us. */
+export interface ProviderReport {
+  /** The message, by its id here or by its Message-ID. */
+  message: { id: string } | { messageId: string };
+  /** Of the recipient. */
+  address: string;
+  outcome: 'bounced' | 'delivered' | 'complained';
+  /** The provider's own word. */
+  action: string;
+  /** The reply of the recipient's server, as far as the provider repeats it. */
+  reply: { code: number | null; enhanced: string | null };
+  diagnostic: string | null;
+  remoteMta: string | null;
+  /** What the provider calls a bounce whose reply says nothing. */
+  bounceType: BounceType | null;
+}
+
 export interface NewReport extends RecipientRef, ReportDecision {
+  /** Of a bounce, in its event. */
+  source: Extract<BounceSource, 'dsn' | 'provider'>;
   /** Compressed by zstd; of a report that cannot be read. */
   content: Buffer | null;
 }
@@ -49,6 +74,33 @@ export async function findSentRecipient(
       where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
     ) as "isBeingTried"
     from recipients where message_id = ${messageId} and n = ${n}`;
+  return row;
+}
+
+/** A recipient of an outgoing message, and whether it is being tried now. */
+export interface ReportedRecipient extends RecipientRef {
+  isBeingTried: boolean;
+}
+
+/**
+ * The recipient that a provider reports about: of the owner's newest message with this id or Message-ID that left by a provider. A
+ * message that left on another way is not the provider's to report about.
+ */
+export async function findReportedRecipient(
+  sql: Sql,
+  ownerId: string,
+  message: { id: string } | { key: string },
+  addressKey: string,
+): Promise<ReportedRecipient | undefined> {
+  const [row] = await sql<ReportedRecipient[]>`
+    select outgoing.id as "messageId", recipients.n::int as n, exists (
+      select from send_queue
+      where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
+    ) as "isBeingTried"
+    from outgoing join recipients on recipients.message_id = outgoing.id
+    where outgoing.owner_id = ${ownerId} and transport = 'provider' and recipients.address_key = ${addressKey}
+      and ${'id' in message ? sql`outgoing.id = ${message.id}` : sql`outgoing.message_key = ${message.key}`}
+    order by outgoing.created_at desc limit 1`;
   return row;
 }
 
@@ -154,7 +206,10 @@ async function changeRecipient(
   const isBounced = outcome === 'bounced';
   return {
     ...{ ...base, event: isBounced ? 'message.bounced' : 'message.delivered', status: outcome },
-    ...{ bounceType: isBounced ? (bounceType ?? 'unknown') : null, bounceSource: isBounced ? 'dsn' : null },
+    ...{
+      bounceType: isBounced ? (bounceType ?? 'unknown') : null,
+      bounceSource: isBounced ? report.source : null,
+    },
   };
 }
 

@@ -13,7 +13,10 @@ export interface Sender {
   isVerified: boolean;
   /** The SMTP account that its mail leaves through: its own, or that of its domain. */
   accountId: string | null;
-  hasOwnAccount: boolean;
+  /** The provider that its mail leaves through, if it has no account. */
+  providerId: string | null;
+  /** Its own account or provider, not that of its domain: it may send through it whatever its status. */
+  hasOwnWay: boolean;
   /** Its mailbox for sent mail. */
   sentId: string;
 }
@@ -21,17 +24,42 @@ export interface Sender {
 function columns(sql: Sql) {
   return sql`
     identities.id, identities.owner_id as "ownerId", public_id as "publicId", identities.kind, value, value_key as "valueKey",
-    status = 'verified' as "isVerified", ${accountOf(sql)} as "accountId", smtp_account_id is not null as "hasOwnAccount",
+    status = 'verified' as "isVerified", ${wayColumns(sql)},
     mailboxes.id as "sentId"`;
 }
 
-/** Of a row of `identities`: its own account, or that of its domain where it has no provider of its own. */
-export function accountOf(sql: Sql) {
+/** Of a row of `identities`: the way that its mail leaves by, where that is not the operator's. */
+export function wayColumns(sql: Sql) {
+  return sql`
+    ${accountOf(sql)} as "accountId", ${providerOf(sql)} as "providerId",
+    (identities.smtp_account_id is not null or identities.provider_id is not null) as "hasOwnWay"`;
+}
+
+/** Whether its mail leaves through an account or a provider. */
+export function hasWay(sql: Sql) {
+  return sql`coalesce(${accountOf(sql)}, ${providerOf(sql)}) is not null`;
+}
+
+/** Its own account, or that of its domain where it has no provider of its own. */
+function accountOf(sql: Sql) {
   return sql`
     case
       when identities.smtp_account_id is not null then identities.smtp_account_id
       when identities.provider_id is null and identities.domain_identity_id is not null then (
         select domain_identity.smtp_account_id from identities as domain_identity
+        where domain_identity.owner_id = identities.owner_id and domain_identity.id = identities.domain_identity_id)
+    end`;
+}
+
+/** Its own provider, or that of its domain; null where an account comes first. */
+function providerOf(sql: Sql) {
+  return sql`
+    case
+      when identities.smtp_account_id is not null then null
+      when identities.provider_id is not null then identities.provider_id
+      when identities.domain_identity_id is not null then (
+        select case when domain_identity.smtp_account_id is null then domain_identity.provider_id end
+        from identities as domain_identity
         where domain_identity.owner_id = identities.owner_id and domain_identity.id = identities.domain_identity_id)
     end`;
 }

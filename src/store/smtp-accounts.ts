@@ -14,7 +14,7 @@ export type ServerSide = 'smtp' | 'imap';
 
 export const serverStates = ['unknown', 'ok', 'failing'] as const;
 
-interface ServerState {
+export interface ServerState {
   state: (typeof serverStates)[number];
   checkedAt: string | null;
   error: ServerError | null;

@@ -1,0 +1,21 @@
+/** A provider in responses: never with its credentials. */
+import { Type } from 'typebox';
+import { providerKinds } from '../store/providers.ts';
+import { closed, describe, NullableString, oneOf, Timestamp, Uuid } from './schemas.ts';
+import { ServerState } from './smtp-account.ts';
+
+export const Provider = closed({
+  id: Uuid,
+  ownerId: Uuid,
+  kind: oneOf(providerKinds),
+  name: NullableString,
+  inboundUrl: Type.String({
+    description: 'Enter it at the provider for mail that comes in. Keep it secret: it needs no API key.',
+  }),
+  eventsUrl: Type.String({
+    description: 'Enter it at the provider for deliveries, bounces and complaints. Keep it secret.',
+  }),
+  send: describe(ServerState, 'Whether mail can be sent through the provider.'),
+  createdAt: Timestamp,
+  updatedAt: Timestamp,
+});
