@@ -271,6 +271,14 @@ describe('every example runs:', () => {
       .map(([method, operation]) => ({ method: method.toUpperCase(), path, ...operation })),
   );
 
+  async function makeExample(path: string): Promise<string> {
+    const found = examples.find((one) => one.path === path && one.method === 'POST');
+    const { example, schema } = found?.requestBody?.content['application/json'] ?? { schema: {} };
+    const made = await service.call('POST', path, { body: example ?? schema.examples?.[0] });
+    assert.equal(made.status, 201, made.text);
+    return made.body.id;
+  }
+
   test('every body has one', () => {
     assert.ok(examples.length > 10);
     for (const { method, path, requestBody } of examples)
@@ -286,13 +294,16 @@ describe('every example runs:', () => {
       // An example may disable its webhook.
       const webhook = await service.makeWebhook('https://example.com/hooks');
       const made = { identity: identity.id, webhook: webhook.id };
+      // A record of the example of its list: PATCH changes it.
+      const list = path.replace('/{id}', '');
+      const ownRecord = /^\/(smtp-accounts|providers)\/\{id\}/.test(path) ? await makeExample(list) : null;
       const [type = '', { example, schema } = { schema: {} }] =
         Object.entries(requestBody?.content ?? {})[0] ?? [];
       const given = example ?? schema.examples?.[0];
       const query = new URLSearchParams();
       for (const one of parameters)
         if (one.in === 'query' && one.example !== undefined) query.set(one.name, one.example);
-      const id = path.startsWith('/identities') ? made.identity : made.webhook;
+      const id = ownRecord ?? (path.startsWith('/identities') ? made.identity : made.webhook);
       const user = path.startsWith('/admin/users/') ? service.user.userId : id;
       const answer = await service.call(method, `${path.replace('{id}', user)}?${query}`, {
         headers: {

@@ -12,6 +12,16 @@ export const tags = [
   },
   { name: 'Events', description: 'What happened to your mail. Webhooks and streams get the same events.' },
   { name: 'Suppressions', description: 'Addresses that your mail no longer goes to.' },
+  {
+    name: 'SMTP accounts',
+    description:
+      'Logins at mail servers elsewhere: your mail leaves through them, and mailboxes there are read by IMAP.',
+  },
+  {
+    name: 'Providers',
+    description:
+      'Mail services (Amazon SES, Mailgun, Postmark, SendGrid) that your mail leaves through and comes in by.',
+  },
   { name: 'Statistics', description: 'How much mail came in and went out.' },
   { name: 'API keys', description: 'The keys of your programs.' },
   { name: 'Sessions', description: 'Browsers that signed in to the dashboard.' },
