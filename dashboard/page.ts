@@ -10,6 +10,7 @@ export interface Page {
   api: Api;
   live: Live;
   userId: string;
+  sessionId: string;
 }
 
 export const PageContext = createContext<Page | null>(null);

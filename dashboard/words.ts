@@ -78,6 +78,31 @@ export function describeAttempt({ responseStatus, error, errorDetail }: Attempt)
   return errorDetail ?? error ?? 'No answer';
 }
 
+const browsers = [
+  ['Edg/', 'Edge'],
+  ['OPR/', 'Opera'],
+  ['Firefox/', 'Firefox'],
+  ['Chrome/', 'Chrome'],
+  ['Safari/', 'Safari'],
+] as const;
+const systems = [
+  ['Android', 'Android'],
+  ['iPhone', 'iPhone'],
+  ['iPad', 'iPad'],
+  ['Windows', 'Windows'],
+  ['Mac OS', 'macOS'],
+  ['Linux', 'Linux'],
+] as const;
+
+/** "Firefox on Linux". The first match counts: Edge also calls itself Chrome, and Chrome also Safari. */
+export function describeBrowser(userAgent: string | null): string {
+  const find = (names: readonly (readonly [string, string])[]) =>
+    names.find(([mark]) => userAgent?.includes(mark))?.[1];
+  const browser = find(browsers) ?? 'Unknown browser';
+  const system = find(systems);
+  return system ? `${browser} on ${system}` : browser;
+}
+
 type Authentication = NonNullable<Message['authentication']>;
 type Verdict = { name: string; result: string; text: string };
 

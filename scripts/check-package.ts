@@ -1,11 +1,12 @@
 /**
  * `npm run test:package`: packs the package, installs it into an empty folder, and checks that `npx posthorn serve` starts there
- * and responds to a request.
+ * and responds to a request, and has the dashboard.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { requireDashboard } from './served-dashboard.ts';
 
 const root = path.dirname(import.meta.dirname);
 const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-package-'));
@@ -55,7 +56,8 @@ async function serve(): Promise<void> {
   const key = /ph_[0-9A-Za-z]{38}/.exec(output)?.[0];
   const response = await fetch(`${url}/me`, { headers: { authorization: `Bearer ${key}` } });
   say(`GET /me ${response.status} ${await response.text()}`);
-  child.kill('SIGTERM');
+  const dashboard = requireDashboard(url ?? '').finally(() => child.kill('SIGTERM'));
+  say(await dashboard);
   await ended;
   if (response.status !== 200) throw new Error(`The installed package does not respond with 200:\n${output}`);
 }

@@ -50,16 +50,16 @@ export function MessageView({ id }: { id: string }) {
       <Facts message={message} />
       <Content message={message} />
       <Attachments message={message} />
-      {message.authentication && <Authenticity message={message} />}
-      {message.sending && <Sending message={message} reload={reload} />}
-      <DeliveriesOf id={id} />
-      <Thread message={message} />
       <section aria-labelledby="reply">
         <h2 id="reply" class="hidden">
           Reply
         </h2>
         <Disclosure label="Reply">{(close) => <ComposeForm replyTo={message} sent={close} />}</Disclosure>
       </section>
+      {message.authentication && <Authenticity message={message} />}
+      {message.sending && <Sending message={message} reload={reload} />}
+      <DeliveriesOf id={id} />
+      <Thread message={message} />
     </>
   );
 }

@@ -29,7 +29,7 @@ export function Replay({ id, progressed }: { id: string; progressed(): void }) {
   });
   const problem = action.problem.value;
   return (
-    <section class="stack" aria-labelledby="replay">
+    <section class="card" aria-labelledby="replay">
       <h2 id="replay">Replay</h2>
       <p class="soft">Sends past events again: after an outage, or to a webhook that is new.</p>
       <Form action={action} fields={['since', 'until', 'status']} submit="Replay">
