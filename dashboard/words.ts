@@ -73,6 +73,15 @@ export function summarizeDeliveries(deliveries: readonly Pick<Delivery, 'status'
   return { text: 'cancelled', tone: 'calm' };
 }
 
+/** How often to ask what became of something that waits for its next try: a try may be minutes away. Null: nothing waits. */
+export function askAgainMs(waiting: readonly { nextAttemptAt: string | null }[], now: Date): number | null {
+  if (waiting.length === 0) return null;
+  const soon = now.getTime() + 10_000;
+  return waiting.some(({ nextAttemptAt }) => nextAttemptAt === null || Date.parse(nextAttemptAt) < soon)
+    ? 1000
+    : 15_000;
+}
+
 export function describeAttempt({ responseStatus, error, errorDetail }: Attempt): string {
   if (responseStatus !== null) return `Answered ${responseStatus}`;
   return errorDetail ?? error ?? 'No answer';

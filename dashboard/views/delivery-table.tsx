@@ -5,7 +5,7 @@ import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
 import { Badge, Link, Loading, LongText, ProblemNote, When } from '../parts/show.tsx';
-import { describeAttempt, formatMs } from '../words.ts';
+import { askAgainMs, describeAttempt, formatMs } from '../words.ts';
 
 interface TableProps {
   deliveries: readonly DeliveryItem[];
@@ -104,7 +104,7 @@ function Tries({ id, url, reload }: { id: string; url: string; reload(): Promise
   const delivery = useLoaded(() => api.getDelivery(id), [id]);
   const found = delivery.value.value;
   const event = useLoaded(async () => found && (await api.getEvent(found.eventId)), [found?.eventId]);
-  useRepeated(found?.status === 'pending', async () => {
+  useRepeated(askAgainMs(found?.status === 'pending' ? [found] : [], new Date()), async () => {
     await delivery.reload();
     await reload();
   });

@@ -4,6 +4,7 @@ import { readRecords } from '../api.ts';
 import type { DeliveryItem, Identity, MessageSummary, Stats, Webhook } from '../contract.ts';
 import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
 import { Badge, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { askAgainMs } from '../words.ts';
 import { Chart, fillHours } from './chart.tsx';
 import { FirstSteps } from './first-steps.tsx';
 
@@ -36,7 +37,7 @@ export function Home() {
     };
   });
   useAfterEvents(reload);
-  useRepeated(isUnsettled(value.value), reload);
+  useRepeated(askHomeMs(value.value), reload);
 
   const home = value.value;
   return (
@@ -59,10 +60,14 @@ interface Seen {
 }
 
 /** No event says that a delivery has ended. */
-function isUnsettled(home: Seen | null): boolean {
-  if (!home) return false;
-  const isWaiting = home.ofNewest.some(({ status }) => status === 'pending');
-  return isWaiting || (!home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0);
+function askHomeMs(home: Seen | null): number | null {
+  if (!home) return null;
+  const isFirst = !home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0;
+  if (isFirst) return 1000;
+  return askAgainMs(
+    home.ofNewest.filter(({ status }) => status === 'pending'),
+    new Date(),
+  );
 }
 
 function LastDay({ stats }: { stats: Stats }) {

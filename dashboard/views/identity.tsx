@@ -1,9 +1,8 @@
 /** One identity: the DNS records to publish, whether they are there, and what is wrong with them. */
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
 import { readRecords } from '../api.ts';
 import type { DnsRecord, Identity } from '../contract.ts';
-import { useLoaded, usePage } from '../page.ts';
+import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, DangerButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
 import { Badge, Copy, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
@@ -16,7 +15,7 @@ export function IdentityView({ id }: { id: string }) {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(() => api.getIdentity(id), [id]);
   const identity = value.value;
-  useWatch(identity !== null && identity.status !== 'verified', reload);
+  useRepeated(identity?.kind === 'domain' ? lookMs : null, reload);
   if (!identity) {
     return (
       <>
@@ -75,16 +74,6 @@ export function IdentityView({ id }: { id: string }) {
       )}
     </>
   );
-}
-
-function useWatch(isWanted: boolean, look: () => void): void {
-  const latest = useRef(look);
-  latest.current = look;
-  useEffect(() => {
-    if (!isWanted) return;
-    const timer = setInterval(() => latest.current(), lookMs);
-    return () => clearInterval(timer);
-  }, [isWanted]);
 }
 
 function describeStatus({ kind, status }: Identity): string {

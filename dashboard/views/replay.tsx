@@ -22,7 +22,7 @@ export function Replay({ id, progressed }: { id: string; progressed(): void }) {
     progressed();
   });
   const running = replay.value !== null && replay.value.completedAt === null;
-  useRepeated(running, async () => {
+  useRepeated(running ? 1000 : null, async () => {
     if (!replay.value) return;
     replay.value = await api.getReplay(id, replay.value.id);
     progressed();

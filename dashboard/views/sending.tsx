@@ -4,14 +4,15 @@ import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
 import { Badge, When } from '../parts/show.tsx';
-import { formatMs } from '../words.ts';
+import { askAgainMs, formatMs } from '../words.ts';
 
 export function Sending({ message, reload }: { message: Message; reload(): Promise<void> }) {
   const { api } = usePage();
   const { id, sending } = message;
   const attempts = useLoaded(() => api.listSendAttempts(id), [id, sending?.status]);
   const isQueued = sending?.status === 'queued';
-  useRepeated(isQueued, async () => {
+  const queued = sending?.recipients.filter(({ status }) => status === 'queued') ?? [];
+  useRepeated(askAgainMs(queued, new Date()), async () => {
     await Promise.all([reload(), attempts.reload()]);
   });
   if (!sending) return null;

@@ -53,6 +53,26 @@ test('a failing webhook is seen, repaired and redelivered', async () => {
   await context.close();
 });
 
+test('the list has the state of every message, however many wait for their next try', async () => {
+  const user = await service.makeUser();
+  receiver.behaveAt('/down', answer(503, {}, ''));
+  await service.makeWebhook(receiver.url('/down'), {}, user);
+  await service.call('POST', '/identities', { as: user, body: { value: 'busy@shop.example' } });
+  for (let n = 0; n < 70; n += 1) {
+    const options = {
+      as: user,
+      body: mail({ subject: `${n}` }),
+      headers: { 'content-type': 'message/rfc822' },
+    };
+    await service.call('POST', '/inbound?recipient=busy@shop.example', options);
+  }
+  const context = await chromium.open();
+  const page = await openPage(context, service, 'messages', user);
+  await page.locator('.row').nth(69).locator('.badge').waitFor();
+  assert.equal(await page.locator('.row .badge').count(), 70);
+  await context.close();
+});
+
 test('a webhook is created, tested, and gets past events by a replay', async () => {
   await receive(service, shop, mail({ subject: 'Before the webhook' }));
   const context = await chromium.open();
