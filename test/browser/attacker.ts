@@ -27,7 +27,8 @@ export async function startAttacker(): Promise<Attacker> {
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   after(() => server.close());
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  // The same host as the service: to the browser the attacker is of the same site.
+  const url = `http://localhost:${(server.address() as AddressInfo).port}`;
   return {
     ...{ url, reached },
     page(html) {
