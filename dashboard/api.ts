@@ -3,6 +3,7 @@ import type {
   ApiKey,
   CreatedApiKey,
   CreatedWebhook,
+  CurrentSession,
   Delivery,
   DeliveryItem,
   DeliveryWithAttempts,
@@ -10,6 +11,7 @@ import type {
   Identity,
   Message,
   MessageSummary,
+  PosthornEvent,
   Replay,
   SendAttempt,
   Session,
@@ -46,8 +48,9 @@ export function makeApi(requester: Requester) {
 
   return {
     signIn: (given: { apiKey: string } | { token: string }) => send('POST', '/sessions', { body: given }),
-    currentSession: () => read<Session>('/sessions/current'),
-    signOut: (id: string) => remove(`/sessions/${id}`),
+    currentSession: () => read<CurrentSession>('/sessions/current'),
+    listSessions: (query?: Query) => list<Session>('/sessions', query),
+    endSession: (id: string) => remove(`/sessions/${id}`),
     me: () => read<{ userId: string }>('/me'),
     stats: (query: { since: string; step: 'hour' | 'day' }) => read<Stats>('/stats', query),
 
@@ -58,7 +61,7 @@ export function makeApi(requester: Requester) {
     verifyIdentity: (id: string) => write<Identity>('POST', `/identities/${id}/verify`),
     deleteIdentity: (id: string) => remove(`/identities/${id}`),
 
-    listWebhooks: () => list<Webhook>('/webhooks'),
+    listWebhooks: (query?: Query) => list<Webhook>('/webhooks', query),
     getWebhook: (id: string) => read<Webhook>(`/webhooks/${id}`),
     createWebhook: (given: object) => write<CreatedWebhook>('POST', '/webhooks', given),
     updateWebhook: (id: string, given: object) => write<Webhook>('PATCH', `/webhooks/${id}`, given),
@@ -72,6 +75,8 @@ export function makeApi(requester: Requester) {
     listDeliveries: (query: Query) => list<DeliveryItem>('/deliveries', query),
     getDelivery: (id: string) => read<DeliveryWithAttempts>(`/deliveries/${id}`),
     redeliver: (id: string) => write<Delivery>('POST', `/deliveries/${id}/redeliver`),
+
+    getEvent: (id: string) => read<PosthornEvent>(`/events/${id}`),
 
     listMessages: (query: Query) => list<MessageSummary>('/messages', query),
     getMessage: (id: string) => read<Message>(`/messages/${id}`),
@@ -89,7 +94,7 @@ export function makeApi(requester: Requester) {
     createSuppression: (given: object) => write<Suppression>('POST', '/suppressions', given),
     deleteSuppression: (address: string) => remove(`/suppressions/${encodeURIComponent(address)}`),
 
-    listApiKeys: () => list<ApiKey>('/api-keys'),
+    listApiKeys: (query?: Query) => list<ApiKey>('/api-keys', query),
     createApiKey: (given: object) => write<CreatedApiKey>('POST', '/api-keys', given),
     deleteApiKey: (id: string) => remove(`/api-keys/${id}`),
   };

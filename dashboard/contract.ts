@@ -10,6 +10,7 @@ import type {
   Delivery as DeliverySchema,
   DeliveryWithAttempts as DeliveryWithAttemptsSchema,
 } from '../src/contract/delivery.ts';
+import type { Event as EventSchema } from '../src/contract/event.ts';
 import type { DnsRecord as DnsRecordSchema, Identity as IdentitySchema } from '../src/contract/identity.ts';
 import type { Message as MessageSchema, MessageSummary as SummarySchema } from '../src/contract/message.ts';
 import type { Replay as ReplaySchema } from '../src/contract/replay.ts';
@@ -17,7 +18,10 @@ import type {
   SendAttempt as SendAttemptSchema,
   Suppression as SuppressionSchema,
 } from '../src/contract/sending.ts';
-import type { CurrentSession } from '../src/contract/session.ts';
+import type {
+  CurrentSession as CurrentSessionSchema,
+  Session as SessionSchema,
+} from '../src/contract/session.ts';
 import type { Traffic } from '../src/contract/stats.ts';
 import type {
   CreatedWebhook as CreatedWebhookSchema,
@@ -37,7 +41,9 @@ export type Message = Static<typeof MessageSchema>;
 export type MessageSummary = Static<typeof SummarySchema>;
 export type Replay = Static<typeof ReplaySchema>;
 export type SendAttempt = Static<typeof SendAttemptSchema>;
-export type Session = Static<typeof CurrentSession>;
+export type CurrentSession = Static<typeof CurrentSessionSchema>;
+export type PosthornEvent = Static<typeof EventSchema>;
+export type Session = Static<typeof SessionSchema>;
 export type Suppression = Static<typeof SuppressionSchema>;
 export type CreatedWebhook = Static<typeof CreatedWebhookSchema>;
 export type Webhook = Static<typeof WebhookSchema>;

@@ -26,7 +26,7 @@ type State = 'checking' | 'signed out' | 'signed in';
 function App() {
   const state = useSignal<State>('checking');
   const problem = useSignal<ApiProblem | null>(null);
-  const page = useSignal<(Page & { sessionId: string }) | null>(null);
+  const page = useSignal<Page | null>(null);
   const path = usePath();
 
   const api = useMemo(() => {
@@ -154,7 +154,7 @@ function LiveState() {
 }
 
 async function leave(api: Api, sessionId: string): Promise<void> {
-  await api.signOut(sessionId);
+  await api.endSession(sessionId);
   // A fresh page: nothing of what was shown stays in memory.
   location.assign(appBase);
 }

@@ -10,6 +10,7 @@ export interface Page {
   api: Api;
   live: Live;
   userId: string;
+  sessionId: string;
 }
 
 export const PageContext = createContext<Page | null>(null);
@@ -90,15 +91,15 @@ export function useAction<A extends unknown[]>(act: (...given: A) => Promise<unk
   return { busy, problem, run };
 }
 
-/** Calls `again` once a second while `isWanted`, for states that no event announces. Not while the tab is hidden. */
-export function useRepeated(isWanted: boolean, again: () => void): void {
+/** Calls `again` every so often, for states that no event announces. Null: not at all. Not while the tab is hidden. */
+export function useRepeated(everyMs: number | null, again: () => void): void {
   const latest = useRef(again);
   latest.current = again;
   useEffect(() => {
-    if (!isWanted) return;
-    const timer = setInterval(() => document.visibilityState === 'visible' && latest.current(), 1000);
+    if (everyMs === null) return;
+    const timer = setInterval(() => document.visibilityState === 'visible' && latest.current(), everyMs);
     return () => clearInterval(timer);
-  }, [isWanted]);
+  }, [everyMs]);
 }
 
 function toProblem(error: unknown): ApiProblem {

@@ -73,9 +73,43 @@ export function summarizeDeliveries(deliveries: readonly Pick<Delivery, 'status'
   return { text: 'cancelled', tone: 'calm' };
 }
 
+/** How often to ask what became of something that waits for its next try: a try may be minutes away. Null: nothing waits. */
+export function askAgainMs(waiting: readonly { nextAttemptAt: string | null }[], now: Date): number | null {
+  if (waiting.length === 0) return null;
+  const soon = now.getTime() + 10_000;
+  return waiting.some(({ nextAttemptAt }) => nextAttemptAt === null || Date.parse(nextAttemptAt) < soon)
+    ? 1000
+    : 15_000;
+}
+
 export function describeAttempt({ responseStatus, error, errorDetail }: Attempt): string {
   if (responseStatus !== null) return `Answered ${responseStatus}`;
   return errorDetail ?? error ?? 'No answer';
+}
+
+const browsers = [
+  ['Edg/', 'Edge'],
+  ['OPR/', 'Opera'],
+  ['Firefox/', 'Firefox'],
+  ['Chrome/', 'Chrome'],
+  ['Safari/', 'Safari'],
+] as const;
+const systems = [
+  ['Android', 'Android'],
+  ['iPhone', 'iPhone'],
+  ['iPad', 'iPad'],
+  ['Windows', 'Windows'],
+  ['Mac OS', 'macOS'],
+  ['Linux', 'Linux'],
+] as const;
+
+/** "Firefox on Linux". The first match counts: Edge also calls itself Chrome, and Chrome also Safari. */
+export function describeBrowser(userAgent: string | null): string {
+  const find = (names: readonly (readonly [string, string])[]) =>
+    names.find(([mark]) => userAgent?.includes(mark))?.[1];
+  const browser = find(browsers) ?? 'Unknown browser';
+  const system = find(systems);
+  return system ? `${browser} on ${system}` : browser;
 }
 
 type Authentication = NonNullable<Message['authentication']>;

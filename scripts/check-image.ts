@@ -21,6 +21,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { readDockerfile, readEnvironment, readList, type Stage } from './dockerfile.ts';
+import { requireDashboard } from './served-dashboard.ts';
 
 const root = path.dirname(import.meta.dirname);
 const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-image-'));
@@ -119,6 +120,7 @@ async function run(stage: Stage): Promise<void> {
       say(`GET :${at} ${status}`);
       if (status !== 200) throw new Error(`GET :${at} responds ${status} instead of 200`);
     }
+    say(await requireDashboard(`http://127.0.0.1:${port}`));
   } finally {
     child.kill('SIGTERM');
   }

@@ -1,11 +1,12 @@
 /**
  * `npm run test:package`: packs the package, installs it into an empty folder, and checks that `npx posthorn serve` starts there
- * and responds to a request.
+ * and responds to a request, and has the dashboard.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { requireDashboard } from './served-dashboard.ts';
 
 const root = path.dirname(import.meta.dirname);
 const folder = mkdtempSync(path.join(tmpdir(), 'posthorn-package-'));
@@ -58,7 +59,8 @@ async function serve(): Promise<void> {
   const docs = await (await fetch(`${url}/docs`)).text();
   const script = await fetch(`${url}/${/docs\/scalar[^"]+/.exec(docs)?.[0]}`);
   say(`GET ${script.url} ${script.status}: ${(await script.text()).length} characters`);
-  child.kill('SIGTERM');
+  const dashboard = requireDashboard(url ?? '').finally(() => child.kill('SIGTERM'));
+  say(await dashboard);
   await ended;
   if (response.status !== 200 || script.status !== 200)
     throw new Error(`The installed package does not respond with 200:\n${output}`);

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
+import { buildDashboard } from '../scripts/dashboard.js';
 import { readDashboard } from '../src/http/dashboard-files.ts';
 import { listen, makeApp } from '../src/http/fastify.ts';
 import { answerOtherMethods } from '../src/http/methods.ts';
@@ -104,6 +105,24 @@ describe('a file', () => {
     for (const at of ['/app/assets/main-AAAAAAAA.js', '/app/main.css', '/app/..%2f..%2fpackage.json'])
       assertProblem(await get(at), 404, 'route_not_found');
   });
+});
+
+test('the build: at most 120 KB to load, and every script and style is kept for a year', async () => {
+  const built = path.join(folder.path, 'built');
+  mkdirSync(built);
+  writeFileSync(path.join(built, 'main-0LDBU1LD.js'), 'of an earlier build');
+  await buildDashboard(built);
+  const files = readDashboard('', built) ?? assert.fail('nothing was built');
+  const index = files.get('index.html')?.bytes.toString() ?? '';
+  assert.equal(files.size, 4);
+  for (const kind of ['js', 'css']) {
+    const name = [...files.keys()].find((one) => one.endsWith(`.${kind}`)) ?? assert.fail(kind);
+    assert.match(name, /^main-[0-9A-Z]{8}\./);
+    assert.ok(index.includes(`"/app/${name}"`), index);
+    assert.match(files.get(name)?.cacheControl ?? '', /immutable/);
+  }
+  const bytes = [...files.values()].reduce((sum, { gzipped }) => sum + gzipped.length, 0);
+  assert.ok(bytes <= 120 * 1024, `${bytes} bytes`);
 });
 
 test('other methods are 405', async () => {

@@ -327,8 +327,8 @@ async function collectRoutes(): Promise<string[]> {
 }
 
 test('every registered route is in the OpenAPI document, and nothing else is', async () => {
-  // The files of the dashboard and the page of a confirmation mail are no operations.
-  const pages = ['/', '/app', '/app/*', '/confirm/{token}'];
+  // The files of the dashboard and of /docs, and the page of a confirmation mail are no operations.
+  const pages = ['/', '/app', '/app/*', '/confirm/{token}', '/docs/{file}'];
   // Only providers call these, each in a form of its own.
   const hooks = ['inbound', 'inbound/mime', 'events'].map((name) => `/hooks/{secret}/${name}`);
   const hidden = [...pages, ...hooks];

@@ -1,18 +1,19 @@
-/** The API keys of the user. A new key is shown once. */
+/** Who may act for the user: API keys (a new key is shown once) and browsers. */
 import { useSignal } from '@preact/signals';
 import type { CreatedApiKey } from '../contract.ts';
-import { useAction, useLoaded, usePage } from '../page.ts';
+import { useAction, usePage } from '../page.ts';
 import { DangerButton, Disclosure, Form, SelectField, TextField } from '../parts/form.tsx';
-import { Badge, CodeBlock, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { ListTable, useListed } from '../parts/list.tsx';
+import { Badge, CodeBlock, Title, When } from '../parts/show.tsx';
+import { Sessions } from './sessions.tsx';
 
 export function ApiKeys() {
   const { api } = usePage();
-  const { value, problem, reload } = useLoaded(() => api.listApiKeys());
+  const listing = useListed((cursor) => api.listApiKeys({ cursor }));
   const made = useSignal<CreatedApiKey | null>(null);
-  const keys = value.value?.items;
   const remove = async (id: string) => {
     await api.deleteApiKey(id);
-    await reload();
+    await listing.reload();
   };
   return (
     <>
@@ -24,7 +25,7 @@ export function ApiKeys() {
             created={async (key) => {
               made.value = key;
               close();
-              await reload();
+              await listing.reload();
             }}
           />
         )}
@@ -37,52 +38,37 @@ export function ApiKeys() {
           <CodeBlock what="the new API key" text={made.value.apiKey} />
         </div>
       )}
-      <ProblemNote problem={problem.value} />
-      {!keys && !problem.value && <Loading />}
-      {keys && (
-        <div class="scroll">
-          <table class="fold">
-            <thead>
-              <tr>
-                <th>Name</th>
-                <th>Key</th>
-                <th>Scope</th>
-                <th>Last used</th>
-                <th>Expires</th>
-                <th>
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {keys.map(({ id, name, prefix, suffix, scope, lastUsedAt, expiresAt }) => (
-                <tr key={id}>
-                  <td>{name ?? <span class="soft">no name</span>}</td>
-                  <td>
-                    <code>
-                      {prefix}…{suffix}
-                    </code>
-                  </td>
-                  <td>
-                    <Badge state={scope} tone="calm" />
-                  </td>
-                  <td>{lastUsedAt ? <When at={lastUsedAt} /> : 'never'}</td>
-                  <td>{expiresAt ? <When at={expiresAt} /> : 'never'}</td>
-                  <td>
-                    <div class="actions">
-                      <DangerButton
-                        label="Revoke"
-                        question={`Revoke ${name ?? `${prefix}…${suffix}`}? Programs that use it stop working, and sessions made with it end.`}
-                        act={() => remove(id)}
-                      />
-                    </div>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <ListTable
+        listing={listing}
+        head={['Name', 'Key', 'Scope', 'Last used', 'Expires', '']}
+        empty="None. A program needs a key to use the API."
+      >
+        {({ id, name, prefix, suffix, scope, lastUsedAt, expiresAt }) => (
+          <tr key={id}>
+            <td>{name ?? <span class="soft">no name</span>}</td>
+            <td>
+              <code>
+                {prefix}…{suffix}
+              </code>
+            </td>
+            <td>
+              <Badge state={scope} />
+            </td>
+            <td>{lastUsedAt ? <When at={lastUsedAt} /> : 'never'}</td>
+            <td>{expiresAt ? <When at={expiresAt} /> : 'never'}</td>
+            <td>
+              <div class="actions">
+                <DangerButton
+                  label="Revoke"
+                  question={`Revoke ${name ?? `${prefix}…${suffix}`}? Programs that use it stop working, and sessions made with it end.`}
+                  act={() => remove(id)}
+                />
+              </div>
+            </td>
+          </tr>
+        )}
+      </ListTable>
+      <Sessions />
     </>
   );
 }

@@ -4,6 +4,8 @@ import type { Stats } from '../contract.ts';
 const width = 720;
 const height = 160;
 const foot = 20;
+/** For the numbers at the left. */
+const gutter = 34;
 
 const series = [
   { hue: 'hue-in', name: 'Received', of: (hour: Stats[number]) => hour.received },
@@ -12,17 +14,23 @@ const series = [
 ] as const;
 
 export function Chart({ stats }: { stats: Stats }) {
-  const most = Math.max(1, ...stats.flatMap((hour) => series.map(({ of }) => of(hour))));
-  const slot = width / Math.max(1, stats.length);
+  const most = roundUp(Math.max(...stats.flatMap((hour) => series.map(({ of }) => of(hour)))));
+  const slot = (width - gutter) / Math.max(1, stats.length);
   const bar = Math.max(2, slot / (series.length + 1));
-  const top = height - foot - 14;
+  const top = height - foot - 8;
   return (
     <figure class="chart">
       <svg viewBox={`0 0 ${width} ${height}`} role="img" aria-label={describe(stats)}>
-        <line x1="0" x2={width} y1={height - foot} y2={height - foot} />
-        <text x="0" y="10">
-          {most}
-        </text>
+        {[0, 0.5, 1].map((part) => (
+          <g key={part}>
+            <line x1={gutter} x2={width} y1={height - foot - part * top} y2={height - foot - part * top} />
+            {part > 0 && (
+              <text x="0" y={height - foot - part * top + 4}>
+                {(part * most).toLocaleString()}
+              </text>
+            )}
+          </g>
+        ))}
         {stats.map((hour, n) => (
           <g key={hour.at}>
             {series.map(({ hue, of }, k) => {
@@ -31,7 +39,7 @@ export function Chart({ stats }: { stats: Stats }) {
                 <rect
                   key={hue}
                   class={hue}
-                  x={n * slot + k * bar + bar / 2}
+                  x={gutter + n * slot + k * bar + bar / 2}
                   y={height - foot - tall}
                   width={bar - 1}
                   height={tall}
@@ -40,7 +48,7 @@ export function Chart({ stats }: { stats: Stats }) {
               );
             })}
             {n % 6 === 0 && (
-              <text x={n * slot} y={height - 5}>
+              <text x={gutter + n * slot} y={height - 5}>
                 {new Date(hour.at).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })}
               </text>
             )}
@@ -56,6 +64,12 @@ export function Chart({ stats }: { stats: Stats }) {
       </figcaption>
     </figure>
   );
+}
+
+/** To 2, 4, 6, 8, 10, 20, 40 …, so that the line in the middle has a whole number. */
+function roundUp(n: number): number {
+  const size = 10 ** Math.floor(Math.log10(Math.max(1, n)));
+  return [2, 4, 6, 8, 10].map((step) => step * size).find((step) => step >= n) ?? n;
 }
 
 function describe(stats: Stats): string {

@@ -5,6 +5,7 @@ import type { DeliveryItem } from '../contract.ts';
 import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, SelectField } from '../parts/form.tsx';
 import { Empty, Loading, ProblemNote, Title } from '../parts/show.tsx';
+import { askAgainMs } from '../words.ts';
 import { DeliveryTable } from './delivery-table.tsx';
 
 export function Deliveries() {
@@ -38,10 +39,8 @@ export function DeliveryList({ webhookId, version = 0 }: { webhookId?: string; v
     if (version > 0) refresh();
   }, [version]);
   const deliveries = [...(newest.value.value?.items ?? []), ...(older.value?.items ?? [])];
-  useRepeated(
-    deliveries.some((delivery) => delivery.status === 'pending'),
-    refresh,
-  );
+  const pending = deliveries.filter((delivery) => delivery.status === 'pending');
+  useRepeated(askAgainMs(pending, new Date()), refresh);
   const next = older.value ? older.value.next : (newest.value.value?.next ?? null);
   const loadMore = async () => {
     const listed = await api.listDeliveries({ ...query(), cursor: next ?? undefined });

@@ -1,10 +1,11 @@
 /** Deliveries as a table. A row opens to every try: what was sent and what came back, side by side. */
 import { useSignal } from '@preact/signals';
-import type { Attempt, DeliveryItem, DeliveryWithAttempts, Webhook } from '../contract.ts';
+import type { Attempt, DeliveryItem, DeliveryWithAttempts, PosthornEvent, Webhook } from '../contract.ts';
 import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
+import { Table } from '../parts/list.tsx';
 import { Badge, Link, Loading, LongText, ProblemNote, When } from '../parts/show.tsx';
-import { describeAttempt, formatMs } from '../words.ts';
+import { askAgainMs, describeAttempt, formatMs } from '../words.ts';
 
 interface TableProps {
   deliveries: readonly DeliveryItem[];
@@ -17,38 +18,31 @@ interface TableProps {
 export function DeliveryTable({ deliveries, webhooks, first, reload }: TableProps) {
   const open = useSignal('');
   return (
-    <div class="scroll">
-      <table class="fold">
-        <thead>
-          <tr>
-            <th>{first === 'webhook' ? 'Webhook' : 'Message'}</th>
-            <th>Event</th>
-            <th>State</th>
-            <th>Last answer</th>
-            <th>Tries</th>
-            <th>Made</th>
-            <th>
-              <span class="hidden">Actions</span>
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {deliveries.map((delivery) => (
-            <DeliveryRow
-              key={delivery.id}
-              delivery={delivery}
-              first={first}
-              url={webhooks.find(({ id }) => id === delivery.webhookId)?.url ?? 'A deleted webhook'}
-              isOpen={open.value === delivery.id}
-              toggle={() => {
-                open.value = open.value === delivery.id ? '' : delivery.id;
-              }}
-              reload={reload}
-            />
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table
+      head={[
+        first === 'webhook' ? 'Webhook' : 'Message',
+        'Event',
+        'State',
+        'Last answer',
+        'Tries',
+        'Made',
+        '',
+      ]}
+    >
+      {deliveries.map((delivery) => (
+        <DeliveryRow
+          key={delivery.id}
+          delivery={delivery}
+          first={first}
+          url={webhooks.find(({ id }) => id === delivery.webhookId)?.url ?? 'A deleted webhook'}
+          isOpen={open.value === delivery.id}
+          toggle={() => {
+            open.value = open.value === delivery.id ? '' : delivery.id;
+          }}
+          reload={reload}
+        />
+      ))}
+    </Table>
   );
 }
 
@@ -80,8 +74,8 @@ function DeliveryRow({
         <td>
           <Badge state={status} />
         </td>
-        <td>{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
-        <td>{attemptCount}</td>
+        <td data-name="Last answer">{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
+        <td data-name="Tries">{attemptCount}</td>
         <td>
           <When at={createdAt} />
         </td>
@@ -109,7 +103,8 @@ function Tries({ id, url, reload }: { id: string; url: string; reload(): Promise
   const { api } = usePage();
   const delivery = useLoaded(() => api.getDelivery(id), [id]);
   const found = delivery.value.value;
-  useRepeated(found?.status === 'pending', async () => {
+  const event = useLoaded(async () => found && (await api.getEvent(found.eventId)), [found?.eventId]);
+  useRepeated(askAgainMs(found?.status === 'pending' ? [found] : [], new Date()), async () => {
     await delivery.reload();
     await reload();
   });
@@ -132,24 +127,19 @@ function Tries({ id, url, reload }: { id: string; url: string; reload(): Promise
       {found.attempts.length === 0 && <p class="soft">No try yet.</p>}
       <ol class="tries">
         {found.attempts.map((attempt, n) => (
-          <Try key={attempt.id} n={n + 1} attempt={attempt} delivery={found} url={url} />
+          <Try
+            key={attempt.id}
+            n={n + 1}
+            attempt={attempt}
+            request={formatRequest(found, attempt, url, event.value.value)}
+          />
         ))}
       </ol>
     </div>
   );
 }
 
-function Try({
-  n,
-  attempt,
-  delivery,
-  url,
-}: {
-  n: number;
-  attempt: Attempt;
-  delivery: DeliveryWithAttempts;
-  url: string;
-}) {
+function Try({ n, attempt, request }: { n: number; attempt: Attempt; request: string }) {
   return (
     <li class={attempt.error === null ? 'good' : 'bad'}>
       <p>
@@ -158,7 +148,7 @@ function Try({
           <When at={attempt.startedAt} />, {formatMs(attempt.durationMs)}
         </span>
       </p>
-      <Sides request={formatRequest(delivery, attempt, url)} attempt={attempt} />
+      <Sides request={request} attempt={attempt} />
     </li>
   );
 }
@@ -178,18 +168,28 @@ export function Sides({ request, attempt }: { request: string; attempt: Attempt 
   );
 }
 
+/** A long mail is not shown whole. */
+const maxShownBody = 20_000;
+
+/** The body is the event as it is stored. The signature is not stored. */
 function formatRequest(
   { event, eventId }: DeliveryWithAttempts,
   { startedAt }: Attempt,
   url: string,
+  found: PosthornEvent | null,
 ): string {
   const seconds = Math.floor(Date.parse(startedAt) / 1000);
   const headers = [
+    'content-type: application/json',
     `webhook-id: ${eventId}`,
     `webhook-timestamp: ${seconds}`,
-    'content-type: application/json',
+    'webhook-signature: v1,…',
   ];
-  return [`POST ${url}`, ...headers, '', `{"event":"${event}","data":{…}}`].join('\n');
+  const body = found
+    ? JSON.stringify({ event, data: found.data }, null, 2)
+    : `{"event":"${event}","data":{…}}`;
+  const shown = body.length > maxShownBody ? `${body.slice(0, maxShownBody)} …` : body;
+  return [`POST ${url}`, ...headers, '', shown].join('\n');
 }
 
 function formatAnswer({

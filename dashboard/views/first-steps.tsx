@@ -23,10 +23,8 @@ export function FirstSteps({ identities, webhooks, newest, ofNewest, reload }: F
   const identity = identities.findLast(({ kind }) => kind === 'email') ?? identities.at(-1);
   const webhook = webhooks.at(-1);
   return (
-    <section aria-labelledby="first">
-      <p class="lead" id="first">
-        Three steps to the first delivered mail.
-      </p>
+    <section class="stack" aria-labelledby="first">
+      <h2 id="first">Three steps to the first delivered mail</h2>
       <ol class="steps">
         <Step title="Connect an address" isDone={identity !== undefined}>
           {identity ? (
@@ -67,9 +65,9 @@ function Step({ title, isDone, children }: { title: string; isDone: boolean; chi
   return (
     <li class={`card ${isDone ? 'done' : ''}`}>
       <div>
-        <h2>
+        <h3>
           {title} {isDone && <span class="hidden">(done)</span>}
-        </h2>
+        </h3>
         {children}
       </div>
     </li>

@@ -1,8 +1,10 @@
 /** The first view: the first steps until the first mail is delivered, then the last day and what needs a hand. */
 import type { ComponentChildren } from 'preact';
+import { readRecords } from '../api.ts';
 import type { DeliveryItem, Identity, MessageSummary, Stats, Webhook } from '../contract.ts';
 import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
-import { Badge, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
+import { Badge, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { askAgainMs } from '../words.ts';
 import { Chart, fillHours } from './chart.tsx';
 import { FirstSteps } from './first-steps.tsx';
 
@@ -35,7 +37,7 @@ export function Home() {
     };
   });
   useAfterEvents(reload);
-  useRepeated(isUnsettled(value.value), reload);
+  useRepeated(askHomeMs(value.value), reload);
 
   const home = value.value;
   return (
@@ -58,10 +60,14 @@ interface Seen {
 }
 
 /** No event says that a delivery has ended. */
-function isUnsettled(home: Seen | null): boolean {
-  if (!home) return false;
-  const isWaiting = home.ofNewest.some(({ status }) => status === 'pending');
-  return isWaiting || (!home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0);
+function askHomeMs(home: Seen | null): number | null {
+  if (!home) return null;
+  const isFirst = !home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0;
+  if (isFirst) return 1000;
+  return askAgainMs(
+    home.ofNewest.filter(({ status }) => status === 'pending'),
+    new Date(),
+  );
 }
 
 function LastDay({ stats }: { stats: Stats }) {
@@ -104,9 +110,10 @@ interface NeedsHandProps {
 
 function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: NeedsHandProps) {
   const off = webhooks.filter(({ disabledReason }) => disabledReason !== null);
-  const lost = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
+  const failedDomains = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
+  const losing = identities.filter((identity) => graceEnd(identity) !== undefined);
   const failing = webhooks.filter(({ id }) => retried.some(({ webhookId }) => webhookId === id));
-  const isCalm = off.length + lost.length + failed.length + failing.length === 0;
+  const isCalm = off.length + failedDomains.length + losing.length + failed.length + failing.length === 0;
   if (isCalm && !hasDelivered) return null;
   return (
     <section class="stack" aria-labelledby="hand">
@@ -128,9 +135,15 @@ function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: Need
             itself.
           </Hand>
         ))}
-        {lost.map(({ id, value }) => (
+        {failedDomains.map(({ id, value }) => (
           <Hand key={id} state="failed">
             The domain <Link to={`identities/${id}`}>{value}</Link> is not verified: DNS records are missing.
+          </Hand>
+        ))}
+        {losing.map((identity) => (
+          <Hand key={identity.id} state="records">
+            The domain <Link to={`identities/${identity.id}`}>{identity.value}</Link> lost DNS records. It
+            stays verified until <When at={graceEnd(identity) ?? ''} />.
           </Hand>
         ))}
         {failed.map(({ id, subject, lastError, lastResponseStatus, messageId }) => (
@@ -147,6 +160,12 @@ function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: Need
       </ul>
     </section>
   );
+}
+
+/** A verified domain that lost a required record stays verified until this time. */
+function graceEnd(identity: Identity): string | undefined {
+  if (identity.kind !== 'domain' || identity.status !== 'verified') return undefined;
+  return readRecords(identity).find(({ graceUntil }) => graceUntil !== undefined)?.graceUntil;
 }
 
 function describeLast(last: Pick<DeliveryItem, 'lastError' | 'lastResponseStatus'> | undefined): string {

@@ -1,55 +1,42 @@
 /** The addresses and domains that are connected, and connecting another. */
 import { useSignal } from '@preact/signals';
-import { useAction, useLoaded, usePage } from '../page.ts';
+import { useAction, usePage } from '../page.ts';
 import { CheckField, Disclosure, Form, TextField } from '../parts/form.tsx';
-import { Badge, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { ListTable, useListed } from '../parts/list.tsx';
+import { Badge, Link, Title, When } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
 
 export function Identities() {
   const { api } = usePage();
-  const { value, problem } = useLoaded(() => api.listIdentities());
-  const identities = value.value?.items;
+  const listing = useListed((cursor) => api.listIdentities({ cursor }));
   return (
     <>
       <Title>Identities</Title>
       <p class="lead">The addresses and domains whose mail Posthorn receives and sends.</p>
       <Disclosure label="Connect an address or a domain">{() => <NewIdentity />}</Disclosure>
-      <ProblemNote problem={problem.value} />
-      {!identities && !problem.value && <Loading />}
-      {identities?.length === 0 && <Empty>None yet. Connect an address to receive its mail.</Empty>}
-      {identities && identities.length > 0 && (
-        <div class="scroll">
-          <table class="fold">
-            <thead>
-              <tr>
-                <th>Identity</th>
-                <th>Kind</th>
-                <th>State</th>
-                <th>Connected</th>
-              </tr>
-            </thead>
-            <tbody>
-              {identities.map((identity) => (
-                <tr key={identity.id}>
-                  <td>
-                    <Link to={`identities/${identity.id}`}>{identity.value}</Link>
-                  </td>
-                  <td>
-                    {identity.kind === 'domain' ? 'Domain' : 'Address'}
-                    {identity.incoming_domain && ', every address'}
-                  </td>
-                  <td>
-                    <Badge state={identity.status} />
-                  </td>
-                  <td>
-                    <When at={readSeedTime(identity.created_at)} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <ListTable
+        listing={listing}
+        head={['Identity', 'Kind', 'State', 'Connected']}
+        empty="None yet. Connect an address to receive its mail."
+      >
+        {(identity) => (
+          <tr key={identity.id}>
+            <td>
+              <Link to={`identities/${identity.id}`}>{identity.value}</Link>
+            </td>
+            <td>
+              {identity.kind === 'domain' ? 'Domain' : 'Address'}
+              {identity.incoming_domain && ', every address'}
+            </td>
+            <td>
+              <Badge state={identity.status} />
+            </td>
+            <td>
+              <When at={readSeedTime(identity.created_at)} />
+            </td>
+          </tr>
+        )}
+      </ListTable>
     </>
   );
 }

@@ -1,10 +1,10 @@
 /** One identity: the DNS records to publish, whether they are there, and what is wrong with them. */
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
 import { readRecords } from '../api.ts';
 import type { DnsRecord, Identity } from '../contract.ts';
-import { useLoaded, usePage } from '../page.ts';
+import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, DangerButton } from '../parts/form.tsx';
+import { Table } from '../parts/list.tsx';
 import { Badge, Copy, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
 
@@ -15,7 +15,7 @@ export function IdentityView({ id }: { id: string }) {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(() => api.getIdentity(id), [id]);
   const identity = value.value;
-  useWatch(identity !== null && identity.status !== 'verified', reload);
+  useRepeated(identity?.kind === 'domain' ? lookMs : null, reload);
   if (!identity) {
     return (
       <>
@@ -76,16 +76,6 @@ export function IdentityView({ id }: { id: string }) {
   );
 }
 
-function useWatch(isWanted: boolean, look: () => void): void {
-  const latest = useRef(look);
-  latest.current = look;
-  useEffect(() => {
-    if (!isWanted) return;
-    const timer = setInterval(() => latest.current(), lookMs);
-    return () => clearInterval(timer);
-  }, [isWanted]);
-}
-
 function describeStatus({ kind, status }: Identity): string {
   if (status === 'verified') return 'It receives and sends mail.';
   if (kind === 'email') return 'It is verified through its domain: connect the domain as an identity, too.';
@@ -116,28 +106,17 @@ function CatchAll({ identity, changed }: { identity: Identity; changed(): Promis
 
 function Records({ records }: { records: DnsRecord[] }) {
   return (
-    <div class="scroll">
-      <table class="fold records">
-        <thead>
-          <tr>
-            <th>Record</th>
-            <th>Name</th>
-            <th>Value</th>
-            <th>State</th>
-          </tr>
-        </thead>
-        <tbody>
-          {records.map((record) => (
-            <RecordRow key={record.purpose + record.name} record={record} />
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table kind="records" head={['Record', 'Name', 'Value', 'State']}>
+      {records.map((record) => (
+        <RecordRow key={record.purpose + record.name} record={record} />
+      ))}
+    </Table>
   );
 }
 
 function RecordRow({ record }: { record: DnsRecord }) {
-  const { type, name, value, purpose, required, status, note, found, priority, checkedAt } = record;
+  const { type, name, value, purpose, required, status, note, found, priority, checkedAt, graceUntil } =
+    record;
   const isFoundShown = useSignal(false);
   return (
     <tr>
@@ -160,7 +139,12 @@ function RecordRow({ record }: { record: DnsRecord }) {
           </code>
           <Copy text={value} what={`the value of the ${purposes[purpose]} record`} />
         </div>
-        {note && <p class="fault">{note}</p>}
+        {note && <p class={status === 'unknown' ? 'hint' : 'fault'}>{note}</p>}
+        {graceUntil && (
+          <p class="fault">
+            The identity stays verified until <When at={graceUntil} />.
+          </p>
+        )}
         {found.length > 0 && status !== 'valid' && (
           <p class="hint">
             <button
@@ -194,7 +178,7 @@ function RecordRow({ record }: { record: DnsRecord }) {
 
 const purposes: Record<DnsRecord['purpose'], string> = {
   ownership: 'ownership',
-  mx: 'mail exchanger',
+  mx: 'mail host',
   spf: 'SPF',
   dkim: 'DKIM',
   dmarc: 'DMARC',

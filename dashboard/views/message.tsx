@@ -6,7 +6,13 @@ import { useLive, useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, DangerButton, Disclosure } from '../parts/form.tsx';
 import { Badge, CodeBlock, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
-import { describeAuthentication, formatAddress, formatFullAddress, formatSize } from '../words.ts';
+import {
+  askAgainMs,
+  describeAuthentication,
+  formatAddress,
+  formatFullAddress,
+  formatSize,
+} from '../words.ts';
 import { ComposeForm } from './compose.tsx';
 import { DeliveryTable } from './delivery-table.tsx';
 import { MailFrame } from './mail-frame.tsx';
@@ -50,16 +56,16 @@ export function MessageView({ id }: { id: string }) {
       <Facts message={message} />
       <Content message={message} />
       <Attachments message={message} />
-      {message.authentication && <Authenticity message={message} />}
-      {message.sending && <Sending message={message} reload={reload} />}
-      <DeliveriesOf id={id} />
-      <Thread message={message} />
       <section aria-labelledby="reply">
         <h2 id="reply" class="hidden">
           Reply
         </h2>
         <Disclosure label="Reply">{(close) => <ComposeForm replyTo={message} sent={close} />}</Disclosure>
       </section>
+      {message.authentication && <Authenticity message={message} />}
+      {message.sending && <Sending message={message} reload={reload} />}
+      <DeliveriesOf id={id} />
+      <Thread message={message} />
     </>
   );
 }
@@ -220,10 +226,8 @@ function DeliveriesOf({ id }: { id: string }) {
   const webhooks = useLoaded(() => api.listWebhooks());
   const deliveries = useLoaded(() => api.listDeliveries({ message_id: id, limit: 200 }), [id]);
   const items = deliveries.value.value?.items ?? [];
-  useRepeated(
-    items.some(({ status }) => status === 'pending'),
-    deliveries.reload,
-  );
+  const pending = items.filter(({ status }) => status === 'pending');
+  useRepeated(askAgainMs(pending, new Date()), deliveries.reload);
   useLive((event) => {
     if (event.name === 'gap' || event.data.message.id === id) deliveries.reload();
   });

@@ -5,7 +5,7 @@ import type { DeliveryItem, MessageSummary } from '../contract.ts';
 import { useLive, useLoaded, usePage, useRepeated } from '../page.ts';
 import { SelectField } from '../parts/form.tsx';
 import { Badge, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
-import { formatAddress, summarizeDeliveries } from '../words.ts';
+import { askAgainMs, formatAddress, summarizeDeliveries } from '../words.ts';
 import { useWindow } from './window.ts';
 
 const pageSize = 100;
@@ -169,8 +169,10 @@ function placeMessage(
 function useDeliveryStates(ids: readonly string[]): Map<string, DeliveryItem[]> {
   const { api } = usePage();
   const known = useSignal(new Map<string, DeliveryItem[]>());
-  const isUnsettled = (id: string) => known.value.get(id)?.some(({ status }) => status === 'pending') ?? true;
-  const wanted = ids.filter(isUnsettled).slice(0, idsAtOnce);
+  const unknown = ids.filter((id) => !known.value.has(id));
+  const pendingOf = (id: string) => known.value.get(id)?.filter(({ status }) => status === 'pending') ?? [];
+  // Unknown messages first: the others may wait for hours.
+  const wanted = [...unknown, ...ids.filter((id) => pendingOf(id).length > 0)].slice(0, idsAtOnce);
   const isAsking = useRef(false);
 
   const ask = async () => {
@@ -188,10 +190,9 @@ function useDeliveryStates(ids: readonly string[]): Map<string, DeliveryItem[]> 
       isAsking.current = false;
     }
   };
-  const unknown = wanted.filter((id) => !known.value.has(id)).join();
   useEffect(() => {
     ask();
-  }, [unknown]);
-  useRepeated(wanted.length > 0, ask);
+  }, [unknown.join()]);
+  useRepeated(unknown.length > 0 ? 1000 : askAgainMs(wanted.flatMap(pendingOf), new Date()), ask);
   return known.value;
 }

@@ -22,14 +22,14 @@ export function Replay({ id, progressed }: { id: string; progressed(): void }) {
     progressed();
   });
   const running = replay.value !== null && replay.value.completedAt === null;
-  useRepeated(running, async () => {
+  useRepeated(running ? 1000 : null, async () => {
     if (!replay.value) return;
     replay.value = await api.getReplay(id, replay.value.id);
     progressed();
   });
   const problem = action.problem.value;
   return (
-    <section class="stack" aria-labelledby="replay">
+    <section class="card" aria-labelledby="replay">
       <h2 id="replay">Replay</h2>
       <p class="soft">Sends past events again: after an outage, or to a webhook that is new.</p>
       <Form action={action} fields={['since', 'until', 'status']} submit="Replay">

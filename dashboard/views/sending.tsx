@@ -2,15 +2,17 @@
 import type { Message } from '../contract.ts';
 import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
+import { Table } from '../parts/list.tsx';
 import { Badge, When } from '../parts/show.tsx';
-import { formatMs } from '../words.ts';
+import { askAgainMs, formatMs } from '../words.ts';
 
 export function Sending({ message, reload }: { message: Message; reload(): Promise<void> }) {
   const { api } = usePage();
   const { id, sending } = message;
   const attempts = useLoaded(() => api.listSendAttempts(id), [id, sending?.status]);
   const isQueued = sending?.status === 'queued';
-  useRepeated(isQueued, async () => {
+  const queued = sending?.recipients.filter(({ status }) => status === 'queued') ?? [];
+  useRepeated(askAgainMs(queued, new Date()), async () => {
     await Promise.all([reload(), attempts.reload()]);
   });
   if (!sending) return null;
@@ -25,37 +27,25 @@ export function Sending({ message, reload }: { message: Message; reload(): Promi
         <Badge state={sending.status} />
         {isQueued && <ActionButton act={cancel}>Cancel sending</ActionButton>}
       </div>
-      <div class="scroll">
-        <table class="fold">
-          <thead>
-            <tr>
-              <th>Recipient</th>
-              <th>State</th>
-              <th>Last reply of a mail server</th>
-              <th>Tries</th>
-            </tr>
-          </thead>
-          <tbody>
-            {sending.recipients.map(({ address, status, lastResponse, attemptCount, nextAttemptAt }) => (
-              <tr key={address}>
-                <td>{address}</td>
-                <td>
-                  <Badge state={status} />
-                </td>
-                <td>{lastResponse ? `${lastResponse.code} ${lastResponse.text}` : '–'}</td>
-                <td>
-                  {attemptCount}
-                  {nextAttemptAt && status === 'queued' && (
-                    <>
-                      , next at <When at={nextAttemptAt} />
-                    </>
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table head={['Recipient', 'State', 'Last reply of a mail server', 'Tries']}>
+        {sending.recipients.map(({ address, status, lastResponse, attemptCount, nextAttemptAt }) => (
+          <tr key={address}>
+            <td>{address}</td>
+            <td>
+              <Badge state={status} />
+            </td>
+            <td>{lastResponse ? `${lastResponse.code} ${lastResponse.text}` : '–'}</td>
+            <td>
+              {attemptCount}
+              {nextAttemptAt && status === 'queued' && (
+                <>
+                  , next at <When at={nextAttemptAt} />
+                </>
+              )}
+            </td>
+          </tr>
+        ))}
+      </Table>
       <ol class="tries">
         {attempts.value.value?.map(({ id: attempt, startedAt, durationMs, host, response, error }) => (
           <li

@@ -1,16 +1,16 @@
 /** Addresses that get no mail: they bounced, complained, or were added by hand. */
 import { useSignal } from '@preact/signals';
-import { useAction, useLoaded, usePage } from '../page.ts';
+import { useAction, usePage } from '../page.ts';
 import { DangerButton, Disclosure, Form, TextField } from '../parts/form.tsx';
-import { Badge, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { ListTable, useListed } from '../parts/list.tsx';
+import { Badge, Link, Title, When } from '../parts/show.tsx';
 
 export function Suppressions() {
   const { api } = usePage();
-  const { value, problem, reload } = useLoaded(() => api.listSuppressions());
-  const suppressions = value.value?.items;
+  const listing = useListed((cursor) => api.listSuppressions({ cursor }));
   const remove = async (address: string) => {
     await api.deleteSuppression(address);
-    await reload();
+    await listing.reload();
   };
   return (
     <>
@@ -21,53 +21,38 @@ export function Suppressions() {
           <NewSuppression
             created={async () => {
               close();
-              await reload();
+              await listing.reload();
             }}
           />
         )}
       </Disclosure>
-      <ProblemNote problem={problem.value} />
-      {!suppressions && !problem.value && <Loading />}
-      {suppressions?.length === 0 && <Empty>None. Every address gets its mail.</Empty>}
-      {suppressions && suppressions.length > 0 && (
-        <div class="scroll">
-          <table class="fold">
-            <thead>
-              <tr>
-                <th>Address</th>
-                <th>Reason</th>
-                <th>Since</th>
-                <th>
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {suppressions.map(({ address, reason, messageId, createdAt }) => (
-                <tr key={address}>
-                  <td>{address}</td>
-                  <td>
-                    <Badge state={reason} tone={reason === 'manual' ? 'calm' : 'bad'} />{' '}
-                    {messageId && <Link to={`messages/${messageId}`}>the message</Link>}
-                  </td>
-                  <td>
-                    <When at={createdAt} />
-                  </td>
-                  <td>
-                    <div class="actions">
-                      <DangerButton
-                        label="Remove"
-                        question={`Send mail to ${address} again?`}
-                        act={() => remove(address)}
-                      />
-                    </div>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <ListTable
+        listing={listing}
+        head={['Address', 'Reason', 'Since', '']}
+        empty="None. Every address gets its mail."
+      >
+        {({ address, reason, messageId, createdAt }) => (
+          <tr key={address}>
+            <td>{address}</td>
+            <td>
+              <Badge state={reason} tone={reason === 'manual' ? 'calm' : 'bad'} />{' '}
+              {messageId && <Link to={`messages/${messageId}`}>the message</Link>}
+            </td>
+            <td>
+              <When at={createdAt} />
+            </td>
+            <td>
+              <div class="actions">
+                <DangerButton
+                  label="Remove"
+                  question={`Send mail to ${address} again?`}
+                  act={() => remove(address)}
+                />
+              </div>
+            </td>
+          </tr>
+        )}
+      </ListTable>
     </>
   );
 }

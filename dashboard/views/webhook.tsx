@@ -46,11 +46,11 @@ export function WebhookView({ id }: { id: string }) {
       >
         {webhook.url}
       </Title>
-      <OnOff webhook={webhook} reload={reload} />
-      <p class="soft">
+      <p class="lead">
         Gets {webhook.events.join(', ')} of {scopeOf(webhook, known)}.
         {webhook.description && ` ${webhook.description}`}
       </p>
+      <OnOff webhook={webhook} reload={reload} />
       <Disclosure label="Change" kind="">
         {(close) => (
           <Change
@@ -63,8 +63,10 @@ export function WebhookView({ id }: { id: string }) {
           />
         )}
       </Disclosure>
-      <Secret id={id} />
-      <Test id={id} />
+      <div class="columns">
+        <Test id={id} />
+        <Secret id={id} />
+      </div>
       <Replay
         id={id}
         progressed={() => {
@@ -135,7 +137,7 @@ function Secret({ id }: { id: string }) {
     secret.value = (await api.rotateSecret(id)).secret;
   };
   return (
-    <section class="stack" aria-labelledby="secret">
+    <section class="card" aria-labelledby="secret">
       <h2 id="secret">Secret</h2>
       <p class="soft">It signs every delivery, so that your backend can tell ours from others.</p>
       {secret.value && <CodeBlock what="the secret" text={secret.value} />}
@@ -160,7 +162,7 @@ function Test({ id }: { id: string }) {
     result.value = await api.testWebhook(id, event.value);
   });
   return (
-    <section class="stack" aria-labelledby="test">
+    <section class="card" aria-labelledby="test">
       <h2 id="test">Test</h2>
       <Form action={action} fields={['event']} submit="Send a test event">
         <SelectField

@@ -3,14 +3,14 @@ import { useSignal } from '@preact/signals';
 import type { CreatedWebhook } from '../contract.ts';
 import { useAction, useLoaded, usePage } from '../page.ts';
 import { Disclosure, Form } from '../parts/form.tsx';
-import { Badge, CodeBlock, Empty, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
+import { ListTable, useListed } from '../parts/list.tsx';
+import { Badge, CodeBlock, Link, Title } from '../parts/show.tsx';
 import { useWebhookFields, WebhookFields, webhookFields } from './webhook-fields.tsx';
 
 export function Webhooks() {
   const { api } = usePage();
-  const { value, problem, reload } = useLoaded(() => api.listWebhooks());
+  const listing = useListed((cursor) => api.listWebhooks({ cursor }));
   const made = useSignal<CreatedWebhook | null>(null);
-  const webhooks = value.value?.items;
   return (
     <>
       <Title>Webhooks</Title>
@@ -23,7 +23,7 @@ export function Webhooks() {
             created={async (webhook) => {
               made.value = webhook;
               close();
-              await reload();
+              await listing.reload();
             }}
           />
         )}
@@ -39,44 +39,32 @@ export function Webhooks() {
           </p>
         </div>
       )}
-      <ProblemNote problem={problem.value} />
-      {!webhooks && !problem.value && <Loading />}
-      {webhooks?.length === 0 && <Empty>None yet. Events are kept: a new webhook can replay them.</Empty>}
-      {webhooks && webhooks.length > 0 && (
-        <div class="scroll">
-          <table class="fold">
-            <thead>
-              <tr>
-                <th>URL</th>
-                <th>Events</th>
-                <th>State</th>
-              </tr>
-            </thead>
-            <tbody>
-              {webhooks.map(({ id, url, events, enabled, disabledReason, description }) => (
-                <tr key={id}>
-                  <td>
-                    <Link to={`webhooks/${id}`}>{url}</Link>
-                    {description && (
-                      <>
-                        <br />
-                        <small>{description}</small>
-                      </>
-                    )}
-                  </td>
-                  <td>{events.join(', ')}</td>
-                  <td>
-                    <Badge
-                      state={enabled ? 'on' : 'off'}
-                      tone={enabled ? 'good' : disabledReason ? 'bad' : 'calm'}
-                    />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <ListTable
+        listing={listing}
+        head={['URL', 'Events', 'State']}
+        empty="None yet. Events are kept: a new webhook can replay them."
+      >
+        {({ id, url, events, enabled, disabledReason, description }) => (
+          <tr key={id}>
+            <td>
+              <Link to={`webhooks/${id}`}>{url}</Link>
+              {description && (
+                <>
+                  <br />
+                  <small>{description}</small>
+                </>
+              )}
+            </td>
+            <td>{events.join(', ')}</td>
+            <td>
+              <Badge
+                state={enabled ? 'on' : 'off'}
+                tone={enabled ? 'good' : disabledReason ? 'bad' : 'calm'}
+              />
+            </td>
+          </tr>
+        )}
+      </ListTable>
     </>
   );
 }

@@ -5,6 +5,7 @@ import type { TestService } from '../harness.ts';
 export interface TestMail {
   subject?: string;
   from?: string;
+  to?: string;
   text?: string;
   html?: string;
 }
@@ -12,11 +13,12 @@ export interface TestMail {
 export function mail({
   subject = 'Hello',
   from = 'Ada <ada@customer.example>',
+  to = 'sales@shop.example',
   text = 'Hello.',
   html,
 }: TestMail): string {
   const type = html === undefined ? 'text/plain' : 'text/html';
-  const lines = [`From: ${from}`, 'To: sales@shop.example', `Subject: ${subject}`];
+  const lines = [`From: ${from}`, `To: ${to}`, `Subject: ${subject}`];
   return [...lines, 'MIME-Version: 1.0', `Content-Type: ${type}; charset=utf-8`, '', html ?? text, ''].join(
     '\r\n',
   );

@@ -15,10 +15,10 @@ if (!existsSync(chromiumPath)) {
   process.exit(1);
 }
 await buildDashboard();
-rmSync(seenFolder, { recursive: true, force: true });
-mkdirSync(seenFolder, { recursive: true });
 const given = process.argv.slice(2);
 const hasFiles = given.some((arg) => !arg.startsWith('-'));
+if (!hasFiles) rmSync(seenFolder, { recursive: true, force: true });
+mkdirSync(seenFolder, { recursive: true });
 const files = hasFiles ? [] : globSync('test/browser/*.test.ts', { cwd: root }).sort();
 // Two browsers at once already use every core of a small machine.
 const child = spawn(process.execPath, ['test/run.ts', '--test-concurrency=2', ...given, ...files], {

@@ -1,10 +1,10 @@
-/** Every view with real data: no violation of accessibility rules, light, dark and on a phone; each is kept as a picture. */
+/** Every view, with real data and empty: no violation of accessibility rules, light, dark and on a phone; each is kept as a picture. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { startTestService, waitFor } from '../harness.ts';
 import { answer, startReceiver } from '../receiver.ts';
-import { inspect, openPage, startChromium } from './chromium.ts';
+import { desktop, inspect, openPage, phone, startChromium } from './chromium.ts';
 import { mail, receive } from './mail.ts';
 
 const chromium = await startChromium();
@@ -98,50 +98,77 @@ const views: [string, () => string, (page: Page) => Promise<unknown>][] = [
   ['api-keys', () => 'api-keys', (page) => page.getByRole('button', { name: 'Revoke' }).first().waitFor()],
 ];
 
-const looks = {
-  light: {},
-  dark: { colorScheme: 'dark' },
-  phone: { viewport: { width: 390, height: 780 }, hasTouch: true },
-} as const;
-
-for (const [look, options] of Object.entries(looks)) {
-  describe(look, () => {
-    test('sign in', async () => {
-      const context = await chromium.open(options);
-      const page = await context.newPage();
-      await page.goto(`${service.url}/app/sign-in#example`);
-      await page.getByRole('button', { name: 'Sign in with this link' }).waitFor();
-      await inspect(page, `${look}-sign-in`);
-      await context.close();
-    });
-
-    test('every view', async (t) => {
-      const context = await chromium.open(options);
-      const page = await openPage(context, service);
-      for (const [name, path, isThere] of views) {
-        await t.test(name, async () => {
-          await page.goto(`${service.url}/app/${path()}`);
-          await isThere(page);
-          await assertFits(page);
-          await inspect(page, `${look}-${name}`);
-        });
-      }
-      await t.test('the tries of a delivery', async () => {
-        await page.goto(`${service.url}/app/messages/${ids.message}`);
-        await page.getByRole('button', { name: `Tries of ${receiver.url('/broken')}` }).click();
-        await page.getByText('no space left').first().waitFor();
-        await inspect(page, `${look}-tries`);
-      });
-      await t.test('a question before a deletion', async () => {
-        await page.goto(`${service.url}/app/identities/${ids.domain}`);
-        await page.getByRole('button', { name: 'Delete' }).click();
-        await page.getByRole('dialog').waitFor();
-        await inspect(page, `${look}-question`);
-      });
-      await context.close();
-    });
-  });
+/** The same page in every look: it is loaded once. */
+async function inspectLooks(page: Page, name: string): Promise<void> {
+  await page.setViewportSize(desktop);
+  await page.emulateMedia({ colorScheme: 'light' });
+  await assertFits(page);
+  await inspect(page, `${name}-light`);
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await inspect(page, `${name}-dark`);
+  await page.emulateMedia({ colorScheme: 'light' });
+  await page.setViewportSize(phone);
+  await assertFits(page);
+  await inspect(page, `${name}-phone`);
 }
+
+describe('light, dark and on a phone', async () => {
+  const context = await chromium.open();
+  let page: Page;
+  before(async () => {
+    page = await openPage(context, service);
+  });
+
+  for (const [name, path, isThere] of views) {
+    test(name, async () => {
+      await page.goto(`${service.url}/app/${path()}`);
+      await isThere(page);
+      await inspectLooks(page, name);
+    });
+  }
+
+  test('the tries of a delivery', async () => {
+    await page.goto(`${service.url}/app/messages/${ids.message}`);
+    await page.getByRole('button', { name: `Tries of ${receiver.url('/broken')}` }).click();
+    await page.getByText('no space left').first().waitFor();
+    await inspectLooks(page, 'tries');
+  });
+
+  test('a question before a deletion', async () => {
+    await page.goto(`${service.url}/app/identities/${ids.domain}`);
+    await page.getByRole('button', { name: 'Delete' }).click();
+    await page.getByRole('dialog').waitFor();
+    await inspectLooks(page, 'question');
+  });
+
+  test('a page that does not exist', async () => {
+    await page.goto(`${service.url}/app/nothing`);
+    await page.getByRole('heading', { name: 'There is no such page' }).waitFor();
+    await inspectLooks(page, 'no-such-page');
+  });
+
+  test('a message that does not exist', async () => {
+    await page.goto(`${service.url}/app/messages/${ids.webhook}`);
+    await page.getByRole('alert').waitFor();
+    await inspectLooks(page, 'no-such-message');
+  });
+
+  test('sign in', async () => {
+    const stranger = await (await chromium.open()).newPage();
+    await stranger.goto(`${service.url}/app/sign-in#example`);
+    await stranger.getByRole('button', { name: 'Sign in with this link' }).waitFor();
+    await inspectLooks(stranger, 'sign-in');
+  });
+
+  test('empty lists', async () => {
+    const empty = await openPage(await chromium.open(), service, '', await service.makeUser());
+    for (const name of ['messages', 'identities', 'webhooks', 'deliveries', 'suppressions', 'write']) {
+      await empty.goto(`${service.url}/app/${name}`);
+      await empty.locator('.empty').waitFor();
+      await inspect(empty, `${name}-empty`);
+    }
+  });
+});
 
 test('the tab of the browser names the view', async () => {
   const context = await chromium.open();
