@@ -10,7 +10,7 @@ const layers: readonly (readonly string[])[] = [
   ['cli'],
   ['main'],
   ['http', 'smtp'],
-  ['identities', 'receiving', 'sending', 'webhooks'],
+  ['identities', 'receiving', 'sending', 'mailboxes', 'webhooks'],
   ['contract'],
   ['store'],
   ['queue'],

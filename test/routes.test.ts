@@ -257,6 +257,7 @@ async function collectRoutes(): Promise<string[]> {
     ...parts,
     userAgent: 'Posthorn/test',
     wakePurge: () => {},
+    wakeSync: () => {},
     isReady: () => true,
     wakeSettling: () => {},
     streams,

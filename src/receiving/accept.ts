@@ -54,7 +54,7 @@ export interface AcceptParts extends RouteParts {
 }
 
 /** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
-interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
+export interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
   recipients: readonly string[];
   writeData(): string;
 }
@@ -122,7 +122,7 @@ export async function acceptMail(
   return listIds(outcomes);
 }
 
-interface MessageOutcome {
+export interface MessageOutcome {
   message: PreparedMessage;
   recorded: Awaited<ReturnType<MessageRecorder['record']>>;
   outcome: 'recorded' | 'repeat' | 'gone';
@@ -132,7 +132,11 @@ interface MessageOutcome {
 
 type RecordParts = AcceptParts & { offers: DisposableStack };
 
-function countAndLog({ metrics, mailLog }: AcceptParts, mail: IncomingMail, stored: MessageOutcome): void {
+export function countAndLog(
+  { metrics, mailLog }: AcceptParts,
+  mail: Pick<IncomingMail, 'source' | 'requestId' | 'envelope' | 'raw'>,
+  stored: MessageOutcome,
+): void {
   const { source, requestId, envelope } = mail;
   const { outcome, id: messageId } = stored;
   const deliveries = stored.recorded.deliveries.length;
@@ -201,7 +205,7 @@ async function routeAgain(
 }
 
 /** As `completeData` writes them: as text or, if they are not UTF-8, as base64. */
-function countInlineBytes(raw: Buffer): number {
+export function countInlineBytes(raw: Buffer): number {
   return isUtf8(raw) ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
 }
 

@@ -69,6 +69,15 @@ export interface RecordedMessage {
   deliveries: readonly QueuedDelivery[];
 }
 
+export interface RecordOptions {
+  acceptUnverified: boolean;
+  /**
+   * For mail that the server of the identity's mailbox holds: it is recorded whatever the status of the identity, because that server
+   * vouches for it. Mail from a Sent folder is outgoing, and has no event.
+   */
+  fromMailbox?: { direction: (typeof directions)[number]; hasEvent: boolean };
+}
+
 export const chunkBytes = 1024 * 1024;
 
 /**
@@ -78,8 +87,19 @@ export const chunkBytes = 1024 * 1024;
 export async function recordMessages(
   sql: Sql,
   unrecorded: readonly UnrecordedMessage[],
-  options: { acceptUnverified: boolean },
+  { acceptUnverified, fromMailbox }: RecordOptions,
 ): Promise<RecordedMessage[]> {
+  const { direction, hasEvent } = fromMailbox ?? { direction: 'incoming', hasEvent: true };
+  const mayReceive = fromMailbox
+    ? sql``
+    : sql`
+        and (
+          status = 'verified' or ${acceptUnverified} and not exists (
+            select from identities verified
+            where verified.kind = identities.kind and verified.value_key = identities.value_key
+              and verified.status = 'verified'
+          ) and ${isDomainFree(sql)}
+        )`;
   const chunks = await Promise.all(unrecorded.map(({ message }) => packChunk(message, 0)));
   const values = pad(unrecorded).map((one, n) => writeRow(sql, one, chunks[n] ?? null));
   // Subqueries with a limit, because the planner would read whole tables for a join with many messages.
@@ -92,18 +112,14 @@ export async function recordMessages(
     ), receiving as materialized (
       select given.id from given cross join lateral (
         select from identities
-        where owner_id = given.owner_id and id = given.identity_id and (
-          status = 'verified' or ${options.acceptUnverified} and not exists (
-            select from identities verified
-            where verified.kind = identities.kind and verified.value_key = identities.value_key
-              and verified.status = 'verified'
-          ) and ${isDomainFree(sql)}
-        )
+        where owner_id = given.owner_id and id = given.identity_id ${mayReceive}
         limit 1
       ) identity
     ), made as (
-      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key)
-      select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key
+      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
+        direction, is_silent)
+      select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
+        ${direction}, ${!hasEvent}
       from given join receiving using (id)
       where (
         select true from messages
@@ -122,7 +138,7 @@ export async function recordMessages(
     ), announced as (
       insert into events (id, owner_id, event, identity_id, bytes, message_id, is_inline)
       select event_id, owner_id, 'message.received', identity_id, bytes, id, is_inline
-      from given join made using (id)
+      from given join made using (id) where ${hasEvent}
       returning id, owner_id, event, identity_id
     ), happened as (
       select announced.*, lease_token, leased_webhooks from announced join given on given.event_id = announced.id
@@ -179,7 +195,7 @@ export function eventBytes({ data, inlineBytes }: NewMessage): number {
 export async function recordMessage(
   sql: Sql,
   unrecorded: UnrecordedMessage,
-  options: { acceptUnverified: boolean },
+  options: RecordOptions,
 ): Promise<RecordedMessage> {
   const recorded = only(await recordMessages(sql, [unrecorded], options));
   if (recorded.outcome === 'recorded') await saveFurtherChunks(sql, unrecorded.message);

@@ -64,7 +64,7 @@ const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' 
 
 export function identityRoutes(
   app: App,
-  parts: PostParts & PageParts & { verification: VerifyParts; wakePurge(): void },
+  parts: PostParts & PageParts & { verification: VerifyParts; wakePurge(): void; wakeSync(): void },
 ): void {
   const { sql, verification, log } = parts;
 
@@ -164,6 +164,7 @@ export function identityRoutes(
       const { ownerId } = request;
       const { domain, addresses } = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
       parts.wakePurge();
+      parts.wakeSync();
       const change = { ownerId, domain, to: 'unverified' };
       const reason = 'The domain identity was deleted.';
       for (const { message, ...fields } of describeAddressChanges(addresses, change, reason))
