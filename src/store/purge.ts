@@ -124,7 +124,7 @@ export async function purgeOld(
   const removedSent = await removeMessages(sql, sent, (sql) => lockSent(sql, sent));
   if (removedSent === 'busy') return false;
   if (removedSent > 0) return true;
-  const silent = await removeMessages(sql, oldSilent(sql, bound, oldest, batch));
+  const silent = await removeMessages(sql, oldSilent(sql, oldest, batch));
   if (silent === 'busy') return false;
   // Only then the rest, because it passes over all old events that have a message.
   if (silent > 0) return true;
@@ -159,10 +159,10 @@ function oldSent(sql: Sql, oldest: Fragment, batch: number): Fragment {
 }
 
 /** Mail that was imported without an event. */
-function oldSilent(sql: Sql, bound: Fragment, oldest: Fragment, batch: number): Fragment {
+function oldSilent(sql: Sql, oldest: Fragment, batch: number): Fragment {
   return sql`
     select id, raw_id, size from messages
-    where is_silent and id < ${bound} and created_at < ${oldest} order by id limit ${batch}`;
+    where is_silent and created_at < ${oldest} order by created_at limit ${batch}`;
 }
 
 /** A batch of messages also ends here, because each may be large. */
