@@ -22,8 +22,8 @@ import { originOf, signInUrl } from './lib/origin.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
-import { makeOpenMailbox } from './mailboxes/open.ts';
 import { startSync } from './mailboxes/sync.ts';
+import { AccessTokens } from './net/access-tokens.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeMtaSts } from './net/mta-sts.ts';
@@ -32,6 +32,7 @@ import { acceptSynced } from './receiving/accept-synced.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
 import { MessageRecorder } from './receiving/record.ts';
+import { AccountServers } from './sending/account-servers.ts';
 import { deriveBounceKeys, makeBounceAddress } from './sending/bounce-address.ts';
 import { standardSchedule } from './sending/decide.ts';
 import { applyComplaint, type ReportParts } from './sending/reports.ts';
@@ -39,7 +40,7 @@ import { startSending } from './sending/send.ts';
 import { SendRate } from './sending/send-rate.ts';
 import { Signer } from './sending/signer.ts';
 import type { SubmitParts } from './sending/submit.ts';
-import { makeWay } from './sending/way.ts';
+import { makeWay, makeWays } from './sending/way.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { startSubmissionServers } from './smtp/submission.ts';
 import { createApiKey } from './store/api-keys.ts';
@@ -179,10 +180,15 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
   const dns = makeDnsClient({ dnsServers: config.dnsServers, keepMs: dnsKeepMs });
   const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
   const bounceKeys = deriveBounceKeys(secretKeys);
-  const way = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
+  const operatorWay = makeWay({ ...config, heloName: mailHost, dns, mtaSts, egress });
+  const tokens = new AccessTokens({ egress, allowHttp: config.allowHttp });
+  const { production } = config;
+  const accounts = new AccountServers({ sql, sealer, egress, tokens, heloName: mailHost, production });
+  const ways = makeWays(operatorWay, accounts);
   return {
-    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, way },
+    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
+    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, () => baseUrl(config, readUrl())),
     verification: makeVerifyParts({
@@ -191,7 +197,7 @@ async function makeParts(config: Config, log: Log, sql: Pool, readUrl: () => str
     }),
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     submit: {
-      ...{ sql, work: examiner.outgoing, way, metrics, log, maxMessageBytes },
+      ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
       rate: new SendRate(config.sendRatePerMinute),
     },
     userAgent: `Posthorn/${readVersion()}`,
@@ -401,10 +407,10 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
 }
 
 function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
-  const { sealer, log, metrics, way, dns, examiner, bounceKeys, config } = parts;
+  const { sealer, log, metrics, ways, dns, examiner, bounceKeys, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
-    ...{ sql, way, log, metrics, wakeAfterEvents },
+    ...{ sql, ways, log, metrics, wakeAfterEvents },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     scheduleSeconds: config.sendSchedule ?? standardSchedule,
@@ -418,14 +424,14 @@ async function startSyncing(
   mail: AcceptParts,
   stops: Stops,
 ): Promise<() => void> {
-  const { log, metrics, sealer, egress, config } = parts;
+  const { log, metrics, config, verifyAccounts } = parts;
   const { maxMessageBytes } = config;
   const startLoop = () => {
     const sql = database.openAnother('sync', { max: syncPoolSize });
-    const { open, describe } = makeOpenMailbox({ sql, sealer, egress, maxMessageBytes });
+    const accounts = { ...verifyAccounts, sql };
     const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
       acceptSynced({ ...mail, sql }, found, alsoWrite);
-    return stopLater(stops, startSync({ sql, log, metrics, maxMessageBytes, recordMails, open, describe }));
+    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails }));
   };
   const loop = config.roles.includes('sync') ? startLoop() : null;
   return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;

@@ -23,6 +23,12 @@ export const problems = {
     title: 'The body is not valid',
     remedy: 'Fix every field that `errors` lists by JSON Pointer, then send the request again.',
   },
+  secret_required: {
+    status: 400,
+    title: 'The secret must be given again',
+    remedy:
+      'A stored password or token is not sent to another server. Send the request again with the secrets that `errors` lists.',
+  },
   invalid_query: {
     status: 400,
     title: 'The query is not valid',

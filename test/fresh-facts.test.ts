@@ -4,7 +4,16 @@ import { FreshFacts } from '../src/sending/fresh-facts.ts';
 import type { SendFacts } from '../src/store/send-queue.ts';
 
 const factsOf = (id: string): SendFacts => ({
-  ...{ id, address: 'a@b.example', domain: 'c.example', isVerified: true, isSuppressed: false },
+  ...{
+    id,
+    address: 'a@b.example',
+    domain: 'c.example',
+    isVerified: true,
+    accountId: null,
+    hasOwnAccount: false,
+    from: null,
+    isSuppressed: false,
+  },
   ...{ isCancelling: false, eightBit: false, smtpUtf8: false, size: 1, raw: Buffer.from('x') },
   stored: { id, ownerId: '', rawId: null, size: 1, sha256: Buffer.alloc(32) },
 });

@@ -68,8 +68,11 @@ const decided: Record<string, KeyScope[]> = {
   'DELETE /suppressions/{address}': ['full'],
 
   'GET /smtp-accounts': ['full', 'read'],
+  'POST /smtp-accounts': ['full'],
   'GET /smtp-accounts/{id}': ['full', 'read'],
+  'PATCH /smtp-accounts/{id}': ['full'],
   'DELETE /smtp-accounts/{id}': ['full'],
+  'POST /smtp-accounts/{id}/verify': ['full'],
 
   'GET /api-keys': ['full', 'read'],
   'POST /api-keys': ['full'],

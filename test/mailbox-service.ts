@@ -38,9 +38,9 @@ interface ShownMailbox {
 }
 
 export async function startMailboxService(settings: Record<string, string> = {}): Promise<MailboxService> {
-  const key = randomBytes(32);
-  const service = await startTestService({ POSTHORN_SECRET_KEY: key.toString('base64'), ...settings });
-  const sealer = makeSealer([key]);
+  const key = settings.POSTHORN_SECRET_KEY ?? randomBytes(32).toString('base64');
+  const service = await startTestService({ ...settings, POSTHORN_SECRET_KEY: key });
+  const sealer = makeSealer([Buffer.from(key, 'base64')]);
   const boxesOf = async (id: string) => {
     const { status, body } = await service.call('GET', `/identities/${id}/mailboxes`);
     assert.equal(status, 200);

@@ -18,11 +18,14 @@ import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
+import { AccountServers } from '../src/sending/account-servers.ts';
 import { SendRate } from '../src/sending/send-rate.ts';
+import { makeWays } from '../src/sending/way.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
@@ -129,6 +132,14 @@ async function makeMessage(owner: TestUser): Promise<string> {
   return taken.body.messageIds[0];
 }
 
+async function makeMailbox(owner: TestUser): Promise<string> {
+  const server = { host: '127.0.0.1', port: 143, username: 'ada', password: 'secret' };
+  const account = { label: 'a test', smtp: { ...server, port: 25 }, imap: server };
+  const smtp_account_id = await post('/smtp-accounts', owner, account);
+  const value = `a@${randomBytes(8).toString('hex')}.example`;
+  return post('/identities', owner, { value, smtp_account_id });
+}
+
 /** How to make what a path's last id names, by the segment before it. `admin` is the operator's, who has no owner. */
 const makers: Record<string, Maker> = {
   identities: {
@@ -137,6 +148,7 @@ const makers: Record<string, Maker> = {
       await post('/identities', owner, { value: `a${randomBytes(8).toString('hex')}.example` }),
     ],
   },
+  sync: { table: 'identities', make: async (owner) => [await makeMailbox(owner)] },
   webhooks: { table: 'webhooks', make: async (owner) => [await makeWebhook(owner)] },
   'api-keys': {
     table: 'api_keys',
@@ -177,6 +189,13 @@ const makers: Record<string, Maker> = {
       return [address];
     },
   },
+  'smtp-accounts': {
+    table: 'smtp_accounts',
+    async make(owner) {
+      const smtp = { host: '127.0.0.1', port: 9, username: 'ada', password: 'secret' };
+      return [await post('/smtp-accounts', owner, { label: 'Post', smtp })];
+    },
+  },
   attachments: { table: 'messages', make: async (owner) => [await makeMessage(owner), '0'] },
   replays: {
     table: 'replays',
@@ -192,7 +211,7 @@ const makers: Record<string, Maker> = {
 
 async function make(path: string, owner: TestUser) {
   const named = /([^/]+)\/\{\w+\}[^{]*$/.exec(path)?.[1] ?? '';
-  const segment = path.endsWith('/cancel') ? 'cancel' : named;
+  const segment = /\/(cancel|sync)$/.exec(path)?.[1] ?? named;
   const maker = makers[segment];
   assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
   const ids = await maker.make(owner);
@@ -229,6 +248,23 @@ async function collectRoutes(): Promise<string[]> {
   const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
   const recorder = new MessageRecorder({ ...config, groupSql: service.sql, offerDeliveries: null });
   const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
+  const accessTokens = new AccessTokens({ egress, allowHttp: true });
+  const accountParts = {
+    sql: service.sql,
+    sealer,
+    egress,
+    tokens: accessTokens,
+    heloName: 'mx.example',
+    production: false,
+  };
+  const accounts = new AccountServers(accountParts);
+  const way = {
+    kind: 'capture',
+    destinationOf: () => '',
+    send: async () => assert.fail(),
+    close() {},
+  } as const;
+  const ways = makeWays(way, accounts);
   const submit = {
     ...{
       ...shared,
@@ -239,13 +275,20 @@ async function collectRoutes(): Promise<string[]> {
       wakeDelivery,
     },
     ...{
-      way: { kind: 'capture', destinationOf: () => '' } as const,
+      ways,
       wakeSending: () => {},
       wakeAfterEvents: () => {},
     },
   };
   const parts = {
     ...{ ...shared, config, sealer, log, egress, poster, links, mail, submit, wakeDelivery },
+    verifyAccounts: {
+      sql: service.sql,
+      sealer,
+      tokens: accessTokens,
+      accounts,
+      imap: { egress, production: false },
+    },
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },
       mailHost: 'mx.example',

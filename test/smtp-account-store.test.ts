@@ -72,7 +72,7 @@ test('both sides open with their secrets, for their owner alone', async () => {
 
 test('a change makes a new version with an unknown state, and null removes the imap side', async () => {
   const { id } = await make();
-  const error = { code: 'timeout', message: 'Try again.', response: null };
+  const error = { code: 'timeout', message: 'Try again.', response: null } as const;
   await accounts.recordReceiveState(sql, ownerId, id, 'failing', error);
   await accounts.recordSendState(sql, ownerId, id, 'ok', null, 1);
   const before = await accounts.findSmtpAccount(sql, ownerId, id);

@@ -12,6 +12,7 @@ import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import type { VerifyAccountParts } from '../mailboxes/verify-account.ts';
 import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
@@ -77,6 +78,7 @@ export interface ApiParts extends HealthParts {
   examiner: Examiner;
   mail: AcceptParts;
   submit: SubmitParts;
+  verifyAccounts: VerifyAccountParts;
   streams: EventStreams;
   verification: VerifyParts;
   egress: Egress;
@@ -134,10 +136,11 @@ function addRoutes(
   given: ApiParts & { authenticator: Authenticator; cookie: SessionCookie; answers: AnswerMemory },
 ): void {
   const { config } = given;
-  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production } = config;
+  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production, allowHttp } =
+    config;
   const origin = config.publicUrl ?? '';
   const baseUrl = `${origin}${config.basePath}`;
-  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks };
+  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks, allowHttp };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);

@@ -37,6 +37,9 @@ function makeFormats(options: UrlRules): Record<string, FormatCheck> {
       const isEmail = !('fault' in read) && read.kind === 'email';
       return isEmail ? null : 'must be an email address, such as ada@example.com.';
     },
+    line: (text) =>
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression finds control characters.
+      /[\u0000-\u001f\u007f]/.test(text) ? 'must not contain control characters or line breaks.' : null,
     cursor: (text) =>
       readCursor(text)
         ? null

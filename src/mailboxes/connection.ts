@@ -7,22 +7,18 @@ import { isUnavailable, type Sql } from '../db/client.ts';
 import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
-import type { MailServer } from '../net/mail-server.ts';
+import type { ServerError } from '../net/mail-server.ts';
 import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
 import { noteFolders, noteMailbox, type Position, readRules, type SyncRules } from '../store/mailbox-sync.ts';
 import { type FolderState, startPosition } from './decide.ts';
-import type { MailboxClient } from './mailbox-client.ts';
+import { type LoginParts, logIn } from './login.ts';
+import { MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
 
 export interface ConnectionParts extends ReadParts {
   sql: Sql;
   log: Log;
-  /** Rejects if the server cannot be reached or refuses the login. */
-  open(
-    claimed: ClaimedConnection,
-    on: { news(): void; closed(): void },
-    signal: AbortSignal,
-  ): Promise<{ client: MailboxClient; server: MailServer }>;
+  accounts: LoginParts;
   /** The mailbox was read. */
   onRead(): Promise<void>;
   /** Called once, when the connection has ended. Undefined: it was closed. */
@@ -32,6 +28,15 @@ export interface ConnectionParts extends ReadParts {
 }
 
 const databaseAwayMs = 1000;
+
+export class LoginFailure extends Error {
+  readonly error: ServerError;
+
+  constructor(error: ServerError) {
+    super(error.message);
+    this.error = error;
+  }
+}
 
 interface OpenMailbox {
   client: MailboxClient;
@@ -79,7 +84,7 @@ export class MailboxConnection {
 
   async close(): Promise<void> {
     this.#hasEnded = true;
-    this.#closing.abort(new Error('The connection is closed'));
+    this.#closing.abort();
     this.#mailbox?.client.close();
     await this.#loop.stop();
   }
@@ -141,9 +146,15 @@ export class MailboxConnection {
       },
       closed: () => this.#end(new Error('The server closed the connection')),
     };
-    const { client, server } = await this.#parts.open(this.#claimed, on, this.#closing.signal);
+    const { accounts } = this.#parts;
+    const imap = { ...accounts.imap, signal: this.#closing.signal };
+    const found = await logIn({ ...accounts, imap }, this.#claimed);
+    if (!found) throw new Error('The account was deleted');
+    if ('error' in found) throw new LoginFailure(found.error);
+    const { server } = found;
+    const client = new MailboxClient(found.client, on);
     this.#mailbox = { client, readers: [] };
-    this.#closing.signal.throwIfAborted();
+    if (this.#hasEnded) client.close();
     const serverKey = hashId('server', server.host, String(server.port), server.username);
     const folders = await client.listFolders();
     const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);

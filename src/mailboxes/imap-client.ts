@@ -1,28 +1,121 @@
-/** Connections to IMAP servers, by imapflow. */
-import { ImapFlow } from 'imapflow';
-import type { MailServer } from '../net/mail-server.ts';
+/**
+ * Connections to IMAP servers, by imapflow. Guarantees: the socket is connected to an address that the egress rules allowed; a login
+ * goes out only over verified TLS, except to this machine in development; an expected failure is a value that says what to do.
+ */
+import type { LookupFunction } from 'node:net';
+import { ImapFlow, type ImapFlowError } from 'imapflow';
+import { describeSocketError } from '../net/connect.ts';
+import type { Egress } from '../net/egress.ts';
+import {
+  describeServerError,
+  isLoopbackHost,
+  type MailServer,
+  resolveMailServer,
+  type ServerError,
+  type ServerErrorCode,
+} from '../net/mail-server.ts';
 
 export type { ImapFlow };
 
-/** Connects and logs in. */
+export interface ImapParts {
+  egress: Egress;
+  production: boolean;
+  /** Certificate authorities (PEM) instead of the well-known ones. */
+  ca?: string | undefined;
+  timeouts?: typeof standardTimeouts;
+  /** No message that is longer is read. */
+  maxMessageBytes?: number;
+  /** Ends the attempt to connect. */
+  signal?: AbortSignal;
+}
+
+export type ImapLogin = { password: string } | { accessToken: string };
+
+const standardTimeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 60_000 };
+
+/** Connects and logs in. Whoever gets the client ends it, with `logout` or `close`. */
 export async function openImap(
   server: MailServer,
-  address: string,
-  maxMessageBytes: number,
-): Promise<ImapFlow> {
-  const { host, port, secure, username, login } = server;
-  const flow = new ImapFlow({
-    ...{ host: address, port, secure, servername: host },
-    auth: { user: username, ...('password' in login ? { pass: login.password } : {}) },
-    logger: false,
+  login: ImapLogin,
+  parts: ImapParts,
+): Promise<{ client: ImapFlow } | { error: ServerError }> {
+  const { host, port, secure, username } = server;
+  const found = await resolveMailServer(parts.egress, host, port);
+  if (!found.ok) {
+    const code = found.code === 'target_refused' ? 'target_refused' : 'host_not_found';
+    return { error: describeServerError(code, { detail: found.reason }) };
+  }
+  const { connectMs, greetingMs, silenceMs } = parts.timeouts ?? standardTimeouts;
+  const isVerified = parts.production || !isLoopbackHost(host);
+  // Not asked for an IP address, which egress has checked as it is.
+  const lookup: LookupFunction = (_host, { all }, answer) =>
+    all
+      ? answer(null, found.addresses)
+      : answer(null, found.addresses[0]?.address ?? '', found.addresses[0]?.family);
+  const tls = {
+    ...{ lookup, minVersion: 'TLSv1.2' as const, rejectUnauthorized: isVerified },
+    ...(parts.ca === undefined ? {} : { ca: parts.ca }),
+  };
+  const client = new ImapFlow({
+    ...{ host, port, secure, tls, logger: false as const },
+    // True: no login without TLS. Left out: TLS if the server offers it.
+    ...(secure || !isVerified ? {} : { doSTARTTLS: true }),
+    auth: {
+      user: username,
+      ...('password' in login ? { pass: login.password } : { accessToken: login.accessToken }),
+    },
+    // IDLE is started as soon as all mail was read.
     disableAutoIdle: true,
-    connectionTimeout: 15_000,
-    greetingTimeout: 15_000,
-    socketTimeout: 120_000,
-    maxLiteralSize: maxMessageBytes + 1024 * 1024,
-    maxResponseSize: maxMessageBytes + 2 * 1024 * 1024,
+    ...limitResponses(parts.maxMessageBytes ?? 0),
+    ...{ connectionTimeout: connectMs, greetingTimeout: greetingMs, socketTimeout: silenceMs },
   });
-  flow.on('error', () => {});
-  await flow.connect();
-  return flow;
+  // Without a listener an error of the socket would end the process; `connect` rejects with the same error.
+  client.on('error', () => {});
+  const close = () => client.close();
+  parts.signal?.addEventListener('abort', close);
+  try {
+    await client.connect();
+    return { client };
+  } catch (error) {
+    client.close();
+    return { error: describeImapError(error as Error) };
+  } finally {
+    parts.signal?.removeEventListener('abort', close);
+  }
+}
+
+/** Beside the message, a response has its header, or the names of a thousand folders. */
+const restBytes = 8 * 1024 * 1024;
+
+function limitResponses(maxMessageBytes: number) {
+  const bytes = maxMessageBytes + restBytes;
+  return { maxLiteralSize: bytes, maxLineLength: bytes, maxResponseSize: bytes + restBytes };
+}
+
+/** By the code of an error of Node or imapflow. */
+const errorCodes: Record<string, ServerErrorCode | undefined> = {
+  ECONNREFUSED: 'connection_refused',
+  ETIMEDOUT: 'timeout',
+  CONNECT_TIMEOUT: 'timeout',
+  GREETING_TIMEOUT: 'timeout',
+  UPGRADE_TIMEOUT: 'timeout',
+};
+
+/** RFC 5530 §3: a login that fails for a reason which may pass. */
+const passingReasons: readonly string[] = ['UNAVAILABLE', 'INUSE', 'LIMIT'];
+
+export function describeImapError(error: ImapFlowError): ServerError {
+  const { code = '', authenticationFailed, responseText = null, serverResponseCode = '' } = error;
+  const detail = describeSocketError(error as Error);
+  if (authenticationFailed && passingReasons.includes(serverResponseCode))
+    return describeServerError('server_refused', { response: responseText });
+  if (authenticationFailed) return describeServerError('authentication_failed', { response: responseText });
+  const known = errorCodes[code];
+  if (known) return describeServerError(known, { detail });
+  if (/CERT|ALTNAME|ISSUER|SELF_SIGNED|LEAF_SIGNATURE/.test(code))
+    return describeServerError('certificate_invalid', { detail });
+  if (error.tlsFailed && !/^E[A-Z]/.test(code)) return describeServerError('tls_unavailable', { detail });
+  if (error.tlsFailed || /SSL|TLS/.test(code)) return describeServerError('tls_failed', { detail });
+  if (responseText) return describeServerError('server_refused', { response: responseText });
+  return describeServerError('connection_failed', { detail });
 }

@@ -20,9 +20,11 @@ import {
   renewLeases,
 } from '../store/imap-connections.ts';
 import { PositionLost } from '../store/mailbox-sync.ts';
-import { recordReceiveState, type ServerError } from '../store/smtp-accounts.ts';
-import { type ConnectionParts, MailboxConnection } from './connection.ts';
+import { recordReceiveState } from '../store/smtp-accounts.ts';
+import { LoginFailure, MailboxConnection } from './connection.ts';
 import { backoffSeconds } from './decide.ts';
+import { describeImapError } from './imap-client.ts';
+import type { LoginParts } from './login.ts';
 import { OpenRate } from './open-rate.ts';
 import type { RecordMails } from './read-folder.ts';
 
@@ -32,8 +34,7 @@ export interface SyncParts {
   metrics: Pick<Metrics, 'syncConnections' | 'syncFailures'>;
   maxMessageBytes: number;
   recordMails: RecordMails;
-  open: ConnectionParts['open'];
-  describe(error: unknown): ServerError;
+  accounts: LoginParts;
   times?: Partial<typeof usualTimes>;
 }
 
@@ -44,12 +45,16 @@ const usualTimes = {
   pollMs: 1000,
   renewMs: 8000,
 };
+/** A search in a large mailbox may take a minute. */
+const timeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 120_000 };
 const opensPerSecond = 20;
 /** Memory for messages that are being read: in total, and for each owner. */
 const memoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
 
 export function startSync(parts: SyncParts): Loop {
-  const { sql, log, metrics } = parts;
+  const { sql, log, metrics, maxMessageBytes } = parts;
+  const imap = { ...parts.accounts.imap, maxMessageBytes, timeouts };
+  const accounts = { ...parts.accounts, imap };
   const { checkMs, pollMs, renewMs } = { ...usualTimes, ...parts.times };
   const token = newId();
   const connections = new Map<string, MailboxConnection>();
@@ -62,8 +67,8 @@ export function startSync(parts: SyncParts): Loop {
     const { identityId } = claimed;
     const connection = new MailboxConnection(
       {
-        ...{ sql, log, memory, checkMs, maxMessageBytes: parts.maxMessageBytes },
-        ...{ open: parts.open, recordMails: parts.recordMails },
+        ...{ sql, log, memory, checkMs, maxMessageBytes },
+        ...{ accounts, recordMails: parts.recordMails },
         onRead: () => noteRead(claimed),
         onEnd: (error) => track(end(claimed, connection, error)),
       },
@@ -96,7 +101,7 @@ export function startSync(parts: SyncParts): Loop {
     const { identityId, ownerId, accountId, version, failures } = claimed;
     // Another process has read on: its position counts, and nothing failed.
     if (cause instanceof PositionLost) return releaseConnection(sql, token, identityId, null);
-    const error = parts.describe(cause);
+    const error = cause instanceof LoginFailure ? cause.error : describeImapError(cause as Error);
     const isLoginRefused = error.code === 'authentication_failed';
     metrics.syncFailures.inc({ code: error.code });
     log.warn({ identityId, code: error.code, response: error.response }, 'a mailbox cannot be read');

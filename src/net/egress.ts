@@ -26,6 +26,8 @@ export interface Egress {
   resolve(host: string, deadlineMs?: number): Promise<Resolution>;
   /** For an early error message. Null if the host is allowed, or does not resolve in time. */
   findRefusal(host: string, deadlineMs?: number): Promise<string | null>;
+  /** Whether the operator allowed the address by itself, so that rules about ports do not apply to it. */
+  isAllowedTarget(address: string): boolean;
 }
 
 const advice = 'Use a public address; the operator can allow others with POSTHORN_ALLOW_TARGETS.';
@@ -108,6 +110,7 @@ export function makeEgress(options: {
       const resolution = await resolve(host, deadlineMs);
       return resolution.ok || resolution.code === 'dns_failed' ? null : resolution.reason;
     },
+    isAllowedTarget: (address) => isWithin(address, allowed),
   };
 }
 

@@ -3,12 +3,10 @@
  * Guarantees: never rejects; a policy that was known stays in force until its max_age, whatever DNS or the web server answer (an
  * attacker must not be able to switch it off); the cache has a bound; the web server is called by the egress rules.
  */
-import http from 'node:http';
-import type { Socket } from 'node:net';
 import tls from 'node:tls';
-import { connect } from './connect.ts';
 import type { DnsClient } from './dns.ts';
 import type { Egress } from './egress.ts';
+import { requestSmall, type SmallRequestLimits } from './small-request.ts';
 
 export interface StsPolicy {
   mode: 'enforce' | 'testing' | 'none';
@@ -64,7 +62,9 @@ export function makeMtaSts(parts: {
   }
 
   async function refresh(domain: string, id: string): Promise<StsPolicy | null> {
-    const policy = await fetchPolicy({ host: `mta-sts.${domain}`, port, secure, egress, fetchWithinMs });
+    const url = URL.parse(`https://mta-sts.${domain}:${port}/.well-known/mta-sts.txt`);
+    const limits = { egress, secure, withinMs: fetchWithinMs, maxBytes: maxPolicyBytes };
+    const policy = url && (await fetchPolicy(url, limits));
     const known = findKnown(domain);
     const now = parts.now().getTime();
     if (policy) remember(domain, { policy, id, until: now + policy.maxAgeSeconds * 1000 });
@@ -136,56 +136,10 @@ export function readPolicy(text: string): StsPolicy | null {
   return { mode, mx, maxAgeSeconds: Math.min(Number(first('max_age')), maxAgeSeconds) };
 }
 
-interface PolicySource {
-  host: string;
-  port: number;
-  secure: tls.SecureContext;
-  egress: Egress;
-  fetchWithinMs: number;
-}
-
-/** Null: no valid policy came in time. */
-function fetchPolicy({ host, port, secure, egress, fetchWithinMs }: PolicySource): Promise<StsPolicy | null> {
-  return new Promise((resolve) => {
-    const connecting = connect({ hostname: host, port, secure }, egress, (error, connected) => {
-      if (error) end(null);
-      else requestPolicy(connected as Socket, host, end);
-      socket = connected;
-    });
-    let socket: Socket | null = null;
-    const timer = setTimeout(() => {
-      connecting.expire();
-      end(null);
-    }, fetchWithinMs);
-    const end = (policy: StsPolicy | null) => {
-      clearTimeout(timer);
-      socket?.destroy();
-      resolve(policy);
-    };
-  });
-}
-
-/** RFC 8461 §3.3: redirects are not followed, and the media type is text/plain. Calls `done` at least once. */
-function requestPolicy(socket: Socket, host: string, done: (policy: StsPolicy | null) => void): void {
-  const fail = () => done(null);
-  const request = http.get({
-    createConnection: () => socket,
-    path: '/.well-known/mta-sts.txt',
-    headers: { host, connection: 'close', accept: 'text/plain' },
-  });
-  request.on('error', fail).on('response', (response) => {
-    const isText = /^text\/plain *(?:;|$)/i.test(response.headers['content-type'] ?? '');
-    if (response.statusCode !== 200 || !isText) return fail();
-    const chunks: Buffer[] = [];
-    let size = 0;
-    response.on('data', (chunk: Buffer) => {
-      chunks.push(chunk);
-      size += chunk.length;
-      if (size > maxPolicyBytes) fail();
-    });
-    response.on('error', fail).on('close', fail);
-    response.on('end', () => {
-      if (response.complete && size <= maxPolicyBytes) done(readPolicy(Buffer.concat(chunks).toString()));
-    });
-  });
+/** RFC 8461 §3.3: redirects are not followed, and the media type is text/plain. Null: no valid policy came in time. */
+async function fetchPolicy(url: URL, limits: SmallRequestLimits): Promise<StsPolicy | null> {
+  const answer = await requestSmall({ url, headers: { host: url.hostname, accept: 'text/plain' } }, limits);
+  const isPolicy =
+    answer.kind === 'response' && answer.status === 200 && /^text\/plain *(?:;|$)/i.test(answer.contentType);
+  return isPolicy ? readPolicy(answer.body) : null;
 }

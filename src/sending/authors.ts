@@ -9,23 +9,23 @@ import type { Way } from './way.ts';
 
 interface AuthorParts {
   sql: Sql;
-  way: Pick<Way, 'kind'>;
+  ways: { operator: Pick<Way, 'kind'> };
 }
 
 export async function findSenderOrThrow(
-  { sql, way }: AuthorParts,
+  { sql, ways }: AuthorParts,
   ownerId: string,
   identityId: string,
 ): Promise<Sender> {
   const sender = await findSender(sql, ownerId, identityId);
   if (!sender) throw invalid('/identityId', 'not_found', '"identityId" is not one of your identities.');
-  requireSending(sender, way);
+  requireSending(sender, ways);
   return sender;
 }
 
 /** The owner's identity that may send from this address. */
 export async function findSenderFor(
-  { sql, way }: AuthorParts,
+  { sql, ways }: AuthorParts,
   ownerId: string,
   address: string,
 ): Promise<Sender> {
@@ -38,7 +38,7 @@ export async function findSenderFor(
     const advice = 'connect the address or its domain with POST /identities';
     throw invalid('', 'not_allowed', `None of your identities may send from ${address}; ${advice}.`);
   }
-  requireSending(sender, way);
+  requireSending(sender, ways);
   return sender;
 }
 
@@ -57,8 +57,9 @@ export async function findAuthor(
   return author;
 }
 
-function requireSending(sender: Sender, way: Pick<Way, 'kind'>): void {
-  if (!sender.isVerified && way.kind !== 'capture') throw new Problem('identity_not_verified');
+function requireSending(sender: Sender, { operator }: AuthorParts['ways']): void {
+  const maySend = sender.isVerified || sender.hasOwnAccount || operator.kind === 'capture';
+  if (!maySend) throw new Problem('identity_not_verified');
 }
 
 /** Throws unless the identity may be the author of mail from each of these addresses. */

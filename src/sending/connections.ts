@@ -149,8 +149,8 @@ export class Connections {
   }
 }
 
-function keyOf({ host, port, isImplicitTls, login }: Server): string {
-  return `${isImplicitTls ? 'smtps' : 'smtp'} ${login?.user ?? ''} ${host}:${port}`;
+function keyOf({ host, port, isImplicitTls, login, account = '' }: Server): string {
+  return `${isImplicitTls ? 'smtps' : 'smtp'} ${account} ${login?.user ?? ''} ${host}:${port}`;
 }
 
 function isHostFailure({ kind, phase, error }: TryReply): boolean {

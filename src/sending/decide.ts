@@ -16,7 +16,10 @@ export type Outcome =
 /** A try, or the look-up of the mail servers where it gave none. */
 export type Tried = TryReply | NotTried | Exclude<MailHosts, { kind: 'hosts' }>;
 
-export type Way = 'direct' | 'relay' | 'capture';
+export type Way = 'direct' | 'relay' | 'account' | 'capture';
+
+/** There the recipient's own server takes the message, or stands in for it. */
+const lastWays: readonly Way[] = ['direct', 'capture'];
 
 const [minute, hour, day] = [60, 3600, 86_400];
 
@@ -37,7 +40,7 @@ export function decide(
   scheduleSeconds: readonly number[],
   random: () => number,
 ): Outcome {
-  if (tried.kind === 'accepted') return { kind: 'sent', isDelivered: recipient.way !== 'relay' };
+  if (tried.kind === 'accepted') return { kind: 'sent', isDelivered: lastWays.includes(recipient.way) };
   const type = findPermanent(tried, recipient.way);
   if (type) return { kind: 'bounced', type };
   const waitSeconds = nextWaitSeconds(scheduleSeconds, recipient.tries, random);

@@ -1,6 +1,6 @@
 /**
  * The queue of outgoing mail: claim → sign → transmit → decide → record. One job for each recipient. The recipients of an owner at
- * one domain, or for the relay, are a lane, so a dead server delays no other mail; the lanes of an owner are a group, so no owner
+ * one domain, for the relay, or for one account, are a lane, so a dead server delays no other mail; the lanes of an owner are a group, so no owner
  * delays another. `queue/worker.ts` has the loop and its guarantees; this file says what sending is.
  */
 import { isUnavailable, type Pool } from '../db/client.ts';
@@ -31,12 +31,12 @@ import { decide, type Tried } from './decide.ts';
 import { FreshFacts } from './fresh-facts.ts';
 import type { Signer } from './signer.ts';
 import type { TryReply } from './try-reply.ts';
-import type { Way } from './way.ts';
+import type { Way, Ways } from './way.ts';
 
 export interface SendParts {
   /** Its own connections: claims and records must not wait for the API. */
   sql: Pool;
-  way: Way;
+  ways: Ways;
   signer: Signer;
   /** The envelope sender of a message to one recipient. */
   bounceAddress(recipient: { messageId: string; recipient: number }): string;
@@ -75,7 +75,7 @@ interface PreparedSend extends Preparation {
 type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string };
 
 export function startSending(parts: SendParts): Loop {
-  const { sql, way, log, metrics } = parts;
+  const { sql, ways, log, metrics } = parts;
   const memory = new Slots(largeMemory);
   const dead = new DeadDestinations();
   const stopping = new AbortController();
@@ -126,7 +126,7 @@ export function startSending(parts: SendParts): Loop {
       send({ ...parts, dead, stopping: stopping.signal }, job, prepared, isOurs),
     async abort() {
       stopping.abort();
-      way.close();
+      ways.close();
     },
     async record(tried) {
       const { ids, events } = await recordSends(sql, tried);
@@ -153,7 +153,8 @@ async function send(
 ): Promise<Outcome | null> {
   const { id, token, messageId, n, ownerId, tries } = job;
   const { address } = facts;
-  const base = { id, token, messageId, n, ownerId, address, transport: parts.way.kind };
+  const way = parts.ways.choose({ ownerId, accountId: facts.accountId });
+  const base = { id, token, messageId, n, ownerId, address, transport: way.kind };
   const untried = { waitSeconds: null, attempt: null, bounce: null, suppresses: false, isHealthy: true };
   // The mark turns what is put off into what is cancelled.
   if (facts.isCancelling) return { ...base, ...untried, status: 'queued' };
@@ -162,9 +163,9 @@ async function send(
     return { ...base, ...untried, bounce, status: 'suppressed' };
   }
   const startedAt = performance.now();
-  const tried = await tryServers(parts, job, facts, raw, isOurs);
+  const tried = await tryServers(parts, way, job, facts, raw, isOurs);
   if (isStopped(tried)) return null;
-  const decision = decide(tried, { tries, way: parts.way.kind }, parts.scheduleSeconds, Math.random);
+  const decision = decide(tried, { tries, way: way.kind }, parts.scheduleSeconds, Math.random);
   const attempt = {
     ...describe(tried),
     ...{ id: newId(), startedAt, durationMs: Math.round(performance.now() - startedAt) },
@@ -178,20 +179,22 @@ async function send(
     attempt,
     bounce: 'type' in decision ? { type: decision.type, source } : null,
     suppresses:
-      decision.kind === 'bounced' && parts.way.kind !== 'capture' && isSuppressing('smtp', attempt.response),
+      decision.kind === 'bounced' && way.kind !== 'capture' && isSuppressing('smtp', attempt.response),
     isHealthy: true,
   };
 }
 
 async function tryServers(
   parts: TryParts,
+  way: Way,
   { messageId, n, ownerId }: ClaimedSend,
   facts: SendFacts,
   raw: Buffer,
   isOurs: () => boolean,
 ): Promise<Tried> {
-  const { way, dead, signer } = parts;
-  if (!facts.isVerified && way.kind !== 'capture') {
+  const { dead, signer } = parts;
+  const needsVerified = way.kind !== 'capture' && !facts.hasOwnAccount;
+  if (needsVerified && !facts.isVerified) {
     return {
       kind: 'temporary',
       code: 'identity_not_verified',
@@ -204,7 +207,7 @@ async function tryServers(
   const signature = await signer.sign(raw, ownerId, facts.domain);
   const mail = {
     ownerId,
-    mailFrom: parts.bounceAddress({ messageId, recipient: n }),
+    mailFrom: facts.from ?? parts.bounceAddress({ messageId, recipient: n }),
     rcptTo: facts.address,
     ...{ signature, content: [raw], size: raw.length, eightBit: facts.eightBit, smtpUtf8: facts.smtpUtf8 },
     mayEnd: isOurs,

@@ -42,7 +42,10 @@ interface MailWork {
 export interface SubmitParts {
   sql: Sql;
   work: MailWork;
-  way: Pick<Way, 'kind' | 'destinationOf'>;
+  ways: {
+    operator: Pick<Way, 'kind'>;
+    choose(sender: Pick<Sender, 'ownerId' | 'accountId'>): Pick<Way, 'kind' | 'destinationOf'>;
+  };
   rate: SendRate;
   maxMessageBytes: number;
   metrics: Pick<Metrics, 'submitted'>;
@@ -245,7 +248,8 @@ async function finish(
   sender: Sender,
   mail: FinishedMail,
 ): Promise<Submission> {
-  const { sql, way, rate, maxMessageBytes } = parts;
+  const { sql, rate, maxMessageBytes } = parts;
+  const way = parts.ways.choose(sender);
   const { ownerId, keyId, source } = submitter;
   const { id, raw, parsed, sendAt, metadata } = mail;
   if (raw.length > maxMessageBytes) {
@@ -291,7 +295,7 @@ function requireFewRecipients(count: number): void {
   throw invalid('', 'too_long', message);
 }
 
-function listRecipients(ownerId: string, given: Recipients, way: SubmitParts['way']): NewRecipient[] {
+function listRecipients(ownerId: string, given: Recipients, way: Pick<Way, 'destinationOf'>): NewRecipient[] {
   const seen = new Set<string>();
   return (['to', 'cc', 'bcc'] as const).flatMap((kind) =>
     given[kind].flatMap(({ address }): NewRecipient[] => {

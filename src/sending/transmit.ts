@@ -29,8 +29,12 @@ export interface Server {
   isImplicitTls: boolean;
   /** `verified`: TLS with a valid certificate, or nothing is sent. `opportunistic`: TLS if possible, with any certificate. */
   security: 'verified' | 'opportunistic';
-  login: { user: string; password: string } | null;
+  login: Login | null;
+  /** Connections are shared only within one account: another owner may know its host and user, and not its password. */
+  account?: string;
 }
+
+type Login = { user: string } & ({ password: string } | { accessToken: string });
 
 /** RFC 5321 §4.5.3.2, except for connecting and TLS, for which 5 minutes would only hold up the next host. */
 export const standardTimeouts = {
@@ -45,7 +49,7 @@ export const standardTimeouts = {
 };
 
 export interface ClientParts {
-  resolve(host: string): Promise<Resolution>;
+  resolve(host: string, port: number): Promise<Resolution>;
   /** Our name in EHLO. */
   heloName: string;
   contexts: TlsContexts;
@@ -89,7 +93,7 @@ async function open(
   withTls: boolean,
 ): Promise<Opened> {
   const { host, port } = server;
-  const resolution = await parts.resolve(host);
+  const resolution = await parts.resolve(host, port);
   if (signal.aborted || !resolution.ok) {
     const fault = resolution.ok ? stopped() : toResolutionFault(resolution);
     return { failure: failed(fault, { phase: 'connect', host, address: null, tls: null }) };
@@ -247,9 +251,18 @@ export class SmtpConnection {
     this.#tls = await this.#dialogue.secure(options, this.#parts.timeouts.tlsMs);
   }
 
-  async #logIn({ user, password }: { user: string; password: string }): Promise<void> {
+  async #logIn(login: Login): Promise<void> {
     const mechanisms = (this.#extensions.get('AUTH') ?? '').toUpperCase().split(/\s+/);
     const base64 = (text: string) => Buffer.from(text).toString('base64');
+    const { user } = login;
+    if ('accessToken' in login) {
+      const text = base64(`user=${user}\x01auth=Bearer ${login.accessToken}\x01\x01`);
+      const reply = await this.#command('auth', `AUTH XOAUTH2 ${text}`);
+      // A server that refuses the token says why as a challenge, and gives its reply after an empty line.
+      this.#expect(reply.code === 334 ? await this.#command('auth', '') : reply);
+      return;
+    }
+    const { password } = login;
     if (mechanisms.includes('PLAIN')) {
       this.#expect(await this.#command('auth', `AUTH PLAIN ${base64(`\0${user}\0${password}`)}`));
     } else if (mechanisms.includes('LOGIN')) {

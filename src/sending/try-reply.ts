@@ -57,7 +57,7 @@ export interface TryReply {
 /** No server was asked, for a reason that may pass. */
 export interface NotTried {
   kind: 'temporary';
-  code: 'identity_not_verified' | 'mta_sts_failed' | 'stopped';
+  code: 'identity_not_verified' | 'mta_sts_failed' | 'account_failed' | 'stopped';
   reason: string;
 }
 

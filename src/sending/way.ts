@@ -1,8 +1,12 @@
-/** The operator's way out for mail: to the recipient's own server, to a relay, or nowhere (development). */
+/**
+ * The ways out for mail: the identity's SMTP account, or the operator's way: to the recipient's own server, to a relay, or nowhere
+ * (development).
+ */
 import type { DnsClient } from '../net/dns.ts';
 import type { Egress } from '../net/egress.ts';
 import type { MtaSts } from '../net/mta-sts.ts';
 import { resolveOperatorHost } from '../net/operator-host.ts';
+import type { AccountServers } from './account-servers.ts';
 import { captureMail } from './capture.ts';
 import { Connections } from './connections.ts';
 import type { Tried } from './decide.ts';
@@ -11,8 +15,8 @@ import { type OutgoingMail, toAsciiDomain } from './outgoing-mail.ts';
 import { makeTlsContexts, type Server, standardTimeouts } from './transmit.ts';
 
 export interface Way {
-  kind: 'direct' | 'relay' | 'capture';
-  /** What the mail to this address waits for: the domain, or the relay. */
+  kind: 'direct' | 'relay' | 'account' | 'capture';
+  /** What the mail to this address waits for: the domain, the relay, or the account. */
   destinationOf(address: string): string;
   /** Never rejects. */
   send(mail: OutgoingMail, signal: AbortSignal): Promise<Tried>;
@@ -20,8 +24,36 @@ export interface Way {
   close(): void;
 }
 
+export interface Ways {
+  operator: Way;
+  /** `accountId`: the SMTP account that the identity sends through; null: the operator's way. */
+  choose(sender: { ownerId: string; accountId: string | null }): Way;
+  close(): void;
+}
+
+/** Capture is for all mail: nothing leaves the machine, not even through accounts. */
+export function makeWays(operator: Way, accounts: AccountServers): Ways {
+  return {
+    operator,
+    choose({ ownerId, accountId }) {
+      if (accountId === null || operator.kind === 'capture') return operator;
+      const ref = { ownerId, accountId };
+      return {
+        kind: 'account',
+        destinationOf: () => `account ${accountId}`,
+        send: (mail, signal) => accounts.send(ref, mail, signal),
+        close() {},
+      };
+    },
+    close() {
+      operator.close();
+      accounts.close();
+    },
+  };
+}
+
 interface WayParts {
-  outbound: Way['kind'];
+  outbound: Exclude<Way['kind'], 'account'>;
   relay: Server | null;
   heloName: string;
   mxPort: number;

@@ -4,7 +4,7 @@
  * the server again until the account is changed or verified.
  */
 import { only, type Sql } from '../db/client.ts';
-import type { ServerError } from './smtp-accounts.ts';
+import type { ServerError } from '../net/mail-server.ts';
 
 const leaseSeconds = 25;
 /** After so many refused logins in a row. A server may lock the account of somebody who goes on. */

@@ -4,8 +4,8 @@
  */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { list } from '../db/sql.ts';
+import type { ServerError } from '../net/mail-server.ts';
 import { type MailboxKind, mailboxKinds } from './identities.ts';
-import type { ServerError } from './smtp-accounts.ts';
 
 /** The folders that are read. Trash is listed only. */
 const readKinds = ['inbox', 'sent', 'spam'] as const satisfies readonly MailboxKind[];

@@ -16,6 +16,7 @@ import {
   type BounceType,
   type SmtpResponse,
 } from './send-events.ts';
+import { accountOf } from './senders.ts';
 import { suppress } from './suppressions.ts';
 
 const sendQueue: QueueTable = { table: 'send_queue', lane: 'lane_id' };
@@ -46,6 +47,11 @@ export interface SendFacts {
   /** The domain of the identity. */
   domain: string;
   isVerified: boolean;
+  /** The SMTP account that the mail of the identity leaves through now. */
+  accountId: string | null;
+  hasOwnAccount: boolean;
+  /** The author of a message that leaves through an account. */
+  from: string | null;
   isSuppressed: boolean;
   /** It was cancelled after it was claimed, by this process or by one that died. */
   isCancelling: boolean;
@@ -63,6 +69,8 @@ export async function readSends(sql: Sql, ids: readonly string[]): Promise<SendF
     (Omit<SendFacts, 'raw' | 'stored'> & StoredRaw & { sendId: string; content: string | null })[]
   >`
     select send_queue.id as "sendId", recipients.address, identities.domain, identities.status = 'verified' as "isVerified",
+      ${accountOf(sql)} as "accountId", identities.smtp_account_id is not null as "hasOwnAccount",
+      case when ${accountOf(sql)} is not null then messages.summary #>> '{from,address}' end as "from",
       exists (
         select from suppressions
         where suppressions.owner_id = recipients.owner_id and suppressions.address_key = recipients.address_key

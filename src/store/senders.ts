@@ -11,6 +11,9 @@ export interface Sender {
   /** Values are compared by this key. */
   valueKey: string;
   isVerified: boolean;
+  /** The SMTP account that its mail leaves through: its own, or that of its domain. */
+  accountId: string | null;
+  hasOwnAccount: boolean;
   /** Its mailbox for sent mail. */
   sentId: string;
 }
@@ -18,7 +21,19 @@ export interface Sender {
 function columns(sql: Sql) {
   return sql`
     identities.id, identities.owner_id as "ownerId", public_id as "publicId", identities.kind, value, value_key as "valueKey",
-    status = 'verified' as "isVerified", mailboxes.id as "sentId"`;
+    status = 'verified' as "isVerified", ${accountOf(sql)} as "accountId", smtp_account_id is not null as "hasOwnAccount",
+    mailboxes.id as "sentId"`;
+}
+
+/** Of a row of `identities`: its own account, or that of its domain where it has no provider of its own. */
+export function accountOf(sql: Sql) {
+  return sql`
+    case
+      when identities.smtp_account_id is not null then identities.smtp_account_id
+      when identities.provider_id is null and identities.domain_identity_id is not null then (
+        select domain_identity.smtp_account_id from identities as domain_identity
+        where domain_identity.owner_id = identities.owner_id and domain_identity.id = identities.domain_identity_id)
+    end`;
 }
 
 function sentMailbox(sql: Sql) {

@@ -5,22 +5,14 @@
 import { type Sql, transaction } from '../db/client.ts';
 import type { Fragment } from '../db/sql.ts';
 import type { Sealer } from '../lib/secrets.ts';
-import type { MailServer } from '../net/mail-server.ts';
+import type { TokenSource } from '../net/access-tokens.ts';
+import type { MailServer, ServerError } from '../net/mail-server.ts';
 import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
 import { lockUser } from './users.ts';
 
 export type ServerSide = 'smtp' | 'imap';
 
 export const serverStates = ['unknown', 'ok', 'failing'] as const;
-
-export interface ServerError {
-  /** Stable, such as `authentication_failed`. */
-  code: string;
-  /** What to do. */
-  message: string;
-  /** The server's own words, cut. */
-  response: string | null;
-}
 
 interface ServerState {
   state: (typeof serverStates)[number];
@@ -50,7 +42,7 @@ export interface SmtpAccount {
   updatedAt: string;
 }
 
-interface ServerRef {
+export interface ServerRef {
   ownerId: string;
   accountId: string;
   side: ServerSide;
@@ -160,7 +152,7 @@ export function deleteSmtpAccount(
 }
 
 /** The identities that refer to the account, the oldest first. */
-async function listAccountUsers(
+export async function listAccountUsers(
   sql: Sql,
   ownerId: string,
   accountId: string,
@@ -168,6 +160,27 @@ async function listAccountUsers(
   return sql<{ id: string; kind: 'email' | 'domain'; value: string }[]>`
     select id, kind, value from identities
     where owner_id = ${ownerId} and smtp_account_id = ${accountId} order by created_at, id`;
+}
+
+/**
+ * Another address that refers to the account, if the account has `imap`: two identities would both get the mail of one mailbox. Locks
+ * the user until the transaction ends, so that two addresses cannot refer to it at the same moment.
+ */
+export async function findRival(
+  sql: Sql,
+  ownerId: string,
+  accountId: string,
+  identityId: string,
+): Promise<string | undefined> {
+  await lockUser(sql, ownerId);
+  const [row] = await sql<{ value: string }[]>`
+    select value from identities
+    where owner_id = ${ownerId} and smtp_account_id = ${accountId} and kind = 'email' and id <> ${identityId}
+      and exists (
+        select from mail_servers
+        where mail_servers.owner_id = identities.owner_id and account_id = smtp_account_id and side = 'imap')
+    limit 1`;
+  return row?.value;
 }
 
 /** A server with its secrets, for a connection. */
@@ -227,6 +240,20 @@ function splitLogin(login: MailServer['login']): {
   if ('password' in login) return { shown: null, secret: { password: login.password } };
   const { clientId, tokenUrl, scope, clientSecret, refreshToken } = login.oauth2;
   return { shown: { clientId, tokenUrl, scope }, secret: { clientSecret, refreshToken } };
+}
+
+/** For `AccessTokens`. `version`: of the server that the token is for. */
+export function readTokensFrom(sql: Sql, sealer: Sealer, ref: ServerRef, version: number): TokenSource {
+  return {
+    key: `${ref.accountId} ${ref.side} ${version}`,
+    async read() {
+      const found = await findMailServer(sql, sealer, ref);
+      return found && found.version === version && 'oauth2' in found.server.login
+        ? found.server.login.oauth2
+        : null;
+    },
+    save: (old, renewed) => replaceRefreshToken(sql, sealer, ref, old, renewed),
+  };
 }
 
 /**

@@ -2,6 +2,7 @@
 import { type Static, Type } from 'typebox';
 import { Identity } from '../../contract/identity.ts';
 import { body, describe, IdParams, listQuery, maxPage, NullableUuid, oneOf } from '../../contract/schemas.ts';
+import { type Sql, transaction } from '../../db/client.ts';
 import { describeAddressChanges } from '../../identities/save-check.ts';
 import { prepareProof, type VerifyParts } from '../../identities/verify.ts';
 import { newId } from '../../lib/ids.ts';
@@ -12,10 +13,12 @@ import {
   deleteIdentity,
   findIdentity,
   hasIdentity,
+  type IdentityKind,
   identityKinds,
   listIdentities,
   updateIdentity,
 } from '../../store/identities.ts';
+import { findRival } from '../../store/smtp-accounts.ts';
 import { checkNow, identityStatuses } from '../../store/verification.ts';
 import { withAccess } from '../access.ts';
 import { abortOnClose } from '../client-gone.ts';
@@ -94,10 +97,17 @@ export function identityRoutes(
         ? null
         : await prepareIdentity(verification, ownerId, request.body, abortOnClose(reply));
       await respondOnce(parts, request, reply, async (sql) => {
-        const identity = given && (await createIdentity(sql, ownerId, given));
+        const identity =
+          given &&
+          (await withFreeAccount(
+            sql,
+            { ownerId, id: given.id, kind, accountId: given.smtpAccountId },
+            (sql) => createIdentity(sql, ownerId, given),
+          ));
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: `/identities/${identity.id}`, body: identity };
       });
+      if (given?.smtpAccountId) parts.wakeSync();
     },
   );
 
@@ -144,9 +154,16 @@ export function identityRoutes(
       const { id } = request.params;
       const { meta, ...rest } = request.body;
       const changes = meta === undefined ? rest : { ...rest, meta: toJsonText(meta) };
-      const identity = await orNotFound(updateIdentity(sql, request.ownerId, id, changes));
+      const { ownerId } = request;
+      const accountId = rest.smtp_account_id ?? null;
+      const known = accountId === null ? null : await orNotFound(findIdentity(sql, ownerId, id));
+      const user = { ownerId, id, kind: known?.kind ?? 'domain', accountId };
+      const identity = await withFreeAccount(sql, user, (sql) =>
+        orNotFound(updateIdentity(sql, ownerId, id, changes)),
+      );
       // The identity needs other DNS records now: the next check, which is due at once, writes them.
       if (request.body.incoming_domain !== undefined) await checkNow(sql, request.ownerId, id);
+      if (rest.smtp_account_id !== undefined) parts.wakeSync();
       return identity;
     },
   );
@@ -172,6 +189,22 @@ export function identityRoutes(
       reply.code(204).send(null);
     },
   );
+}
+
+/** Throws if the account has `imap` and serves another address. */
+function withFreeAccount<Result>(
+  sql: Sql,
+  user: { ownerId: string; id: string; kind: IdentityKind; accountId: string | null },
+  work: (sql: Sql) => Promise<Result>,
+): Promise<Result> {
+  const { ownerId, id, kind, accountId } = user;
+  if (accountId === null || kind === 'domain') return work(sql);
+  return transaction(sql, async (sql) => {
+    const rival = await findRival(sql, ownerId, accountId, id);
+    if (rival === undefined) return work(sql);
+    const detail = `The SMTP account has "imap", so it serves one address, and ${rival} refers to it. Make an account for each address.`;
+    throw new Problem('in_use', { detail });
+  });
 }
 
 function findKindMismatch({ kind, value }: Record<string, unknown>): FieldError[] {

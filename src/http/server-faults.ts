@@ -1,0 +1,63 @@
+/** Faults of the mail servers in the body of a request that a schema cannot express: whom Posthorn may not call, and the login. */
+import { readHost } from '../mailboxes/account-changes.ts';
+import type { Egress } from '../net/egress.ts';
+import { findTokenUrlFault, limitToTokenServer, resolveMailServer } from '../net/mail-server.ts';
+import type { FieldError, Pointer } from '../problems.ts';
+
+interface FaultParts {
+  egress: Egress;
+  allowHttp: boolean;
+}
+
+const lookupMs = 2000;
+
+/** For an early error: every connection checks its address again. The body may be invalid by its schema. */
+export async function findServerFaults(
+  parts: FaultParts,
+  given: Record<string, unknown>,
+): Promise<FieldError[]> {
+  const found = await Promise.all(
+    ['smtp', 'imap'].map((side) => findFaults(parts, readObject(given[side]), `/${side}`)),
+  );
+  return found.flat();
+}
+
+async function findFaults(
+  { egress, allowHttp }: FaultParts,
+  server: Record<string, unknown>,
+  at: Pointer,
+): Promise<FieldError[]> {
+  const { host, port, password, oauth2 } = server;
+  const errors: FieldError[] = [];
+  const add = (pointer: string, code: string, message: string) =>
+    errors.push({ pointer: `${at}${pointer}` as Pointer, code, message });
+  if (password !== undefined && oauth2 !== undefined)
+    add('/oauth2', 'mismatch', 'Give "password" or "oauth2", not both.');
+  if (typeof host === 'string') {
+    const name = readHost(host);
+    if (!/^[a-z0-9_.:-]+$/.test(name))
+      add('/host', 'invalid_value', '"host" must be a name or an IP address.');
+    else {
+      // Without a port, of a PATCH, only the host is checked.
+      const checked = await resolveMailServer(egress, name, typeof port === 'number' ? port : 25, lookupMs);
+      if (!checked.ok && checked.code === 'target_refused')
+        add(/^Port /.test(checked.reason) ? '/port' : '/host', 'target_refused', checked.reason);
+    }
+  }
+  const { tokenUrl } = readObject(oauth2);
+  if (typeof tokenUrl === 'string') {
+    const fault = findTokenUrlFault(tokenUrl, { allowHttp }) ?? (await refuseTokenUrl(egress, tokenUrl));
+    if (fault) add('/oauth2/tokenUrl', 'invalid_value', `"tokenUrl" ${fault}`);
+  }
+  return errors;
+}
+
+async function refuseTokenUrl(egress: Egress, tokenUrl: string): Promise<string | null> {
+  const url = new URL(tokenUrl);
+  const checked = await limitToTokenServer(egress, url).resolve(url.hostname, lookupMs);
+  return checked.ok || checked.code === 'dns_failed' ? null : `may not be called: ${checked.reason}`;
+}
+
+function readObject(value: unknown): Record<string, unknown> {
+  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+}

@@ -1,0 +1,201 @@
+/**
+ * The SMTP side of users' accounts: mail that leaves through them, and the check of a login. Guarantees: hosts and ports by the egress
+ * rules; a password goes out only over verified TLS, except to this machine in development; `send` of an account shows how it went.
+ */
+import type { Sql } from '../db/client.ts';
+import type { Sealer } from '../lib/secrets.ts';
+import type { AccessTokens } from '../net/access-tokens.ts';
+import { readAddressOrDomain } from '../net/address-or-domain.ts';
+import type { Egress } from '../net/egress.ts';
+import {
+  describeServerError,
+  isLoopbackHost,
+  type MailServer,
+  resolveMailServer,
+  type ServerError,
+  type ServerErrorCode,
+} from '../net/mail-server.ts';
+import { findMailServer, readTokensFrom, recordSendState } from '../store/smtp-accounts.ts';
+import { Connections } from './connections.ts';
+import type { OutgoingMail } from './outgoing-mail.ts';
+import {
+  type ClientParts,
+  makeTlsContexts,
+  openConnection,
+  type Server,
+  standardTimeouts,
+} from './transmit.ts';
+import type { NotTried, Phase, SendErrorCode, TryReply } from './try-reply.ts';
+
+export interface AccountParts {
+  sql: Sql;
+  sealer: Sealer;
+  egress: Egress;
+  tokens: AccessTokens;
+  /** Our name in EHLO. */
+  heloName: string;
+  production: boolean;
+  timeouts?: typeof standardTimeouts;
+  /** Certificate authorities (PEM) instead of the well-known ones. */
+  ca?: string | undefined;
+}
+
+export interface AccountRef {
+  ownerId: string;
+  accountId: string;
+}
+
+/** Services close an account that opens many connections. */
+const maxPerAccount = 3;
+/** A state that is the same as before is recorded again only after this time. */
+const sameStateMs = 60_000;
+const maxKnownStates = 10_000;
+/** Someone waits for the answer. */
+const checkTimeouts = {
+  ...standardTimeouts,
+  connectMs: 10_000,
+  tlsMs: 10_000,
+  greetingMs: 15_000,
+  commandMs: 15_000,
+};
+
+interface OpenedAccount {
+  server: Server;
+  version: number;
+  username: string;
+  tokenKey: string | null;
+}
+
+export class AccountServers {
+  readonly #parts: AccountParts;
+  readonly #client: ClientParts;
+  readonly #connections: Connections;
+  /** By account: what was last recorded, and when. */
+  readonly #recorded = new Map<string, { text: string; atMs: number }>();
+
+  constructor(parts: AccountParts) {
+    this.#parts = parts;
+    this.#client = {
+      resolve: (host, port) => resolveMailServer(parts.egress, host, port),
+      heloName: parts.heloName,
+      contexts: makeTlsContexts(parts.ca),
+      timeouts: parts.timeouts ?? standardTimeouts,
+    };
+    this.#connections = new Connections(this.#client, { maxPerHost: maxPerAccount });
+  }
+
+  /** With the address of the account as envelope sender, if its user name is one; otherwise with that of `mail`. */
+  async send(ref: AccountRef, mail: OutgoingMail, signal: AbortSignal): Promise<TryReply | NotTried> {
+    const opened = await this.#open(ref);
+    if ('error' in opened) {
+      await this.#record(ref, opened.version, opened.error);
+      return { kind: 'temporary', code: 'account_failed', reason: opened.error.message };
+    }
+    const mailFrom = readAddress(opened.username) ?? mail.mailFrom;
+    const reply = await this.#connections.send([opened.server], { ...mail, mailFrom }, signal);
+    // The server may have the message: what became of it counts, also if the state of the account cannot be recorded.
+    if (reply.error !== 'stopped') await this.#note(ref, opened, reply).catch(() => {});
+    return reply;
+  }
+
+  /** Logs in, and records how that went. */
+  async check(ref: AccountRef, signal: AbortSignal): Promise<void> {
+    const opened = await this.#open(ref);
+    this.#recorded.delete(ref.accountId);
+    if ('error' in opened) return this.#record(ref, opened.version, opened.error);
+    const client = { ...this.#client, timeouts: this.#parts.timeouts ?? checkTimeouts };
+    const tried = await openConnection(opened.server, client, signal);
+    if ('connection' in tried) tried.connection.quit();
+    await this.#note(ref, opened, 'failure' in tried ? tried.failure : null);
+  }
+
+  close(): void {
+    this.#connections.close();
+  }
+
+  async #open(ref: AccountRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
+    const { sql, sealer, tokens, production } = this.#parts;
+    const found = await findMailServer(sql, sealer, { ...ref, side: 'smtp' });
+    if (!found) throw new Error(`The SMTP account ${ref.accountId} has no server`);
+    const { server, version } = found;
+    const source = readTokensFrom(sql, sealer, { ...ref, side: 'smtp' }, version);
+    const answer = 'password' in server.login ? server.login : await tokens.take(source);
+    if ('error' in answer) return { version, error: answer.error };
+    const login =
+      'password' in answer
+        ? { user: server.username, password: answer.password }
+        : { user: server.username, accessToken: answer.token };
+    return {
+      server: { ...toServer(server, production), login, account: `${ref.accountId} ${version}` },
+      ...{ version, username: server.username },
+      tokenKey: 'accessToken' in login ? source.key : null,
+    };
+  }
+
+  /** `reply` null: the login was accepted. */
+  async #note(ref: AccountRef, opened: OpenedAccount, reply: TryReply | null): Promise<void> {
+    const error = reply && describeFailure(reply);
+    // The token may have been revoked before its end.
+    if (error?.code === 'authentication_failed' && opened.tokenKey)
+      this.#parts.tokens.forget(opened.tokenKey);
+    await this.#record(ref, opened.version, error);
+  }
+
+  async #record(
+    { ownerId, accountId }: AccountRef,
+    version: number,
+    error: ServerError | null,
+  ): Promise<void> {
+    const text = JSON.stringify([version, error]);
+    const last = this.#recorded.get(accountId);
+    if (last?.text === text && performance.now() - last.atMs < sameStateMs) return;
+    if (this.#recorded.size >= maxKnownStates) this.#recorded.clear();
+    this.#recorded.set(accountId, { text, atMs: performance.now() });
+    const { sql } = this.#parts;
+    await recordSendState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, version);
+  }
+}
+
+function toServer({ host, port, secure }: MailServer, production: boolean): Omit<Server, 'login'> {
+  const security = !production && isLoopbackHost(host) ? 'opportunistic' : 'verified';
+  return { host, port, isImplicitTls: secure, security };
+}
+
+function readAddress(username: string): string | null {
+  const read = readAddressOrDomain(username);
+  return 'fault' in read || read.kind !== 'email' ? null : read.value;
+}
+
+/** A failure in these phases is about the account; later ones are about a message. */
+const accountPhases: readonly Phase[] = ['connect', 'greeting', 'ehlo', 'tls', 'auth'];
+
+const errorCodes: Partial<Record<SendErrorCode, ServerErrorCode>> = {
+  no_such_host: 'host_not_found',
+  dns_failed: 'host_not_found',
+  target_refused: 'target_refused',
+  connect_timeout: 'timeout',
+  tls_timeout: 'timeout',
+  reply_timeout: 'timeout',
+  tls_required: 'tls_unavailable',
+  auth_unsupported: 'login_unsupported',
+};
+
+/** Null: the account works, whatever became of the message. */
+function describeFailure(reply: TryReply): ServerError | null {
+  const { kind, phase, error, detail, response } = reply;
+  if (kind === 'accepted' || !accountPhases.includes(phase)) return null;
+  const words =
+    response && `${response.code} ${response.enhanced ? `${response.enhanced} ` : ''}${response.text}`;
+  if (response) {
+    // RFC 4954 §6: 4xx is a failure of the server, not of the login.
+    const isLogin = phase === 'auth' && response.code >= 500;
+    return describeServerError(isLogin ? 'authentication_failed' : 'server_refused', { response: words });
+  }
+  return describeServerError(codeOf(error, detail ?? ''), { detail });
+}
+
+function codeOf(error: SendErrorCode | null, detail: string): ServerErrorCode {
+  if (error === 'tls_failed') return /certificate/i.test(detail) ? 'certificate_invalid' : 'tls_failed';
+  if (error === 'connect_failed' && /ECONNREFUSED/.test(detail)) return 'connection_refused';
+  return (error && errorCodes[error]) ?? 'connection_failed';
+}
