@@ -9,7 +9,11 @@ import type { ImapServer } from './imap-server.ts';
 
 export interface MailboxService extends TestService {
   /** Creates an account at the server, and an identity with this address that uses it. */
-  connect(server: { port: number; password: string }, value: string, as?: TestUser): Promise<Connected>;
+  connect(
+    server: { port: number; password: string; username?: string },
+    value: string,
+    as?: TestUser,
+  ): Promise<Connected>;
   /** The mailboxes of the identity, by kind, as soon as they match. */
   mailboxes(
     id: string,
@@ -48,8 +52,8 @@ export async function startMailboxService(settings: Record<string, string> = {})
   };
   return {
     ...service,
-    async connect({ port, password }, value, as = service.user) {
-      const server = { host: '127.0.0.1', port, secure: false, username: 'ada', login: { password } };
+    async connect({ port, password, username = 'ada' }, value, as = service.user) {
+      const server = { host: '127.0.0.1', port, secure: false, username, login: { password } };
       const given = { id: newId(), label: value, smtp: server, imap: server };
       const account = await createSmtpAccount(service.sql, sealer, as.userId, given);
       assert.ok(account);

@@ -104,7 +104,9 @@ export function startSync(parts: SyncParts): Loop {
     const error = cause instanceof LoginFailure ? cause.error : describeImapError(cause as Error);
     const isLoginRefused = error.code === 'authentication_failed';
     metrics.syncFailures.inc({ code: error.code });
-    log.warn({ identityId, code: error.code, response: error.response }, 'a mailbox cannot be read');
+    const { code, response } = error;
+    const err = cause instanceof LoginFailure ? undefined : cause;
+    log.warn({ identityId, code, response, err }, 'a mailbox cannot be read');
     // First: a state that is \`ok\` although the connection failed means that somebody verified the account since.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
     const retrySeconds = backoffSeconds(failures, Math.random());

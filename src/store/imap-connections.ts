@@ -159,6 +159,7 @@ export async function requestSync(
   const noted = await sql`
     update imap_connections connection
     set requests = requests + 1, scan = scan + ${since ? 1 : 0},
+      next_try_at = case when next_try_at < 'infinity' then least(next_try_at, now()) else next_try_at end,
       import_since = case when ${since}::timestamptz is null then import_since else least(import_since, ${since}) end,
       events_since = case when ${since}::timestamptz is null or not ${events} then events_since else least(events_since, ${since}) end
     from identities join ${imapServer(sql)}
