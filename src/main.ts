@@ -35,7 +35,7 @@ import { MessageRecorder } from './receiving/record.ts';
 import { AccountServers } from './sending/account-servers.ts';
 import { deriveBounceKeys, makeBounceAddress } from './sending/bounce-address.ts';
 import { standardSchedule } from './sending/decide.ts';
-import { applyComplaint, type ReportParts } from './sending/reports.ts';
+import { applyReceivedReport, type ReportParts } from './sending/reports.ts';
 import { startSending } from './sending/send.ts';
 import { SendRate } from './sending/send-rate.ts';
 import { Signer } from './sending/signer.ts';
@@ -126,7 +126,8 @@ export async function startService(
     const reports = { ...parts.reports, ...wakes };
     const mail = {
       ...{ ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) },
-      applyFeedback: (raw: Buffer, ownerId: string) => applyComplaint(reports, raw, ownerId),
+      applyReport: (raw: Buffer, ownerId: string, type: string) =>
+        applyReceivedReport(reports, raw, ownerId, type),
     };
     const wakeSync = await startSyncing(parts, database, mail, started.loops);
     const submit = { ...parts.submit, ...wakes };

@@ -108,7 +108,7 @@ async function examine(
   }
   const origin = { mailFrom: null, remoteIp: null, helo: null };
   const { parsed, authentication } = await parts.examiner.examine(raw, origin, ownerId);
-  if (parsed.report?.type === 'feedback') await parts.applyFeedback?.(raw, ownerId);
+  if (parsed.report) await parts.applyReport?.(raw, ownerId, parsed.report.type);
   return { parsed, authentication: judgeByDkimAlone(authentication) };
 }
 

@@ -46,12 +46,14 @@ export interface AcceptParts extends RouteParts {
   tracer: Tracer | null;
   metrics: Pick<Metrics, 'receivedMessages'>;
   mailLog: MailLog;
-  /** Called with a feedback report before it is recorded: a crash in between makes the sender send it again. */
-  applyFeedback?(raw: Buffer, ownerId: string): Promise<void>;
+  /** Called with a report for each owner before it is recorded: a crash in between makes the sender send it again. */
+  applyReport?(raw: Buffer, ownerId: string, type: ReportType): Promise<void>;
   wakeDelivery(): void;
   /** Call it after the commit of events. */
   wakeStreams?(): void;
 }
+
+type ReportType = NonNullable<Message['report']>['type'];
 
 /** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
 export interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
@@ -95,7 +97,11 @@ export async function acceptMail(
     // The owner whose turn the work takes (`Examiner`). If the message has several owners: the first.
     const ownerId = recipients[0]?.identity.ownerId;
     const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
-    if (examination.parsed.report?.type === 'feedback') await parts.applyFeedback?.(mail.raw, ownerId ?? '');
+    const { report } = examination.parsed;
+    if (report) {
+      const owners = new Set(recipients.map(({ identity }) => identity.ownerId));
+      for (const owner of owners) await parts.applyReport?.(mail.raw, owner, report.type);
+    }
     memory.use(await parts.recorder.takeMemory(ownerId ?? '', mail.raw.length));
     const messages = await prepareMessages(parts, mail, recipients, examination);
     trace?.examined(messages);

@@ -98,7 +98,7 @@ export class AccountServers {
     return reply;
   }
 
-  /** Logs in, and records how that went. */
+  /** Logs in, and records how that went, unless `signal` ended it. */
   async check(ref: AccountRef, signal: AbortSignal): Promise<void> {
     const opened = await this.#open(ref);
     this.#recorded.delete(ref.accountId);
@@ -106,7 +106,8 @@ export class AccountServers {
     const client = { ...this.#client, timeouts: this.#parts.timeouts ?? checkTimeouts };
     const tried = await openConnection(opened.server, client, signal);
     if ('connection' in tried) tried.connection.quit();
-    await this.#note(ref, opened, 'failure' in tried ? tried.failure : null);
+    const failure = 'failure' in tried ? tried.failure : null;
+    if (failure?.error !== 'stopped') await this.#note(ref, opened, failure);
   }
 
   close(): void {

@@ -50,6 +50,10 @@ export function isComplaint({ report, evidence }: FoundReport): boolean {
   return report.type === 'feedback' && !['not-spam', 'auth-failure'].includes(evidence.feedbackType ?? '');
 }
 
+export function namesRecipient(found: FoundReport, address: string): boolean {
+  return findEntry(found, address) !== null;
+}
+
 /** A server that forwards the message may report about several addresses. Null: no entry names our recipient. */
 function findEntry({ report, evidence }: FoundReport, address: string): number | null {
   const wanted = keyOf(address);

@@ -1,16 +1,22 @@
 /**
  * Reports that come back to bounce addresses: `bounces+<token>@<bounce domain>`. Guarantee: only a token that we signed changes a
- * recipient. Mail to a bounce address is never shown as a message.
+ * recipient, except of mail that left through an SMTP account (`applyStatus`). Mail to a bounce address is never shown as a message.
  */
 import type { KeyObject } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
+import { messageKey } from '../contract/thread.ts';
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import type { FoundReport } from '../mime/reports.ts';
 import { compress } from '../store/content.ts';
-import { findSentRecipient, type ReportDecision, recordReport } from '../store/send-reports.ts';
+import {
+  findSentRecipient,
+  listOpenRecipients,
+  type ReportDecision,
+  recordReport,
+} from '../store/send-reports.ts';
 import { isBounceAddress, readBounceAddress } from './bounce-address.ts';
-import { decideReport, isComplaint } from './report-decision.ts';
+import { decideReport, isComplaint, namesRecipient } from './report-decision.ts';
 
 export interface ReportParts {
   sql: Sql;
@@ -82,8 +88,40 @@ async function findSettled(
   }
 }
 
+/** Applies a report that came as mail to an identity of the owner. The mail is shown as a message all the same. */
+export async function applyReceivedReport(
+  parts: ReportParts,
+  raw: Buffer,
+  ownerId: string,
+  type: string,
+): Promise<void> {
+  if (type === 'feedback') await applyComplaint(parts, raw, ownerId);
+  if (type === 'delivery-status') await applyStatus(parts, raw, ownerId);
+}
+
+/**
+ * Servers report about mail that left through an account to the address of the account. Every recipient knows the Message-ID and can
+ * write such a report, so it moves only a recipient of whom nothing more is known than that the message was sent, and suppresses
+ * nobody.
+ */
+async function applyStatus(parts: ReportParts, raw: Buffer, ownerId: string): Promise<void> {
+  const found = await parts.read(raw, ownerId);
+  const original = found?.report.original?.messageId ?? null;
+  if (!found || original === null) return;
+  for (const { messageId, n, address } of await listOpenRecipients(
+    parts.sql,
+    ownerId,
+    messageKey(original),
+  )) {
+    if (!namesRecipient(found, address)) continue;
+    const decision = decideReport(found, address);
+    if (decision.outcome === 'noted') continue;
+    await apply(parts, { messageId, n }, { ...decision, suppresses: false, onlySent: true }, null);
+  }
+}
+
 /** A complaint in mail to anybody counts if it returns a token of ours: only the recipient's own server has the token. */
-export async function applyComplaint(parts: ReportParts, raw: Buffer, ownerId: string): Promise<void> {
+async function applyComplaint(parts: ReportParts, raw: Buffer, ownerId: string): Promise<void> {
   const found = await parts.read(raw, ownerId);
   if (!found || !isComplaint(found)) return;
   const { mailFrom, returnAddresses } = found.evidence;

@@ -22,6 +22,8 @@ export interface ReportDecision {
   response: SmtpResponse | null;
   bounceType: BounceType | null;
   suppresses: boolean;
+  /** Changes only a recipient that is `sent`. */
+  onlySent?: boolean;
 }
 
 export interface NewReport extends RecipientRef, ReportDecision {
@@ -48,6 +50,30 @@ export async function findSentRecipient(
     ) as "isBeingTried"
     from recipients where message_id = ${messageId} and n = ${n}`;
   return row;
+}
+
+/** Of the owner's newest message with this Message-ID, if it left through an account: those that may still be delivered or bounce. */
+export async function listOpenRecipients(
+  sql: Sql,
+  ownerId: string,
+  messageKey: string,
+): Promise<(RecipientRef & { address: string })[]> {
+  // Identity by identity, by the index that has the identity before the key.
+  return sql<(RecipientRef & { address: string })[]>`
+    select recipients.message_id as "messageId", recipients.n::int as n, recipients.address
+    from (
+      select newest.id from identities cross join lateral (
+        select id, created_at from messages
+        where messages.owner_id = identities.owner_id and messages.identity_id = identities.id and message_key = ${messageKey}
+          and direction = 'outgoing'
+        order by created_at desc limit 1
+      ) newest
+      where identities.owner_id = ${ownerId} order by newest.created_at desc limit 1
+    ) message
+    join outgoing on outgoing.id = message.id and outgoing.transport in ('account', 'provider')
+    join recipients on recipients.message_id = message.id
+    where recipients.status = 'sent'
+    order by recipients.n`;
 }
 
 /** Whoever has the token could send reports for ever. */
@@ -100,7 +126,7 @@ async function changeRecipient(
   report: NewReport,
   known: readonly string[],
 ): Promise<Omit<Announcement, 'messageId' | 'n'> | null> {
-  const { messageId, n, outcome, remoteMta, response, bounceType } = report;
+  const { messageId, n, outcome, remoteMta, response, bounceType, onlySent } = report;
   const base = { host: remoteMta, response: response && JSON.stringify(response) };
   if (outcome === 'complained') {
     if (known.includes('complained')) return null;
@@ -112,10 +138,11 @@ async function changeRecipient(
     return { ...base, event: 'message.complained', status, bounceType: null, bounceSource: null };
   }
   if (outcome === 'noted') return null;
+  const movable = onlySent ? ['sent'] : movableTo[outcome];
   const changed = await sql`
     with old as (
       select message_id, n, status as old_status from recipients
-      where message_id = ${messageId} and n = ${n} and status = any (${movableTo[outcome]}::text[])
+      where message_id = ${messageId} and n = ${n} and status = any (${movable}::text[])
     ), changed as (
       update recipients
       set status = ${outcome}, last_response = coalesce(${base.response}::text::json, last_response), updated_at = now()

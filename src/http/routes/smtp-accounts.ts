@@ -4,6 +4,7 @@ import { body, closed, describe, IdParams, listQuery, maxPage } from '../../cont
 import { SmtpAccount } from '../../contract/smtp-account.ts';
 import { type Pool, type Sql, transaction } from '../../db/client.ts';
 import { newId } from '../../lib/ids.ts';
+import { Slots } from '../../lib/slots.ts';
 import { changeServer, type ServerChanges } from '../../mailboxes/account-changes.ts';
 import { type VerifyAccountParts, verifyAccount } from '../../mailboxes/verify-account.ts';
 import type { Egress } from '../../net/egress.ts';
@@ -89,6 +90,8 @@ const readOnly = Object.keys(SmtpAccount.properties).filter((field) => !(field i
 const SmtpAccountPatch = body(writable, { example: { label: 'My mail' }, readOnly });
 
 const tags = ['SMTP accounts'];
+/** At the same time. Few of one user: nobody can scan the ports of others fast. */
+const verifyLimits = { inAll: 50, perOwner: 3 };
 
 interface AccountParts extends PostParts, PageParts {
   sql: Pool;
@@ -100,6 +103,7 @@ interface AccountParts extends PostParts, PageParts {
 
 export function smtpAccountRoutes(app: App, parts: AccountParts): void {
   const { sql, sealer } = parts;
+  const verifications = new Slots(verifyLimits);
 
   app.get(
     '/smtp-accounts',
@@ -241,13 +245,11 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
+      const signal = abortOnClose(reply);
       const verify = async () => {
         await orNotFound(findSmtpAccount(sql, ownerId, id));
-        await verifyAccount(
-          { ...parts.verifyAccounts, sql },
-          { ownerId, accountId: id },
-          abortOnClose(reply),
-        );
+        using _share = await verifications.take(ownerId, 1, { signal });
+        await verifyAccount({ ...parts.verifyAccounts, sql }, { ownerId, accountId: id }, signal);
         parts.wakeSync();
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
