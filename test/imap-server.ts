@@ -24,6 +24,8 @@ export interface ImapServer {
   /** Every command line, without its tag. */
   commands: string[];
   folders: Map<string, Folder>;
+  /** It can be listed, and not opened. */
+  refusedFolder: string | null;
   /** How many connections are logged in. */
   sessions(): number;
   /** Puts a message into a folder, and tells those who wait with IDLE. */
@@ -153,6 +155,10 @@ export async function startImapServer(password = 'secret'): Promise<ImapServer> 
         }
         case 'EXAMINE': {
           const folder = folderOf(path);
+          if (server.refusedFolder === path) {
+            this.write(`${tag} NO [NOPERM] Not for you`);
+            return;
+          }
           this.open = { path, folder };
           this.#told = folder.mails.length;
           this.write(`* ${folder.mails.length} EXISTS`);
@@ -237,6 +243,7 @@ export async function startImapServer(password = 'secret'): Promise<ImapServer> 
     capabilities: 'IMAP4rev1 IDLE SPECIAL-USE',
     commands: [],
     folders,
+    refusedFolder: null,
     sessions: () => [...sessions].filter(({ isLoggedIn }) => isLoggedIn).length,
     deliver(path, raw, date = new Date()) {
       const folder = folderOf(path);

@@ -1,6 +1,8 @@
 /** Mail that arrives in a mailbox elsewhere becomes a message and an event, once. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
+import { isPurgeDue } from '../src/store/due-work.ts';
+import { purgeOld } from '../src/store/purge.ts';
 import { waitFor } from './harness.ts';
 import { startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
@@ -163,4 +165,76 @@ test('deleting the identity closes the connection, and its positions, ledger and
     union all select 1 from mailbox_ledger where identity_id = ${id}
     union all select 1 from mailboxes where identity_id = ${id}`;
   assert.equal(left.length, 0);
+});
+
+test('a folder that the server refuses is shown as failing, and the others are read', async () => {
+  const server = await startImapServer();
+  server.refusedFolder = 'Sent';
+  const { id } = await service.connect(server, 'refused@home.example');
+  const boxes = await service.mailboxes(id, ({ inbox, sent }) => {
+    return inbox?.sync?.state === 'idle' && sent?.sync?.state === 'failing';
+  });
+  assert.equal(boxes.sent?.sync?.error?.code, 'server_refused');
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('anyway'));
+  await service.messages(id, 1);
+});
+
+test('without IDLE the inbox is checked at intervals and at a request', async () => {
+  const server = await startImapServer();
+  server.capabilities = 'IMAP4rev1';
+  for (const folder of server.folders.values()) folder.use = null;
+  const { id } = await service.connect(server, 'polled@home.example');
+  const { sent, spam } = await service.mailboxes(id);
+  assert.deepEqual([sent?.path, spam?.path], ['Sent', 'Junk'], 'by well-known names');
+  server.deliver('INBOX', mailWith('polled'));
+  await service.call('POST', `/identities/${id}/sync`);
+  await service.messages(id, 1);
+  assert.ok(!server.commands.includes('IDLE'));
+});
+
+test('the server vouches: mail is recorded whatever the status, also where another owner has the value verified', async () => {
+  const strict = await startMailboxService({ POSTHORN_ACCEPT_UNVERIFIED: 'false' });
+  const other = await strict.makeUser();
+  const held = await strict.call('POST', '/identities', { as: other, body: { value: 'held@home.example' } });
+  await strict.sql`update identities set status = 'verified' where id = ${held.body.id}`;
+  const server = await startImapServer();
+  const { id } = await strict.connect(server, 'held@home.example');
+  await strict.mailboxes(id);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('mine'));
+  const [message] = await strict.messages(id, 1);
+  assert.equal(message.identity.id, id);
+  assert.deepEqual((await strict.call('GET', '/messages', { as: other })).body, []);
+});
+
+test('a message of several MiB keeps its bytes', async () => {
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'large@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  const raw = `${mailWith('large')}${'0123456789abcdef\r\n'.repeat(200_000)}`;
+  server.deliver('INBOX', raw);
+  const [message] = await service.messages(id, 1);
+  const stored = await service.call('GET', `/messages/${message.id}/raw`);
+  assert.equal(stored.text, raw);
+});
+
+test('the retention ends mail without events, and the ledger still knows it', async () => {
+  const server = await startImapServer();
+  server.deliver('INBOX', mailWith('kept'), new Date('2024-01-01T00:00:00Z'));
+  const { id } = await service.connect(server, 'retention@home.example');
+  await service.mailboxes(id);
+  const scan = () =>
+    service.call('POST', `/identities/${id}/sync`, { body: { since: '2023-01-01T00:00:00Z' } });
+  await scan();
+  await service.messages(id, 1);
+  await service.sql`update messages set created_at = now() - interval '31 days' where identity_id = ${id}`;
+  assert.equal(await isPurgeDue(service.sql, 30), true);
+  while (await purgeOld(service.sql, 30));
+  const count = async () => (await service.sql`select 1 from messages where identity_id = ${id}`).length;
+  assert.equal(await count(), 0);
+  await scan();
+  await service.mailboxes(id);
+  assert.equal(await count(), 0);
 });

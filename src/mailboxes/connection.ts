@@ -11,6 +11,7 @@ import type { ServerError } from '../net/mail-server.ts';
 import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
 import { noteFolders, noteMailbox, type Position, readRules, type SyncRules } from '../store/mailbox-sync.ts';
 import { type FolderState, startPosition } from './decide.ts';
+import { describeImapError, isFolderRefused } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
 import { MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
@@ -122,9 +123,11 @@ export class MailboxConnection {
     this.#hasNews = false;
     if (isDue) {
       this.#checkAt = performance.now() + this.#parts.checkMs;
-      for (const reader of others) await this.#checkOther(client, reader, rules);
       await this.#openFolder(client, inbox, rules);
       await this.#readNew(inbox, rules);
+      let isInboxOpen = true;
+      for (const reader of others) if (await this.#checkOther(client, reader, rules)) isInboxOpen = false;
+      if (!isInboxOpen) await this.#reopenInbox(client, inbox, rules);
       await this.#parts.onRead();
     } else if (hasNews) {
       await this.#readNew(inbox, rules);
@@ -134,6 +137,7 @@ export class MailboxConnection {
       await this.#readOlder(client, behind, inbox, rules);
       return true;
     }
+    if (this.#hasNews) return true;
     client.startIdle();
     return Math.max(0, this.#checkAt - performance.now());
   }
@@ -165,13 +169,36 @@ export class MailboxConnection {
     return this.#mailbox;
   }
 
-  async #checkOther(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<void> {
+  /** Returns whether the folder was opened. */
+  async #checkOther(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<boolean> {
+    try {
+      return await this.#checkFolder(client, reader, rules);
+    } catch (error) {
+      if (!isFolderRefused(error)) throw error;
+      const { mailboxId } = reader.position;
+      const shown = { isSyncing: false, total: null, error: describeImapError(error as Error) };
+      await noteMailbox(this.#parts.sql, this.#claimed.ownerId, mailboxId, shown);
+      return true;
+    }
+  }
+
+  async #checkFolder(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<boolean> {
     const { path, uidValidity, nextUid, scan } = reader.position;
     const state = await client.readState(path);
     const isSame = state.uidValidity === uidValidity && state.uidNext === nextUid && scan === rules.scan;
-    if (isSame) return this.#noteRead(reader, state.total);
+    if (isSame) {
+      await this.#noteRead(reader, state.total);
+      return false;
+    }
     await this.#openFolder(client, reader, rules);
     await this.#readNew(reader, rules);
+    return true;
+  }
+
+  async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
+    // The server announced nothing of the inbox while another folder was open.
+    const { uidNext } = await this.#openFolder(client, inbox, rules);
+    if (uidNext > inbox.position.nextUid) this.#hasNews = true;
   }
 
   async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
@@ -195,11 +222,7 @@ export class MailboxConnection {
   ): Promise<void> {
     if (reader !== inbox) await this.#openFolder(client, reader, rules);
     await reader.readOlder(rules);
-    if (reader !== inbox) {
-      // The server announced nothing of the inbox while another folder was open.
-      const { uidNext } = await this.#openFolder(client, inbox, rules);
-      if (uidNext > inbox.position.nextUid) this.#hasNews = true;
-    }
+    if (reader !== inbox) await this.#reopenInbox(client, inbox, rules);
     await this.#noteRead(reader, null);
   }
 

@@ -92,6 +92,12 @@ function limitResponses(maxMessageBytes: number) {
   return { maxLiteralSize: bytes, maxLineLength: bytes, maxResponseSize: bytes + restBytes };
 }
 
+/** The server refuses one folder, and the connection goes on. */
+export function isFolderRefused(error: unknown): boolean {
+  const { responseStatus, code } = error as ImapFlowError;
+  return responseStatus === 'NO' || code === 'NotFound';
+}
+
 /** By the code of an error of Node or imapflow. */
 const errorCodes: Record<string, ServerErrorCode | undefined> = {
   ECONNREFUSED: 'connection_refused',

@@ -2,11 +2,14 @@
 import assert from 'node:assert/strict';
 import net, { type AddressInfo } from 'node:net';
 import { after, test } from 'node:test';
+import { startDns } from '../dns.ts';
 import { mailWith, startMailboxService } from '../mailbox-service.ts';
 import { startReceiver } from '../receiver.ts';
 import { startDovecot } from './dovecot.ts';
 
-const service = await startMailboxService();
+const dns = await startDns();
+after(() => dns.close());
+const service = await startMailboxService({ POSTHORN_DNS_SERVERS: dns.address });
 const receiver = await startReceiver();
 after(() => receiver.close());
 const dovecot = await startDovecot({ live: '', older: '', rebuilt: '', restarted: '', cut: '' });
