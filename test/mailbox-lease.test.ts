@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
 import { claimConnections, listHeld, releaseConnection } from '../src/store/imap-connections.ts';
 import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
-import { waitFor } from './harness.ts';
+import { assertProblem, waitFor } from './harness.ts';
 import { startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
@@ -86,6 +86,44 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
   const metrics = await service.call('GET', '/metrics');
   assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
+});
+
+test('a stopped sync goes on after the account was verified', async () => {
+  const server = await startImapServer();
+  const wrong = { port: server.port, password: 'not-yet' };
+  const { id, accountId } = await service.connect(wrong, 'verified@home.example');
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  await sql`update imap_connections set refused_logins = 3, next_try_at = 'infinity' where identity_id = ${id}`;
+  server.password = wrong.password;
+  const verified = await service.call('POST', `/smtp-accounts/${accountId}/verify`);
+  assert.equal(verified.body.receive.state, 'ok', verified.text);
+  await service.mailboxes(id);
+});
+
+test('another account is another mailbox: the old connection ends, and what is in the new one at first is not imported', async () => {
+  const [old, moved] = [await startImapServer(), await startImapServer()];
+  moved.deliver('INBOX', mailWith('there at first'));
+  const { id } = await service.connect(old, 'changes@home.example');
+  await service.mailboxes(id);
+  await isIdling(old);
+  old.deliver('INBOX', mailWith('old'));
+  await service.messages(id, 1);
+  const { id: otherId, accountId } = await service.connect(moved, 'temporary@home.example');
+  await service.call('DELETE', `/identities/${otherId}`);
+  const body = { smtp_account_id: accountId };
+  assert.equal((await service.call('PATCH', `/identities/${id}`, { body })).status, 200);
+  await waitFor('the end of the old connection', () => old.sessions() === 0);
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'idle' && inbox.total === 1);
+  await waitFor('the new connection', () => moved.sessions() === 1);
+  moved.deliver('INBOX', mailWith('new'));
+  const messages = await service.messages(id, 2);
+  assert.deepEqual(messages.map(({ subject }) => subject).sort(), ['new', 'old']);
+  await service.call('PATCH', `/smtp-accounts/${accountId}`, { body: { imap: null } });
+  await waitFor('the end of the connection', () => moved.sessions() === 0);
+  const { inbox } = await service.mailboxes(id, ({ inbox }) => inbox?.sync === null);
+  assert.equal(inbox?.sync, null);
+  const asked = await service.call('POST', `/identities/${id}/sync`);
+  assertProblem(asked, 409, 'no_mailbox');
 });
 
 test('of two processes one reads a mailbox; when it stops the other goes on, and no message comes twice', async () => {
