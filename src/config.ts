@@ -31,7 +31,7 @@ import {
 import { suggest } from './lib/suggest.ts';
 import { readTraceConfig, traceSettings, wantsTraces } from './lib/trace-settings.ts';
 
-const roles = ['api', 'smtp', 'deliver', 'send', 'verify'] as const;
+const roles = ['api', 'smtp', 'deliver', 'send', 'verify', 'sync'] as const;
 const waysOut = ['direct', 'relay', 'capture'] as const;
 type Role = (typeof roles)[number];
 

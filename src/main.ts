@@ -23,12 +23,14 @@ import { originOf, signInUrl } from './lib/origin.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
+import { startSync } from './mailboxes/sync.ts';
 import { AccessTokens } from './net/access-tokens.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
 import { makeMtaSts } from './net/mta-sts.ts';
 import { makeSns } from './providers/sns.ts';
 import type { AcceptParts } from './receiving/accept.ts';
+import { acceptSynced } from './receiving/accept-synced.ts';
 import { makeExaminer } from './receiving/examine.ts';
 import { MailLog } from './receiving/mail-log.ts';
 import { MessageRecorder } from './receiving/record.ts';
@@ -50,6 +52,7 @@ import { type DueWork, findDueWork, isPurgeDue } from './store/due-work.ts';
 import { renumberRestored, type StreamedEvent } from './store/event-stream.ts';
 import { settleWebhooks } from './store/held.ts';
 import { purgeResponses } from './store/idempotency.ts';
+import { countFailing } from './store/imap-connections.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from './store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from './store/purge.ts';
 import { runReplayBatch } from './store/replays.ts';
@@ -84,6 +87,7 @@ type Started = Record<'parts' | 'loops' | 'listeners', Stops>;
 const poolSize = 10;
 const deliveryPoolSize = 5;
 const sendingPoolSize = 4;
+const syncPoolSize = 4;
 /** How long answers of DNS are used for mail that goes out. */
 const dnsKeepMs = 60_000;
 const mailLockTimeoutMs = 250;
@@ -133,8 +137,18 @@ export async function startService(
       applyReport: (raw: Buffer, ownerId: string, type: string) =>
         applyReceivedReport(reports, raw, ownerId, type),
     };
+    const wakeSync = await startSyncing(parts, database, mail, started.loops);
     const submit = { ...parts.submit, ...wakes };
-    const listenerParts = { ...parts, ...wakes, mail, submit, reports, streams, isReady: () => isAnnounced };
+    const listenerParts = {
+      ...parts,
+      ...wakes,
+      wakeSync,
+      mail,
+      submit,
+      reports,
+      streams,
+      isReady: () => isAnnounced,
+    };
     await openListeners(listenerParts, service, started.listeners);
     // Last: the key is shown only once, so nothing may fail between creating and showing it.
     if (config.production) service.needsUser = !(await hasUsers(database.sql));
@@ -166,6 +180,7 @@ async function makeParts(
   const metrics = makeMetrics({
     backlog: () => countBacklog(sql),
     oldestPendingSeconds: () => readOldestPending(sql),
+    failingSyncs: () => countFailing(sql),
   });
   const tracer = await openTracer(config, log, metrics);
   if (tracer) stopLater(stops, tracer);
@@ -423,6 +438,26 @@ function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () 
   });
 }
 
+/** Returns how to wake it, in every process. */
+async function startSyncing(
+  parts: Parts,
+  database: Database,
+  mail: AcceptParts,
+  stops: Stops,
+): Promise<() => void> {
+  const { log, metrics, config, verifyAccounts } = parts;
+  const { maxMessageBytes } = config;
+  const startLoop = () => {
+    const sql = database.openAnother('sync', { max: syncPoolSize });
+    const accounts = { ...verifyAccounts, sql };
+    const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
+      acceptSynced({ ...mail, sql }, found, alsoWrite);
+    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails }));
+  };
+  const loop = config.roles.includes('sync') ? startLoop() : null;
+  return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;
+}
+
 function startStreams({ sql, log, links }: Parts): EventStreams {
   const writeBody = (event: StreamedEvent) => {
     const data = completeData(event, links, Date.now());
@@ -444,7 +479,8 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
 }
 
 type ListenerParts = Omit<Parts, 'submit' | 'reports'> &
-  Wakes & {
+  Wakes &
+  Pick<ApiParts, 'wakeSync'> & {
     mail: AcceptParts;
     submit: SubmitParts;
     reports: ReportParts;

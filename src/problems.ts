@@ -157,6 +157,12 @@ export const problems = {
     remedy:
       'Connect the domain of the address with `POST /identities`, then publish the `dns_records` of the domain.',
   },
+  no_mailbox: {
+    status: 409,
+    title: 'The identity has no mailbox at another server',
+    remedy:
+      'Create an SMTP account with `imap`, and set it as the `smtp_account_id` of an email identity. Then its mailbox can be synchronised.',
+  },
   in_use: {
     status: 409,
     title: 'The resource is in use',

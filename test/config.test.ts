@@ -30,7 +30,7 @@ test('an empty environment gives the defaults of development', () => {
   assert.equal(config.databaseUrl, null);
   assert.equal(config.allowHttp, true);
   assert.equal(config.rateLimitPerMinute, 6000);
-  assert.deepEqual(config.roles, ['api', 'smtp', 'deliver', 'send', 'verify']);
+  assert.deepEqual(config.roles, ['api', 'smtp', 'deliver', 'send', 'verify', 'sync']);
   assert.equal(config.basePath, '');
 });
 

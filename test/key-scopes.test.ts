@@ -61,6 +61,8 @@ const decided: Record<string, KeyScope[]> = {
   'GET /messages/{id}/attachments/{n}': ['full', 'read'],
   'POST /inbound': ['full'],
 
+  'GET /identities/{id}/mailboxes': ['full', 'read'],
+  'POST /identities/{id}/sync': ['full'],
   'GET /suppressions': ['full', 'read'],
   'POST /suppressions': ['full'],
   'DELETE /suppressions/{address}': ['full'],

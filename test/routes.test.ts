@@ -134,6 +134,14 @@ async function makeMessage(owner: TestUser): Promise<string> {
   return taken.body.messageIds[0];
 }
 
+async function makeMailbox(owner: TestUser): Promise<string> {
+  const server = { host: '127.0.0.1', port: 143, username: 'ada', password: 'secret' };
+  const account = { label: 'a test', smtp: { ...server, port: 25 }, imap: server };
+  const smtp_account_id = await post('/smtp-accounts', owner, account);
+  const value = `a@${randomBytes(8).toString('hex')}.example`;
+  return post('/identities', owner, { value, smtp_account_id });
+}
+
 /** How to make what a path's last id names, by the segment before it. `admin` is the operator's, who has no owner. */
 const makers: Record<string, Maker> = {
   identities: {
@@ -142,6 +150,7 @@ const makers: Record<string, Maker> = {
       await post('/identities', owner, { value: `a${randomBytes(8).toString('hex')}.example` }),
     ],
   },
+  sync: { table: 'identities', make: async (owner) => [await makeMailbox(owner)] },
   webhooks: { table: 'webhooks', make: async (owner) => [await makeWebhook(owner)] },
   'api-keys': {
     table: 'api_keys',
@@ -210,7 +219,7 @@ const makers: Record<string, Maker> = {
 
 async function make(path: string, owner: TestUser) {
   const named = /([^/]+)\/\{\w+\}[^{]*$/.exec(path)?.[1] ?? '';
-  const segment = path.endsWith('/cancel') ? 'cancel' : named;
+  const segment = /\/(cancel|sync)$/.exec(path)?.[1] ?? named;
   const maker = makers[segment];
   assert.ok(maker, `No test knows how to make what ${path} names: add ${segment} to makers in this file.`);
   const ids = await maker.make(owner);
@@ -313,6 +322,7 @@ async function collectRoutes(): Promise<string[]> {
     ...parts,
     userAgent: 'Posthorn/test',
     wakePurge: () => {},
+    wakeSync: () => {},
     isReady: () => true,
     wakeSettling: () => {},
     streams,

@@ -24,7 +24,7 @@ const Server = closed({
 });
 
 /** Why a mail server elsewhere cannot be used; also of a mailbox. */
-const ServerError = Type.Union([
+export const ServerError = Type.Union([
   closed({
     code: Type.String({
       description: 'Such as `authentication_failed`, `certificate_invalid`, `host_not_found` or `timeout`.',

@@ -6,10 +6,11 @@
 import type { Log } from '../lib/log.ts';
 import type { Pool } from './client.ts';
 
-/** A channel for each queue (deliveries, and mail that goes out), and one for the event streams. */
+/** A channel for each queue (deliveries, and mail that goes out), for the event streams, and for changes of identities with mailboxes elsewhere. */
 const channels = {
   deliveries: 'posthorn_ready',
   mail: 'posthorn_send',
+  mailboxes: 'posthorn_sync',
   streams: 'posthorn_events',
 } as const;
 const throttleMs = 50;

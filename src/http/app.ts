@@ -51,6 +51,7 @@ import { eventRoutes } from './routes/events.ts';
 import { type HealthParts, healthRoutes } from './routes/health.ts';
 import { identityRoutes } from './routes/identities.ts';
 import { inboundRoutes } from './routes/inbound.ts';
+import { mailboxRoutes } from './routes/mailboxes.ts';
 import { meRoutes } from './routes/me.ts';
 import { messageRoutes } from './routes/messages.ts';
 import { metricsRoutes } from './routes/metrics.ts';
@@ -98,6 +99,8 @@ export interface ApiParts extends HealthParts {
   wakeDelivery(): void;
   /** Call it after the commit that marked rows as deleted. */
   wakePurge(): void;
+  /** Call it after the commit that changed an identity or an SMTP account, or asked for a sync. */
+  wakeSync(): void;
   /** Call it after the commit that enabled or disabled a webhook. */
   wakeSettling(): void;
 }
@@ -154,6 +157,7 @@ function addRoutes(
   identityRoutes(api, parts);
   verificationRoutes(api, parts);
   api.register(async (scope) => confirmationRoutes(scope as App, parts));
+  mailboxRoutes(api, parts);
   webhookRoutes(api, parts);
   deliveryRoutes(api, parts);
   replayRoutes(api, parts);

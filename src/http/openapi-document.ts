@@ -9,6 +9,7 @@ import { Attempt, Delivery, DeliveryItem, DeliveryWithAttempts } from '../contra
 import { Event, EventSummary } from '../contract/event.ts';
 import { EventType, eventTypes } from '../contract/event-types.ts';
 import { DnsRecord, Identity } from '../contract/identity.ts';
+import { Mailbox } from '../contract/mailbox.ts';
 import { Message, MessageSummary } from '../contract/message.ts';
 import {
   MessageBounced,
@@ -59,6 +60,8 @@ const operationIds: Record<string, string | undefined> = {
   'get /event-types': 'listEventTypes',
   'get /messages': 'listMessages',
   'post /messages': 'sendMessage',
+  'get /identities/{id}/mailboxes': 'listMailboxes',
+  'post /identities/{id}/sync': 'syncMailboxes',
   'get /messages/{id}': 'getMessage',
   'delete /messages/{id}': 'deleteMessage',
   'get /messages/{id}/raw': 'downloadMessage',
@@ -109,7 +112,7 @@ const schemas: Record<string, TSchema> = {
   ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
   ...{ Event, EventSummary, EventType, Traffic },
   ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
-  SmtpAccount,
+  ...{ SmtpAccount, Mailbox },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };
 

@@ -8,6 +8,7 @@ export type Metrics = ReturnType<typeof makeMetrics>;
 interface MetricSources {
   backlog(): Promise<number>;
   oldestPendingSeconds(): Promise<number>;
+  failingSyncs(): Promise<number>;
 }
 
 const eventLoopMs = 100;
@@ -145,6 +146,20 @@ export function makeMetrics(sources?: MetricSources) {
       'listener',
       'status',
     ]),
+    syncConnections: gauge(
+      'posthorn_sync_connections',
+      'Mailboxes elsewhere to which this process has a connection, or is opening one.',
+    ),
+    syncFailures: counter(
+      'posthorn_sync_failures_total',
+      'Failures to read a mailbox elsewhere, by code, such as authentication_failed. Three of these in a row stop the sync of a mailbox.',
+      ['code'],
+    ),
+    syncsFailing: gauge(
+      'posthorn_sync_failing',
+      'Mailboxes elsewhere that cannot be read at the moment. The same in every process.',
+      sources?.failingSyncs,
+    ),
     spans: counter(
       'posthorn_trace_spans_total',
       'Trace spans by outcome: sent, or dropped because the collector was unreachable, slow or refused them.',

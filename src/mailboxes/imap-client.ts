@@ -15,12 +15,18 @@ import {
   type ServerErrorCode,
 } from '../net/mail-server.ts';
 
+export type { ImapFlow };
+
 export interface ImapParts {
   egress: Egress;
   production: boolean;
   /** Certificate authorities (PEM) instead of the well-known ones. */
   ca?: string | undefined;
   timeouts?: typeof standardTimeouts;
+  /** No message that is longer is read. */
+  maxMessageBytes?: number;
+  /** Ends the attempt to connect. */
+  signal?: AbortSignal;
 }
 
 export type ImapLogin = { password: string } | { accessToken: string };
@@ -58,17 +64,38 @@ export async function openImap(
       user: username,
       ...('password' in login ? { pass: login.password } : { accessToken: login.accessToken }),
     },
+    // IDLE is started as soon as all mail was read.
+    disableAutoIdle: true,
+    ...limitResponses(parts.maxMessageBytes ?? 0),
     ...{ connectionTimeout: connectMs, greetingTimeout: greetingMs, socketTimeout: silenceMs },
   });
   // Without a listener an error of the socket would end the process; `connect` rejects with the same error.
   client.on('error', () => {});
+  const close = () => client.close();
+  parts.signal?.addEventListener('abort', close);
   try {
     await client.connect();
     return { client };
   } catch (error) {
     client.close();
     return { error: describeImapError(error as Error) };
+  } finally {
+    parts.signal?.removeEventListener('abort', close);
   }
+}
+
+/** Beside the message, a response has its header, or the names of a thousand folders. */
+const restBytes = 8 * 1024 * 1024;
+
+function limitResponses(maxMessageBytes: number) {
+  const bytes = maxMessageBytes + restBytes;
+  return { maxLiteralSize: bytes, maxLineLength: bytes, maxResponseSize: bytes + restBytes };
+}
+
+/** The server refuses one folder, and the connection goes on. */
+export function isFolderRefused(error: unknown): boolean {
+  const { responseStatus, code } = error as ImapFlowError;
+  return responseStatus === 'NO' || code === 'NotFound';
 }
 
 /** By the code of an error of Node or imapflow. */
@@ -83,7 +110,7 @@ const errorCodes: Record<string, ServerErrorCode | undefined> = {
 /** RFC 5530 §3: a login that fails for a reason which may pass. */
 const passingReasons: readonly string[] = ['UNAVAILABLE', 'INUSE', 'LIMIT'];
 
-function describeImapError(error: ImapFlowError): ServerError {
+export function describeImapError(error: ImapFlowError): ServerError {
   const { code = '', authenticationFailed, responseText = null, serverResponseCode = '' } = error;
   const detail = describeSocketError(error as Error);
   if (authenticationFailed && passingReasons.includes(serverResponseCode))

@@ -59,7 +59,7 @@ export interface AcceptParts extends RouteParts {
 type ReportType = NonNullable<Message['report']>['type'];
 
 /** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
-interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
+export interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
   recipients: readonly string[];
   writeData(): string;
 }
@@ -131,7 +131,7 @@ export async function acceptMail(
   return listIds(outcomes);
 }
 
-interface MessageOutcome {
+export interface MessageOutcome {
   message: PreparedMessage;
   recorded: Awaited<ReturnType<MessageRecorder['record']>>;
   outcome: 'recorded' | 'repeat' | 'gone';
@@ -141,7 +141,11 @@ interface MessageOutcome {
 
 type RecordParts = AcceptParts & { offers: DisposableStack };
 
-function countAndLog({ metrics, mailLog }: AcceptParts, mail: IncomingMail, stored: MessageOutcome): void {
+export function countAndLog(
+  { metrics, mailLog }: AcceptParts,
+  mail: Pick<IncomingMail, 'source' | 'requestId' | 'envelope' | 'raw'>,
+  stored: MessageOutcome,
+): void {
   const { source, requestId, envelope } = mail;
   const { outcome, id: messageId } = stored;
   const deliveries = stored.recorded.deliveries.length;
@@ -213,7 +217,7 @@ async function routeAgain(
 }
 
 /** As `completeData` writes them: as text or, if they are not UTF-8, as base64. */
-function countInlineBytes(raw: Buffer): number {
+export function countInlineBytes(raw: Buffer): number {
   return isUtf8(raw) ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
 }
 

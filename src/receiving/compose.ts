@@ -10,12 +10,17 @@ export interface MessageParts
   receivedAt: Date;
   identity: Receiver;
   parsed: ParsedMessage;
-  authentication: Authentication;
+  /** Null for a message from a Sent folder. */
+  authentication: Authentication | null;
+  /** The folder that the message is in elsewhere. Default: by its authentication. */
+  mailbox?: Message['mailbox'];
 }
 
 export function composeMessage(parts: MessageParts): Message {
   const { identity, envelope, authentication } = parts;
   const { returnedIds, ...parsed } = parts.parsed;
+  const mailbox = parts.mailbox ?? chooseMailbox(identity, authentication);
+  const isSent = mailbox.kind === 'sent';
   return {
     id: parts.id,
     identity: {
@@ -24,22 +29,26 @@ export function composeMessage(parts: MessageParts): Message {
       kind: identity.kind,
       value: identity.value,
     },
-    mailbox: isSpam(authentication)
-      ? { id: identity.spamId, kind: 'spam' }
-      : { id: identity.inboxId, kind: 'inbox' },
+    mailbox,
     source: parts.source,
-    direction: 'incoming',
+    direction: isSent ? 'outgoing' : 'incoming',
     sending: null,
     threadId: parts.threadId,
     receivedAt: parts.receivedAt.toISOString(),
     size: parts.size,
-    recipient: envelope.rcptTo[0] ?? null,
+    recipient: isSent ? null : (envelope.rcptTo[0] ?? null),
     tag: parts.tag,
     ...parsed,
     attachments: parsed.attachments.map((attachment, n) => ({ ...attachment, url: placeLink(n) })),
     envelope,
     authentication,
   };
+}
+
+function chooseMailbox(identity: Receiver, authentication: Authentication | null): Message['mailbox'] {
+  return authentication && isSpam(authentication)
+    ? { id: identity.spamId, kind: 'spam' }
+    : { id: identity.inboxId, kind: 'inbox' };
 }
 
 /** The domain of an author asks to keep mail that is not authenticated out of the inbox. */

@@ -7,11 +7,13 @@ import { isTransaction, type Pool, type Sql } from '../db/client.ts';
 import { type Share, Slots } from '../lib/slots.ts';
 import type { ReadEvent } from '../store/events.ts';
 import {
+  chunkBytes,
   eventBytes,
   type NewMessage,
   type OfferedLease,
   type QueuedDelivery,
   type RecordedMessage,
+  type RecordOptions,
   recordMessage,
   recordMessages,
 } from '../store/messages.ts';
@@ -79,6 +81,30 @@ export class MessageRecorder {
     const recorded = await this.#record(sql, { message, offers });
     if (recorded.outcome === 'recorded') this.#listeners.note(message, recorded.deliveries);
     return { ...recorded, event: recorded.offer && toEvent(message) };
+  }
+
+  /** Mail from a mailbox that another server holds, in the transaction of the caller. */
+  async recordFromMailbox(
+    sql: Sql,
+    messages: readonly NewMessage[],
+    fromMailbox: NonNullable<RecordOptions['fromMailbox']>,
+    offers: DisposableStack,
+  ): Promise<RecordedEvent[]> {
+    const recorded: RecordedEvent[] = [];
+    const options = { ...this.#parts, fromMailbox };
+    const offered = messages.map((message) => {
+      const lease = fromMailbox.hasEvent ? this.#offer({ message, offers }) : null;
+      return { message, lease };
+    });
+    const small = offered.filter(({ message }) => message.raw.length <= chunkBytes);
+    const results = small.length > 0 ? await recordMessages(sql, small, options) : [];
+    for (const one of offered) {
+      const { message, lease: offer } = one;
+      const result = results[small.indexOf(one)] ?? (await recordMessage(sql, one, options));
+      recorded.push({ ...result, offer, event: offer && toEvent(message) });
+      if (result.outcome === 'recorded') this.#listeners.note(message, result.deliveries);
+    }
+    return recorded;
   }
 
   /** After the commit. Returns whether deliveries are left for the delivery loops to claim. */

@@ -117,8 +117,13 @@ function listLevels(found: readonly Receiver[], keys: RecipientKeys): Receiver[]
   ];
 }
 
+/** Whether the address, with or without its `+tag`, is that of the identity. */
+export function matchesAddress(address: string, { kind, valueKey }: Receiver): boolean {
+  return kind === 'email' && (listKeys(address)?.addresses.includes(valueKey) ?? false);
+}
+
 /** The text after the first "+"; null if the "+" belongs to the identity's own address. */
-function readTag(address: string, { kind, valueKey }: Receiver): string | null {
+export function readTag(address: string, { kind, valueKey }: Receiver): string | null {
   const local = address.slice(0, address.lastIndexOf('@'));
   const plus = local.indexOf('+');
   if (plus < 1 || (kind === 'email' && valueKey.includes('+'))) return null;

@@ -37,6 +37,7 @@ export async function isPurgeDue(sql: Sql, retentionDays: number): Promise<boole
         or ${first(sql, sql`select id < ${bound} from delivery_queue order by id`)}
         or ${first(sql, sql`select id < ${bound} from ended_deliveries order by id`)}
         or ${first(sql, sql`select id < ${bound} from events order by id`)}
+        or ${first(sql, sql`select created_at < ${oldest} from messages where is_silent order by created_at`)}
         or ${first(sql, sql`select ended_at < ${oldest} from outgoing where ended_at is not null order by ended_at`)}
         or ${first(sql, sql`select created_at < ${oldest} from event_positions order by created_at`)}
         or ${first(sql, sql`select hour < ${oldest} from traffic order by hour`)}

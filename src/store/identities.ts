@@ -32,6 +32,7 @@ export const identityKinds = ['email', 'domain'] as const;
 export type IdentityKind = (typeof identityKinds)[number];
 
 export const mailboxKinds = ['inbox', 'sent', 'spam', 'trash'] as const;
+export type MailboxKind = (typeof mailboxKinds)[number];
 
 /** The identity object of the interface, field by field. */
 export interface Identity {

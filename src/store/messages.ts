@@ -64,6 +64,12 @@ export interface RecordedMessage {
   deliveries: readonly QueuedDelivery[];
 }
 
+export interface RecordOptions {
+  acceptUnverified: boolean;
+  /** For mail that another server holds. Mail from a Sent folder is outgoing, and has no event. */
+  fromMailbox?: { direction: 'incoming' | 'outgoing'; hasEvent: boolean };
+}
+
 export const chunkBytes = 1024 * 1024;
 
 /**
@@ -73,8 +79,9 @@ export const chunkBytes = 1024 * 1024;
 export async function recordMessages(
   sql: Sql,
   unrecorded: readonly UnrecordedMessage[],
-  options: { acceptUnverified: boolean },
+  { acceptUnverified, fromMailbox }: RecordOptions,
 ): Promise<RecordedMessage[]> {
+  const { direction, hasEvent } = fromMailbox ?? { direction: 'incoming', hasEvent: true };
   const chunks = await Promise.all(unrecorded.map(({ message }) => packChunk(message, 0)));
   const values = pad(unrecorded).map((one, n) => writeRow(sql, one, chunks[n] ?? null));
   // Subqueries with a limit, because the planner would read whole tables for a join with many messages.
@@ -88,7 +95,7 @@ export async function recordMessages(
       select given.id from given cross join lateral (
         select from identities
         where owner_id = given.owner_id and id = given.identity_id and (
-          status = 'verified' or given.is_vouched or ${options.acceptUnverified} and not exists (
+          status = 'verified' or given.is_vouched or ${acceptUnverified} and not exists (
             select from identities verified
             where verified.kind = identities.kind and verified.value_key = identities.value_key
               and verified.status = 'verified'
@@ -97,9 +104,10 @@ export async function recordMessages(
         limit 1
       ) identity
     ), made as (
-      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key, words)
+      insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
+        direction, is_silent, words)
       select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
-        ${wordsOfDay(sql, sql`given.words`, sql`now()`)}
+        ${direction}, ${!hasEvent}, ${wordsOfDay(sql, sql`given.words`, sql`now()`)}
       from given join receiving using (id)
       where (
         select true from messages
@@ -118,7 +126,7 @@ export async function recordMessages(
     ), announced as (
       insert into events (id, owner_id, event, identity_id, bytes, message_id, is_inline)
       select event_id, owner_id, 'message.received', identity_id, bytes, id, is_inline
-      from given join made using (id)
+      from given join made using (id) where ${hasEvent}
       returning id, owner_id, event, identity_id
     ), happened as (
       select announced.*, lease_token, leased_webhooks from announced join given on given.event_id = announced.id
@@ -176,7 +184,7 @@ export function eventBytes({ data, inlineBytes }: NewMessage): number {
 export async function recordMessage(
   sql: Sql,
   unrecorded: UnrecordedMessage,
-  options: { acceptUnverified: boolean },
+  options: RecordOptions,
 ): Promise<RecordedMessage> {
   const recorded = only(await recordMessages(sql, [unrecorded], options));
   if (recorded.outcome === 'recorded') await saveFurtherChunks(sql, unrecorded.message);

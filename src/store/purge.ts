@@ -123,8 +123,11 @@ export async function purgeOld(
   const sent = oldSent(sql, oldest, batch);
   const removedSent = await removeMessages(sql, sent, (sql) => lockSent(sql, sent));
   if (removedSent === 'busy') return false;
-  // Only then the rest, because it passes over all old events that have a message.
   if (removedSent > 0) return true;
+  const silent = await removeMessages(sql, oldSilent(sql, oldest, batch));
+  if (silent === 'busy') return false;
+  // Only then the rest, because it passes over all old events that have a message.
+  if (silent > 0) return true;
   const events = await sql`
     delete from events where id = any (array(
       select id from events where ${isOld} and message_id is null order by id limit ${batch}))`;
@@ -153,6 +156,13 @@ function oldSent(sql: Sql, oldest: Fragment, batch: number): Fragment {
       where events.message_id = outgoing.id
     )
     order by outgoing.ended_at limit ${batch}`;
+}
+
+/** Mail that was imported without an event. */
+function oldSilent(sql: Sql, oldest: Fragment, batch: number): Fragment {
+  return sql`
+    select id, raw_id, size from messages
+    where is_silent and created_at < ${oldest} order by created_at limit ${batch}`;
 }
 
 /** A batch of messages also ends here, because each may be large. */

@@ -43,6 +43,28 @@ export async function findReceivers(
     join mailboxes spam on spam.identity_id = receiver.id and spam.kind = 'spam'`;
 }
 
+/** An identity whose mailbox another server holds. */
+export interface MailboxOwner extends Receiver {
+  sentId: string;
+}
+
+/** Whatever its status: the server of its mailbox vouches for the mail. */
+export async function findMailboxOwner(
+  sql: Sql,
+  ownerId: string,
+  id: string,
+): Promise<MailboxOwner | undefined> {
+  const [row] = await sql<MailboxOwner[]>`
+    select identities.id, identities.owner_id as "ownerId", public_id as "publicId", identities.kind, value,
+      value_key as "valueKey", status = 'verified' as verified, inbox.id as "inboxId", spam.id as "spamId", sent.id as "sentId"
+    from identities
+    join mailboxes inbox on inbox.identity_id = identities.id and inbox.kind = 'inbox'
+    join mailboxes spam on spam.identity_id = identities.id and spam.kind = 'spam'
+    join mailboxes sent on sent.identity_id = identities.id and sent.kind = 'sent'
+    where identities.owner_id = ${ownerId} and identities.id = ${id}`;
+  return row;
+}
+
 /** An identity that is not verified gets no mail if another user is verified for its domain. */
 export function isDomainFree(sql: Sql) {
   return sql`

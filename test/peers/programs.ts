@@ -17,6 +17,7 @@ const packages = {
   knotc: 'knot',
   opendkim: 'opendkim',
   'opendkim-genkey': 'opendkim-tools',
+  dovecot: 'dovecot-imapd',
 } as const;
 
 type PeerName = keyof typeof packages;

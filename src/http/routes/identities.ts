@@ -67,7 +67,7 @@ const references = { provider_id: 'providers', smtp_account_id: 'smtp_accounts' 
 
 export function identityRoutes(
   app: App,
-  parts: PostParts & PageParts & { verification: VerifyParts; wakePurge(): void },
+  parts: PostParts & PageParts & { verification: VerifyParts; wakePurge(): void; wakeSync(): void },
 ): void {
   const { sql, verification, log } = parts;
 
@@ -107,6 +107,7 @@ export function identityRoutes(
         if (!identity) throw new Problem('identity_exists');
         return { status: 201, location: `/identities/${identity.id}`, body: identity };
       });
+      if (given?.smtpAccountId) parts.wakeSync();
     },
   );
 
@@ -162,6 +163,7 @@ export function identityRoutes(
       );
       // The identity needs other DNS records now: the next check, which is due at once, writes them.
       if (request.body.incoming_domain !== undefined) await checkNow(sql, request.ownerId, id);
+      if (rest.smtp_account_id !== undefined) parts.wakeSync();
       return identity;
     },
   );
@@ -180,6 +182,7 @@ export function identityRoutes(
       const deleted = await orNotFound(deleteIdentity(sql, ownerId, request.params.id));
       const { domain, addresses, promoted } = deleted;
       parts.wakePurge();
+      parts.wakeSync();
       const change = { ownerId, domain, to: 'unverified' };
       const reason = 'The domain identity was deleted.';
       const changes = describeAddressChanges(addresses, change, reason);

@@ -98,6 +98,7 @@ interface AccountParts extends PostParts, PageParts {
   egress: Egress;
   allowHttp: boolean;
   verifyAccounts: VerifyAccountParts;
+  wakeSync(): void;
 }
 
 export function smtpAccountRoutes(app: App, parts: AccountParts): void {
@@ -173,7 +174,7 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
       const known = await orNotFound(findSmtpAccount(sql, ownerId, id));
       if (Object.keys(body).length === 0) return known;
       await refuseTargets(known, body);
-      return transaction(sql, async (sql) => {
+      const updated = await transaction(sql, async (sql) => {
         // The secrets that are kept, and the identities of the account, must not change meanwhile.
         await lockUser(sql, ownerId);
         const account = await orNotFound(findSmtpAccount(sql, ownerId, id));
@@ -187,6 +188,8 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
         };
         return orNotFound(updateSmtpAccount(sql, sealer, ownerId, id, changes));
       });
+      parts.wakeSync();
+      return updated;
     },
   );
 
@@ -247,6 +250,7 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
         await orNotFound(findSmtpAccount(sql, ownerId, id));
         using _share = await verifications.take(ownerId, 1, { signal });
         await verifyAccount({ ...parts.verifyAccounts, sql }, { ownerId, accountId: id }, signal);
+        parts.wakeSync();
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
         status: 200,

@@ -1,0 +1,234 @@
+/**
+ * The connection to the mailbox of one identity: logs in, reads what is new in each folder, then waits for the server's notice (IDLE)
+ * or the next check. Older mail is read in small pieces between two checks for new mail. Ends at the first failure: the lease is given
+ * back with the time of the next try.
+ */
+import { isUnavailable, type Sql } from '../db/client.ts';
+import { hashId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import type { ServerError } from '../net/mail-server.ts';
+import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
+import { noteFolders, noteMailbox, type Position, readRules, type SyncRules } from '../store/mailbox-sync.ts';
+import { type FolderState, startPosition } from './decide.ts';
+import { describeImapError, isFolderRefused } from './imap-client.ts';
+import { type LoginParts, logIn } from './login.ts';
+import { MailboxClient } from './mailbox-client.ts';
+import { FolderReader, type ReadParts } from './read-folder.ts';
+
+export interface ConnectionParts extends ReadParts {
+  sql: Sql;
+  log: Log;
+  accounts: LoginParts;
+  /** The mailbox was read. */
+  onRead(): Promise<void>;
+  /** Called once, when the connection has ended. Undefined: it was closed. */
+  onEnd(error: unknown): void;
+  /** How often the folders without IDLE are checked. */
+  checkMs: number;
+}
+
+const databaseAwayMs = 1000;
+
+export class LoginFailure extends Error {
+  readonly error: ServerError;
+
+  constructor(error: ServerError) {
+    super(error.message);
+    this.error = error;
+  }
+}
+
+interface OpenMailbox {
+  client: MailboxClient;
+  readers: FolderReader[];
+}
+
+export class MailboxConnection {
+  readonly identityId: string;
+  readonly #parts: ConnectionParts;
+  readonly #claimed: ClaimedConnection;
+  readonly #loop: Loop;
+  readonly #closing = new AbortController();
+  /** How many messages each folder had when it was opened. */
+  readonly #totals = new Map<FolderReader, number>();
+  #mailbox: OpenMailbox | null = null;
+  #rules: SyncRules | null = null;
+  #held: Pick<HeldConnection, 'requests' | 'scan'>;
+  /** When all folders are checked next. */
+  #checkAt = 0;
+  #hasNews = false;
+  #hasEnded = false;
+
+  constructor(parts: ConnectionParts, claimed: ClaimedConnection) {
+    this.#parts = parts;
+    this.#claimed = claimed;
+    this.identityId = claimed.identityId;
+    this.#held = claimed;
+    this.#loop = startLoop({
+      name: 'reading a mailbox',
+      pollMs: parts.checkMs,
+      log: parts.log,
+      isTransient: isUnavailable,
+      work: () => this.#work(),
+    });
+  }
+
+  /** What the database says of this connection. */
+  note(held: Pick<HeldConnection, 'requests' | 'scan'>): void {
+    if (held.requests === this.#held.requests && held.scan === this.#held.scan) return;
+    this.#held = held;
+    this.#rules = null;
+    this.#checkAt = 0;
+    this.#loop.wake();
+  }
+
+  async close(): Promise<void> {
+    this.#hasEnded = true;
+    this.#closing.abort();
+    this.#mailbox?.client.close();
+    await this.#loop.stop();
+  }
+
+  async #work(): Promise<boolean | number> {
+    if (this.#hasEnded) return false;
+    try {
+      return await this.#check();
+    } catch (error) {
+      if (!isUnavailable(error)) {
+        this.#end(error);
+        return false;
+      }
+      // Nothing is wrong with the mailbox.
+      this.#checkAt = 0;
+      return databaseAwayMs;
+    }
+  }
+
+  #end(error: unknown): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#mailbox?.client.close();
+    this.#parts.onEnd(error);
+  }
+
+  async #check(): Promise<boolean | number> {
+    const { readers, client } = this.#mailbox ?? (await this.#open());
+    this.#rules ??= await readRules(this.#parts.sql, this.#claimed);
+    const rules = this.#rules;
+    const [inbox, ...others] = readers;
+    if (!inbox) return this.#parts.checkMs;
+    const isDue = performance.now() >= this.#checkAt;
+    const hasNews = this.#hasNews;
+    this.#hasNews = false;
+    if (isDue) {
+      this.#checkAt = performance.now() + this.#parts.checkMs;
+      await this.#openFolder(client, inbox, rules);
+      await this.#readNew(inbox, rules);
+      let isInboxOpen = true;
+      for (const reader of others) if (await this.#checkOther(client, reader, rules)) isInboxOpen = false;
+      if (!isInboxOpen) await this.#reopenInbox(client, inbox, rules);
+      await this.#parts.onRead();
+    } else if (hasNews) {
+      await this.#readNew(inbox, rules);
+    }
+    const behind = readers.find(({ position }) => position.older !== null);
+    if (behind) {
+      await this.#readOlder(client, behind, inbox, rules);
+      return true;
+    }
+    if (this.#hasNews) return true;
+    client.startIdle();
+    return Math.max(0, this.#checkAt - performance.now());
+  }
+
+  async #open(): Promise<OpenMailbox> {
+    const on = {
+      news: () => {
+        this.#hasNews = true;
+        this.#loop.wake();
+      },
+      closed: () => this.#end(new Error('The server closed the connection')),
+    };
+    const { accounts } = this.#parts;
+    const imap = { ...accounts.imap, signal: this.#closing.signal };
+    const found = await logIn({ ...accounts, imap }, this.#claimed);
+    if (!found) throw new Error('The account was deleted');
+    if ('error' in found) throw new LoginFailure(found.error);
+    const { server } = found;
+    const client = new MailboxClient(found.client, on);
+    this.#mailbox = { client, readers: [] };
+    if (this.#hasEnded) client.close();
+    const serverKey = hashId('server', server.host, String(server.port), server.username);
+    const folders = await client.listFolders();
+    const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);
+    this.#rules = rules;
+    this.#mailbox.readers = positions.map(
+      (position) => new FolderReader(this.#parts, client, this.#claimed, position),
+    );
+    return this.#mailbox;
+  }
+
+  /** Returns whether the folder was opened. */
+  async #checkOther(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<boolean> {
+    try {
+      return await this.#checkFolder(client, reader, rules);
+    } catch (error) {
+      if (!isFolderRefused(error)) throw error;
+      const { mailboxId } = reader.position;
+      const shown = { isSyncing: false, total: null, error: describeImapError(error as Error) };
+      await noteMailbox(this.#parts.sql, this.#claimed.ownerId, mailboxId, shown);
+      return true;
+    }
+  }
+
+  async #checkFolder(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<boolean> {
+    const { path, uidValidity, nextUid, scan } = reader.position;
+    const state = await client.readState(path);
+    const isSame = state.uidValidity === uidValidity && state.uidNext === nextUid && scan === rules.scan;
+    if (isSame) {
+      await this.#noteRead(reader, state.total);
+      return false;
+    }
+    await this.#openFolder(client, reader, rules);
+    await this.#readNew(reader, rules);
+    return true;
+  }
+
+  async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
+    // The server announced nothing of the inbox while another folder was open.
+    const { uidNext } = await this.#openFolder(client, inbox, rules);
+    if (uidNext > inbox.position.nextUid) this.#hasNews = true;
+  }
+
+  async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
+    const state = await client.examine(reader.position.path);
+    this.#totals.set(reader, state.total);
+    await reader.start(startPosition(reader.position, state, scan), state.total);
+    return state;
+  }
+
+  async #readNew(reader: FolderReader, rules: SyncRules): Promise<void> {
+    await reader.readNew(rules);
+    await this.#noteRead(reader, this.#totals.get(reader) ?? null);
+  }
+
+  /** A piece of it. New mail in the inbox comes first. */
+  async #readOlder(
+    client: MailboxClient,
+    reader: FolderReader,
+    inbox: FolderReader,
+    rules: SyncRules,
+  ): Promise<void> {
+    if (reader !== inbox) await this.#openFolder(client, reader, rules);
+    await reader.readOlder(rules);
+    if (reader !== inbox) await this.#reopenInbox(client, inbox, rules);
+    await this.#noteRead(reader, null);
+  }
+
+  async #noteRead({ position }: { position: Position }, total: number | null): Promise<void> {
+    const { sql } = this.#parts;
+    const isSyncing = position.older !== null;
+    await noteMailbox(sql, this.#claimed.ownerId, position.mailboxId, { isSyncing, total });
+  }
+}

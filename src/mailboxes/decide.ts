@@ -1,0 +1,74 @@
+/** Decisions of the synchronisation, as pure functions: where reading starts, which mail is new, and when to try again. */
+import { createHash } from 'node:crypto';
+import { hashId } from '../lib/ids.ts';
+import type { Position, SyncRules } from '../store/mailbox-sync.ts';
+
+/** What the server says when a folder is opened. */
+export interface FolderState {
+  uidValidity: number;
+  uidNext: number;
+  total: number;
+}
+
+/**
+ * The position that reading goes on from. At first that is the end of the folder. When the server numbers the folder anew (another
+ * UIDVALIDITY, or a UIDNEXT that went back), what is in it is older mail that is read again: the ledger knows what is not new.
+ */
+export function startPosition(
+  position: Position,
+  { uidValidity, uidNext }: FolderState,
+  scan: number,
+): Pick<Position, 'uidValidity' | 'nextUid' | 'older' | 'scan'> {
+  const isFirst = position.uidValidity === null;
+  const isRenumbered = !isFirst && (position.uidValidity !== uidValidity || uidNext < position.nextUid);
+  const hasRequest = position.scan !== scan;
+  const nextUid = isFirst || isRenumbered ? uidNext : position.nextUid;
+  const isRead = !isRenumbered && !hasRequest;
+  return { uidValidity, nextUid, older: isRead ? position.older : allBefore(nextUid), scan };
+}
+
+function allBefore(end: number): Position['older'] {
+  return end > 1 ? { uid: 1, end } : null;
+}
+
+export interface MessageFacts {
+  uid: number;
+  /** The INTERNALDATE. */
+  receivedAt: Date;
+  size: number;
+  /** All bytes of the header. */
+  header: Buffer;
+}
+
+export function fingerprintOf({ receivedAt, size, header }: MessageFacts): string {
+  const hash = createHash('sha256').update(header).digest('hex');
+  return hashId('fingerprint', receivedAt.toISOString(), String(size), hash);
+}
+
+export type Choice =
+  | { kind: 'skip'; why: 'known' | 'old' | 'too_large' }
+  /** A copy of a message that was sent from here: it is noted as seen, and not recorded. */
+  | { kind: 'own_copy' }
+  | { kind: 'record'; hasEvent: boolean };
+
+export function chooseMessage(
+  { receivedAt, size }: Pick<MessageFacts, 'receivedAt' | 'size'>,
+  { isKnown, isOwnCopy }: { isKnown: boolean; isOwnCopy: boolean },
+  { importSince, eventsSince }: Pick<SyncRules, 'importSince' | 'eventsSince'>,
+  maxBytes: number,
+): Choice {
+  if (isKnown) return { kind: 'skip', why: 'known' };
+  if (receivedAt < importSince) return { kind: 'skip', why: 'old' };
+  if (isOwnCopy) return { kind: 'own_copy' };
+  if (size > maxBytes) return { kind: 'skip', why: 'too_large' };
+  return { kind: 'record', hasEvent: receivedAt >= eventsSince };
+}
+
+const firstRetrySeconds = 5;
+const maxRetrySeconds = 15 * 60;
+
+/** `random`: from 0 to 1. Half of the time is random, so that accounts on one server do not come back all at once. */
+export function backoffSeconds(failures: number, random: number): number {
+  const seconds = Math.min(maxRetrySeconds, firstRetrySeconds * 2 ** failures);
+  return seconds * (0.5 + random / 2);
+}

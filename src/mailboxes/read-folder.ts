@@ -1,0 +1,234 @@
+/**
+ * Reads the mail of one folder from its position on. Guarantee: messages, ledger and the new position are committed together, so that
+ * a message is recorded once, wherever the reading ends.
+ */
+
+import { messageKey } from '../contract/thread.ts';
+import { errorCode, type Sql, transaction } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
+import type { Slots } from '../lib/slots.ts';
+import { readFields } from '../mime/headers.ts';
+import { readMessageIds } from '../mime/message-ids.ts';
+import {
+  findKnown,
+  findSentKeys,
+  movePosition,
+  noteSeen,
+  type Position,
+  PositionLost,
+  type ReadKind,
+  type SeenMessage,
+  type SyncedIdentity,
+  type SyncRules,
+} from '../store/mailbox-sync.ts';
+import { chooseMessage, fingerprintOf, type MessageFacts } from './decide.ts';
+import type { MailboxClient } from './mailbox-client.ts';
+
+interface FoundMail {
+  raw: Buffer;
+  receivedAt: Date;
+  hasEvent: boolean;
+}
+
+/** Records the mails, with what `alsoWrite` writes, in one transaction. */
+export type RecordMails = (
+  found: SyncedIdentity & { kind: ReadKind; mails: readonly FoundMail[] },
+  alsoWrite: (sql: Sql) => Promise<void>,
+) => Promise<void>;
+
+export interface ReadParts {
+  sql: Sql;
+  log: Log;
+  maxMessageBytes: number;
+  /** Memory for messages that are being recorded, divided among the owners. */
+  memory: Slots;
+  recordMails: RecordMails;
+}
+
+/** So many headers are read with one command. */
+const chunkLength = 50;
+/** Messages are recorded together up to this size. A larger one is recorded alone. */
+const batchBytes = 1024 * 1024;
+const dayMs = 24 * 60 * 60 * 1000;
+const maxFields = 1000;
+
+type Range = 'new' | 'older';
+
+export class FolderReader {
+  readonly #parts: ReadParts;
+  readonly #client: MailboxClient;
+  readonly #identity: SyncedIdentity;
+  #position: Position;
+  /** UIDs of older mail that are still to be read, lowest first. */
+  #olderUids: number[] | null = null;
+
+  constructor(parts: ReadParts, client: MailboxClient, identity: SyncedIdentity, position: Position) {
+    this.#parts = parts;
+    this.#client = client;
+    this.#identity = identity;
+    this.#position = position;
+  }
+
+  get position(): Position {
+    return this.#position;
+  }
+
+  /** Stores where reading starts, after the folder was opened. */
+  async start(
+    to: Pick<Position, 'uidValidity' | 'nextUid' | 'older' | 'scan'>,
+    total: number,
+  ): Promise<void> {
+    const { uidValidity, older, scan } = this.#position;
+    const isSame =
+      uidValidity === to.uidValidity && older?.uid === to.older?.uid && older?.end === to.older?.end;
+    if (isSame && scan === to.scan) return;
+    if (!isSame) this.#olderUids = null;
+    this.#position = await movePosition(this.#parts.sql, this.#identity.ownerId, this.#position, to, {
+      total,
+    });
+  }
+
+  /** Reads all new mail. The folder is open. */
+  async readNew(rules: SyncRules): Promise<void> {
+    const { nextUid } = this.#position;
+    const uids = (await this.#client.search(`${nextUid}:*`, null)).filter((uid) => uid >= nextUid);
+    for (let at = 0; at < uids.length; at += chunkLength)
+      await this.#readChunk('new', uids.slice(at, at + chunkLength), rules);
+  }
+
+  /** Reads some older mail. The folder is open. Returns whether there is more. */
+  async readOlder(rules: SyncRules): Promise<boolean> {
+    const { older } = this.#position;
+    if (!older) return false;
+    // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
+    const since = new Date(rules.importSince.getTime() - dayMs);
+    if (!this.#olderUids) {
+      const range = `${older.uid}:${older.end - 1}`;
+      this.#olderUids = older.uid < older.end ? await this.#client.search(range, since) : [];
+      await this.#move({}, this.#olderUids.length);
+    }
+    const chunk = this.#olderUids.splice(0, chunkLength);
+    if (chunk.length > 0) await this.#readChunk('older', chunk, rules);
+    if (this.#olderUids.length > 0) return true;
+    this.#olderUids = null;
+    await this.#move({ older: null });
+    return false;
+  }
+
+  async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<void> {
+    const facts = await this.#client.readHeaders(uids);
+    const chosen = await this.#choose(facts, rules);
+    for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
+    const to = this.#after(range, uids.at(-1) ?? 0);
+    if (range === 'older') await this.#move(to, this.#olderUids?.length);
+    else if (to.nextUid !== this.#position.nextUid) await this.#move(to);
+  }
+
+  /** The messages that are to be recorded or noted, lowest UID first. */
+  async #choose(facts: readonly MessageFacts[], rules: SyncRules): Promise<ChosenMessage[]> {
+    const { sql, log, maxMessageBytes } = this.#parts;
+    const { identityId, ownerId } = this.#identity;
+    const prints = facts.map(fingerprintOf);
+    const known = await findKnown(sql, identityId, prints);
+    const keys = this.#position.kind === 'sent' ? facts.map(readKey) : [];
+    const sent = await findSentKeys(
+      sql,
+      ownerId,
+      keys.filter((key) => key !== null),
+    );
+    return facts.flatMap((one, n): ChosenMessage[] => {
+      const fingerprint = prints[n] ?? '';
+      const key = keys[n] ?? null;
+      const about = { isKnown: known.has(fingerprint), isOwnCopy: key !== null && sent.has(key) };
+      const choice = chooseMessage(one, about, rules, maxMessageBytes);
+      if (choice.kind === 'skip') {
+        if (choice.why === 'too_large')
+          log.warn(
+            { identityId, uid: one.uid, size: one.size },
+            'a message in a mailbox is too large, and was not read',
+          );
+        return [];
+      }
+      // A folder can have the same message twice.
+      known.add(fingerprint);
+      const { uid, size, receivedAt } = one;
+      return [
+        { uid, size, receivedAt, fingerprint, hasEvent: choice.kind === 'record' ? choice.hasEvent : null },
+      ];
+    });
+  }
+
+  async #recordBatch(range: Range, batch: readonly ChosenMessage[]): Promise<void> {
+    const { memory, recordMails } = this.#parts;
+    const wanted = batch.filter(({ hasEvent }) => hasEvent !== null);
+    const bytes = wanted.reduce((sum, { size }) => sum + size, 0);
+    using _share = await memory.take(this.#identity.ownerId, bytes);
+    const raws = await this.#client.readMessages(wanted.map(({ uid }) => uid));
+    const mails = wanted.flatMap(({ uid, receivedAt, hasEvent }): FoundMail[] => {
+      const raw = raws.get(uid);
+      // It was deleted meanwhile.
+      return raw ? [{ raw, receivedAt, hasEvent: hasEvent ?? false }] : [];
+    });
+    const seen = batch.filter(({ uid, hasEvent }) => hasEvent === null || raws.has(uid));
+    const to = { ...this.#position, ...this.#after(range, batch.at(-1)?.uid ?? 0) };
+    const alsoWrite = (sql: Sql) => this.#write(sql, to, seen);
+    if (mails.length === 0) await transaction(this.#parts.sql, alsoWrite);
+    else {
+      const { kind } = this.#position;
+      await recordMails({ ...this.#identity, kind, mails }, alsoWrite).catch(throwLost);
+    }
+    this.#position = to;
+  }
+
+  async #write(sql: Sql, to: Position, seen: readonly SeenMessage[]): Promise<void> {
+    await movePosition(sql, this.#identity.ownerId, this.#position, to);
+    await noteSeen(sql, this.#identity, this.#position, seen);
+  }
+
+  #after(range: Range, uid: number): Partial<Position> {
+    const { older } = this.#position;
+    return range === 'new' ? { nextUid: uid + 1 } : { older: older && { uid: uid + 1, end: older.end } };
+  }
+
+  async #move(change: Partial<Position>, backlog?: number): Promise<void> {
+    const { sql } = this.#parts;
+    const to = { ...this.#position, ...change };
+    const progress = backlog === undefined ? {} : { backlog };
+    this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, progress);
+  }
+}
+
+interface ChosenMessage extends SeenMessage {
+  size: number;
+  receivedAt: Date;
+  /** Null: a copy of a message that was sent from here. */
+  hasEvent: boolean | null;
+}
+
+function splitBatches(chosen: readonly ChosenMessage[]): ChosenMessage[][] {
+  const batches: ChosenMessage[][] = [];
+  let bytes = 0;
+  for (const one of chosen) {
+    const last = batches.at(-1);
+    bytes += one.size;
+    if (last && bytes <= batchBytes) last.push(one);
+    else {
+      batches.push([one]);
+      bytes = one.size;
+    }
+  }
+  return batches;
+}
+
+function readKey({ header }: MessageFacts): string | null {
+  const field = readFields(header, maxFields).find(({ name }) => name.toLowerCase() === 'message-id');
+  const [id] = field ? readMessageIds(field.value, { isAlone: true }) : [];
+  return id === undefined ? null : messageKey(id);
+}
+
+const uniqueViolation = '23505';
+
+/** The ledger had a message of the batch already: another process recorded it since it was looked up. */
+function throwLost(error: unknown): never {
+  throw errorCode(error) === uniqueViolation ? new PositionLost() : error;
+}

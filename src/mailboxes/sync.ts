@@ -1,0 +1,152 @@
+/**
+ * The role `sync`: holds a connection to the mailbox of each identity that has one elsewhere, as far as no other process does.
+ * Guarantees: connections are opened at most at a fixed rate; one that lost its lease, or whose identity or account was changed or
+ * deleted, is closed at the next look, for which a change wakes the loop.
+ */
+import { isUnavailable, type Sql } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import type { Metrics } from '../lib/metrics.ts';
+import { Slots } from '../lib/slots.ts';
+import {
+  addConnections,
+  type ClaimedConnection,
+  claimConnections,
+  listHeld,
+  noteConnected,
+  releaseAll,
+  releaseConnection,
+  renewLeases,
+} from '../store/imap-connections.ts';
+import { PositionLost } from '../store/mailbox-sync.ts';
+import { recordReceiveState } from '../store/smtp-accounts.ts';
+import { LoginFailure, MailboxConnection } from './connection.ts';
+import { backoffSeconds } from './decide.ts';
+import { describeImapError } from './imap-client.ts';
+import type { LoginParts } from './login.ts';
+import { OpenRate } from './open-rate.ts';
+import type { RecordMails } from './read-folder.ts';
+
+export interface SyncParts {
+  sql: Sql;
+  log: Log;
+  metrics: Pick<Metrics, 'syncConnections' | 'syncFailures'>;
+  maxMessageBytes: number;
+  recordMails: RecordMails;
+  accounts: LoginParts;
+  times?: Partial<typeof usualTimes>;
+}
+
+const usualTimes = {
+  /** How often sent and spam are checked, and the inbox of a server without IDLE. */
+  checkMs: 60_000,
+  /** How often the database is asked for changes that nobody announced. */
+  pollMs: 1000,
+  renewMs: 8000,
+};
+/** A search in a large mailbox may take a minute. */
+const timeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 120_000 };
+const opensPerSecond = 20;
+/** Memory for messages that are being read: in total, and for each owner. */
+const memoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
+
+export function startSync(parts: SyncParts): Loop {
+  const { sql, log, metrics, maxMessageBytes } = parts;
+  const imap = { ...parts.accounts.imap, maxMessageBytes, timeouts };
+  const accounts = { ...parts.accounts, imap };
+  const { checkMs, pollMs, renewMs } = { ...usualTimes, ...parts.times };
+  const token = newId();
+  const connections = new Map<string, MailboxConnection>();
+  const memory = new Slots(memoryBytes);
+  const rate = new OpenRate(opensPerSecond);
+  const endings = new Set<Promise<void>>();
+  let renewedAt = performance.now();
+
+  function open(claimed: ClaimedConnection): void {
+    const { identityId } = claimed;
+    const connection = new MailboxConnection(
+      {
+        ...{ sql, log, memory, checkMs, maxMessageBytes },
+        ...{ accounts, recordMails: parts.recordMails },
+        onRead: () => noteRead(claimed),
+        onEnd: (error) => track(end(claimed, connection, error)),
+      },
+      claimed,
+    );
+    connections.set(identityId, connection);
+    metrics.syncConnections.set(connections.size);
+  }
+
+  function track(ending: Promise<void>): void {
+    const tracked = ending
+      .catch((err: unknown) =>
+        log.error({ err }, 'a mailbox connection could not be given back; its lease expires'),
+      )
+      .finally(() => endings.delete(tracked));
+    endings.add(tracked);
+  }
+
+  async function noteRead({ identityId, ownerId, accountId, version }: ClaimedConnection): Promise<void> {
+    await noteConnected(sql, token, identityId);
+    await recordReceiveState(sql, ownerId, accountId, 'ok', null, version);
+  }
+
+  async function end(
+    claimed: ClaimedConnection,
+    connection: MailboxConnection,
+    cause: unknown,
+  ): Promise<void> {
+    await forget(connection);
+    const { identityId, ownerId, accountId, version, failures } = claimed;
+    // Another process has read on: its position counts, and nothing failed.
+    if (cause instanceof PositionLost) return releaseConnection(sql, token, identityId, null);
+    const error = cause instanceof LoginFailure ? cause.error : describeImapError(cause as Error);
+    const isLoginRefused = error.code === 'authentication_failed';
+    metrics.syncFailures.inc({ code: error.code });
+    const { code, response } = error;
+    const err = cause instanceof LoginFailure ? undefined : cause;
+    log.warn({ identityId, code, response, err }, 'a mailbox cannot be read');
+    // First: a state that is \`ok\` although the connection failed means that somebody verified the account since.
+    await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
+    const retrySeconds = backoffSeconds(failures, Math.random());
+    await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
+  }
+
+  async function forget(connection: MailboxConnection): Promise<void> {
+    if (connections.get(connection.identityId) === connection) connections.delete(connection.identityId);
+    metrics.syncConnections.set(connections.size);
+    await connection.close();
+  }
+
+  async function work(): Promise<boolean | number> {
+    if (performance.now() - renewedAt >= renewMs) {
+      await renewLeases(sql, token, [...connections.keys()]);
+      renewedAt = performance.now();
+    }
+    const held = new Map((await listHeld(sql, token)).map((one) => [one.identityId, one]));
+    for (const connection of [...connections.values()]) {
+      const found = held.get(connection.identityId);
+      if (found) connection.note(found);
+      else track(forget(connection).then(() => releaseConnection(sql, token, connection.identityId, null)));
+    }
+    await addConnections(sql);
+    const claimed = await claimConnections(sql, token, rate.available(performance.now()));
+    rate.take(claimed.length);
+    // A lease of ours without a connection: the connection is ending.
+    for (const one of claimed) if (!connections.has(one.identityId)) open(one);
+    return false;
+  }
+
+  const loop = startLoop({ name: 'synchronising mailboxes', pollMs, log, isTransient: isUnavailable, work });
+  return {
+    wake: loop.wake,
+    async stop() {
+      await loop.stop();
+      await Promise.all([...connections.values()].map(forget));
+      await Promise.all(endings);
+      // The leases expire by themselves, so a stop does not wait for a database that is unavailable.
+      await releaseAll(sql, token).catch(() => {});
+    },
+  };
+}

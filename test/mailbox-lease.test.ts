@@ -1,0 +1,147 @@
+/** One process at a time reads a mailbox; what fails is shown, and tried again within limits. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { test } from 'node:test';
+import { newId } from '../src/lib/ids.ts';
+import { claimConnections, listHeld, releaseConnection } from '../src/store/imap-connections.ts';
+import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
+import { assertProblem, waitFor } from './harness.ts';
+import { startImapServer } from './imap-server.ts';
+import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
+
+const service = await startMailboxService();
+const { sql } = service;
+/** Without the role `sync`: the test claims the connections. */
+const idle = await startMailboxService({ POSTHORN_ROLES: 'api' });
+
+const serverOf = (accountId: string) => service.call('GET', `/smtp-accounts/${accountId}`);
+
+test('a claimed connection is nobody else’s until its lease expires or is given back', async () => {
+  const server = await startImapServer();
+  const { id } = await idle.connect(server, 'lease@home.example');
+  await idle.call('POST', `/identities/${id}/sync`);
+  const [one, other] = [newId(), newId()];
+  const claim = async (token: string) =>
+    (await claimConnections(idle.sql, token, 20)).map(({ identityId }) => identityId);
+  assert.deepEqual(await claim(one), [id]);
+  assert.deepEqual(await claim(other), []);
+  assert.equal((await listHeld(idle.sql, one)).length, 1);
+  await idle.sql`update imap_connections set lease_until = now() - interval '1 second'`;
+  assert.deepEqual(await claim(other), [id]);
+  assert.equal((await listHeld(idle.sql, one)).length, 0);
+  await releaseConnection(idle.sql, one, id, null);
+  assert.deepEqual(await claim(one), [], 'only the process that has the lease can give it back');
+  await releaseConnection(idle.sql, other, id, null);
+  assert.deepEqual(await claim(one), [id]);
+});
+
+test('of two processes that read one mailbox, the position of one counts', async () => {
+  const server = await startImapServer();
+  const { id } = await idle.connect(server, 'two@home.example');
+  await idle.call('POST', `/identities/${id}/sync`);
+  const identity = { identityId: id, ownerId: idle.user.userId };
+  const { positions } = await noteFolders(idle.sql, identity, newId(), [{ kind: 'inbox', path: 'INBOX' }]);
+  const [position] = positions;
+  assert.ok(position);
+  const to = { uidValidity: 1, nextUid: 5, older: null, scan: 0 };
+  await movePosition(idle.sql, identity.ownerId, position, to);
+  await assert.rejects(movePosition(idle.sql, identity.ownerId, position, to), PositionLost);
+});
+
+test('wrong credentials are shown, and after three tries nobody calls until the account is changed', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await service.connect(
+    { port: server.port, password: 'wrong' },
+    'wrong@home.example',
+  );
+  const isFailing = async () => (await serverOf(accountId)).body.receive.state === 'failing';
+  await waitFor('the first failure', isFailing);
+  const { body } = await serverOf(accountId);
+  assert.equal(body.receive.error.code, 'authentication_failed');
+  assert.match(body.receive.error.response, /Wrong password/);
+  const boxes = await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  assert.equal(boxes.inbox?.sync?.error?.code, 'authentication_failed');
+  const logins = () => server.commands.filter((command) => command.startsWith('LOGIN')).length;
+  const tryNow = () =>
+    sql`update imap_connections set next_try_at = now() where identity_id = ${id} and next_try_at < 'infinity'`;
+  for (const count of [2, 3])
+    await waitFor(`try ${count}`, async () => {
+      await tryNow();
+      return logins() >= count;
+    });
+  const isStopped = async () => {
+    const [row] =
+      await sql`select next_try_at = 'infinity' as stopped from imap_connections where identity_id = ${id}`;
+    return row?.stopped;
+  };
+  await waitFor('the stop', isStopped);
+  await service.call('POST', `/identities/${id}/sync`);
+  assert.equal(logins(), 3);
+  const patched = await service.call('PATCH', `/smtp-accounts/${accountId}`, {
+    body: { imap: { password: server.password } },
+  });
+  assert.equal(patched.status, 200, patched.text);
+  await service.mailboxes(id);
+  assert.equal(logins(), 4);
+  assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
+  const metrics = await service.call('GET', '/metrics');
+  assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
+});
+
+test('a stopped sync goes on after the account was verified', async () => {
+  const server = await startImapServer();
+  const wrong = { port: server.port, password: 'not-yet' };
+  const { id, accountId } = await service.connect(wrong, 'verified@home.example');
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  await sql`update imap_connections set refused_logins = 3, next_try_at = 'infinity' where identity_id = ${id}`;
+  server.password = wrong.password;
+  const verified = await service.call('POST', `/smtp-accounts/${accountId}/verify`);
+  assert.equal(verified.body.receive.state, 'ok', verified.text);
+  await service.mailboxes(id);
+});
+
+test('another account is another mailbox: the old connection ends, and what is in the new one at first is not imported', async () => {
+  const [old, moved] = [await startImapServer(), await startImapServer()];
+  moved.deliver('INBOX', mailWith('there at first'));
+  const { id } = await service.connect(old, 'changes@home.example');
+  await service.mailboxes(id);
+  await isIdling(old);
+  old.deliver('INBOX', mailWith('old'));
+  await service.messages(id, 1);
+  const { id: otherId, accountId } = await service.connect(moved, 'temporary@home.example');
+  await service.call('DELETE', `/identities/${otherId}`);
+  const body = { smtp_account_id: accountId };
+  assert.equal((await service.call('PATCH', `/identities/${id}`, { body })).status, 200);
+  await waitFor('the end of the old connection', () => old.sessions() === 0);
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'idle' && inbox.total === 1);
+  await waitFor('the new connection', () => moved.sessions() === 1);
+  moved.deliver('INBOX', mailWith('new'));
+  const messages = await service.messages(id, 2);
+  assert.deepEqual(messages.map(({ subject }) => subject).sort(), ['new', 'old']);
+  await service.call('PATCH', `/smtp-accounts/${accountId}`, { body: { imap: null } });
+  await waitFor('the end of the connection', () => moved.sessions() === 0);
+  const { inbox } = await service.mailboxes(id, ({ inbox }) => inbox?.sync === null);
+  assert.equal(inbox?.sync, null);
+  const asked = await service.call('POST', `/identities/${id}/sync`);
+  assertProblem(asked, 409, 'no_mailbox');
+});
+
+test('of two processes one reads a mailbox; when it stops the other goes on, and no message comes twice', async () => {
+  const server = await startImapServer();
+  const key = randomBytes(32).toString('base64');
+  const settings = { POSTHORN_SECRET_KEY: key, POSTHORN_ROLES: 'api' };
+  const api = await startMailboxService(settings);
+  const syncing = { ...settings, POSTHORN_ROLES: 'sync', DATABASE_URL: api.databaseUrl };
+  const processes = [await startMailboxService(syncing), await startMailboxService(syncing)];
+  const { id } = await api.connect(server, 'moving@home.example');
+  await api.mailboxes(id);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('one'));
+  await api.messages(id, 1);
+  assert.equal(server.sessions(), 1);
+  await processes[0]?.stop();
+  server.deliver('INBOX', mailWith('two'));
+  const messages = await api.messages(id, 2);
+  assert.deepEqual(messages.map(({ subject }) => subject).sort(), ['one', 'two']);
+  assert.equal(server.sessions(), 1);
+});

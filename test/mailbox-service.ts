@@ -1,0 +1,93 @@
+/** A service, an IMAP server, and identities whose mailboxes the server holds. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { newId } from '../src/lib/ids.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { createSmtpAccount } from '../src/store/smtp-accounts.ts';
+import { startTestService, type TestService, type TestUser, waitFor } from './harness.ts';
+import type { ImapServer } from './imap-server.ts';
+
+export interface MailboxService extends TestService {
+  /** Creates an account at the server, and an identity with this address that uses it. */
+  connect(
+    server: { port: number; password: string; username?: string },
+    value: string,
+    as?: TestUser,
+  ): Promise<Connected>;
+  /** The mailboxes of the identity, by kind, as soon as they match. */
+  mailboxes(
+    id: string,
+    matches?: (boxes: Record<string, ShownMailbox>) => boolean,
+  ): Promise<Record<string, ShownMailbox>>;
+  /** Messages of the identity, newest first, as soon as there are so many. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests read any field of a response.
+  messages(id: string, count: number, as?: TestUser): Promise<any[]>;
+}
+
+interface Connected {
+  id: string;
+  accountId: string;
+}
+
+interface ShownMailbox {
+  id: string;
+  path: string | null;
+  total: number | null;
+  sync: {
+    state: string;
+    lastSyncedAt: string | null;
+    error: { code: string } | null;
+    backlog: number;
+  } | null;
+}
+
+export async function startMailboxService(settings: Record<string, string> = {}): Promise<MailboxService> {
+  const key = settings.POSTHORN_SECRET_KEY ?? randomBytes(32).toString('base64');
+  const service = await startTestService({ ...settings, POSTHORN_SECRET_KEY: key });
+  const sealer = makeSealer([Buffer.from(key, 'base64')]);
+  const boxesOf = async (id: string) => {
+    const { status, body } = await service.call('GET', `/identities/${id}/mailboxes`);
+    assert.equal(status, 200);
+    return Object.fromEntries(body.map((box: { kind: string }) => [box.kind, box]));
+  };
+  return {
+    ...service,
+    async connect({ port, password, username = 'ada' }, value, as = service.user) {
+      const server = { host: '127.0.0.1', port, secure: false, username, login: { password } };
+      const given = { id: newId(), label: value, smtp: server, imap: server };
+      const account = await createSmtpAccount(service.sql, sealer, as.userId, given);
+      assert.ok(account);
+      const body = { value, smtp_account_id: account.id };
+      const made = await service.call('POST', '/identities', { as, body });
+      assert.equal(made.status, 201, made.text);
+      return { id: made.body.id, accountId: account.id };
+    },
+    mailboxes: (id, matches = ({ inbox }) => inbox?.sync?.state === 'idle') =>
+      waitFor('the mailboxes', async () => {
+        const boxes = await boxesOf(id);
+        return matches(boxes) ? boxes : null;
+      }),
+    messages: (id, count, as = service.user) =>
+      waitFor(`${count} messages`, async () => {
+        const { body } = await service.call('GET', `/messages?identity_id=${id}`, { as });
+        return body.length >= count ? body : null;
+      }),
+  };
+}
+
+/** Waits until the service waits for the server's notice. */
+export function isIdling(server: ImapServer, times = 1): Promise<boolean> {
+  return waitFor('IDLE', () => server.commands.filter((command) => command === 'IDLE').length >= times);
+}
+
+export function mailWith(subject: string, more: Record<string, string> = {}): string {
+  const fields = {
+    From: 'Bob <bob@example.com>',
+    To: 'ada@home.example',
+    Subject: subject,
+    'Message-ID': `<${newId()}@example.com>`,
+    ...more,
+  };
+  const header = Object.entries(fields).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `${header.join('')}\r\nText of ${subject}\r\n`;
+}
