@@ -71,6 +71,3 @@ alter table mailbox_ledger add primary key (identity_id, fingerprint);
 -- Neither an event nor the queue knows the age of such a message: it was imported without an event, or found in a Sent folder.
 alter table messages add column is_silent boolean not null default false;
 create index messages_silent on messages (created_at) where is_silent;
-
--- Whether a message in a Sent folder is a copy of one that was sent from here.
-create index messages_sent_by_key on messages (owner_id, message_key) where direction = 'outgoing';

@@ -186,10 +186,7 @@ export async function findSentKeys(
 ): Promise<Set<string>> {
   const rows = await sql<{ key: string }[]>`
     select key from unnest(${messageKeys}::uuid[]) as given (key)
-    where exists (
-      select from messages join outgoing on outgoing.id = messages.id
-      where messages.owner_id = ${ownerId} and message_key = given.key and direction = 'outgoing'
-    )`;
+    where exists (select from outgoing where owner_id = ${ownerId} and message_key = given.key)`;
   return new Set(rows.map(({ key }) => key));
 }
 

@@ -110,21 +110,14 @@ export async function listOpenRecipients(
   ownerId: string,
   messageKey: string,
 ): Promise<(RecipientRef & { address: string })[]> {
-  // Identity by identity, by the index that has the identity before the key.
   return sql<(RecipientRef & { address: string })[]>`
     select recipients.message_id as "messageId", recipients.n::int as n, recipients.address
     from (
-      select newest.id from identities cross join lateral (
-        select id, created_at from messages
-        where messages.owner_id = identities.owner_id and messages.identity_id = identities.id and message_key = ${messageKey}
-          and direction = 'outgoing'
-        order by created_at desc limit 1
-      ) newest
-      where identities.owner_id = ${ownerId} order by newest.created_at desc limit 1
+      select id, transport from outgoing
+      where owner_id = ${ownerId} and message_key = ${messageKey} order by created_at desc limit 1
     ) message
-    join outgoing on outgoing.id = message.id and outgoing.transport in ('account', 'provider')
     join recipients on recipients.message_id = message.id
-    where recipients.status = 'sent'
+    where message.transport in ('account', 'provider') and recipients.status = 'sent'
     order by recipients.n`;
 }
 
