@@ -79,7 +79,13 @@ const exampleServer = {
 };
 const NewSmtpAccount = body(
   { label, smtp: GivenServer, imap: Type.Optional(orNull(GivenServer)) },
-  { example: { label: 'My mail', smtp: exampleServer } },
+  {
+    example: {
+      label: 'My mail',
+      smtp: exampleServer,
+      imap: { ...exampleServer, host: 'imap.example.com', port: 993 },
+    },
+  },
 );
 const writable = {
   label: Type.Optional(label),
