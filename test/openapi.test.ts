@@ -88,6 +88,33 @@ test('every JSON body has the name of its operation', () => {
   }
 });
 
+test('a field that can be null or has fixed values says what they mean', () => {
+  interface Field {
+    type?: string | string[];
+    enum?: string[];
+    anyOf?: Field[];
+    items?: Field;
+    properties?: Record<string, Field>;
+    description?: string;
+  }
+  const isPlain = ({ type, enum: values = [], anyOf = [] }: Field) =>
+    !type?.includes('null') && values.length < 2 && !anyOf.some((one) => one.type === 'null');
+  const findUnclear = (schema: Field, name: string): string[] => [
+    ...Object.entries(schema.properties ?? {}).flatMap(([key, field]) => [
+      ...(field.description || isPlain(field) ? [] : [`${name}.${key}`]),
+      ...findUnclear(field, `${name}.${key}`),
+    ]),
+    ...[...(schema.items ? [schema.items] : []), ...(schema.anyOf ?? [])].flatMap((inner) =>
+      findUnclear(inner, name),
+    ),
+  ];
+  const schemas = Object.entries<Field>(written.components.schemas);
+  assert.deepEqual(
+    schemas.flatMap(([name, schema]) => findUnclear(schema, name)),
+    [],
+  );
+});
+
 test('every event is described as a webhook, with the headers of its signature', async () => {
   const { body: types } = await service.call('GET', '/event-types');
   assert.deepEqual(

@@ -10,7 +10,7 @@ import { Event, EventSummary } from '../contract/event.ts';
 import { EventType, eventTypes } from '../contract/event-types.ts';
 import { DnsRecord, Identity } from '../contract/identity.ts';
 import { Mailbox } from '../contract/mailbox.ts';
-import { Message, MessageSummary } from '../contract/message.ts';
+import { Address, Attachment, Message, MessageSummary } from '../contract/message.ts';
 import {
   MessageBounced,
   MessageComplained,
@@ -112,7 +112,7 @@ const schemas: Record<string, TSchema> = {
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
   ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
   ...{ Event, EventSummary, EventType, Traffic },
-  ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
+  ...{ Message, MessageSummary, Address, Attachment, Sending, SendAttempt, Suppression },
   ...{ SmtpAccount, Provider, Mailbox, ServerError },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };
