@@ -1,14 +1,16 @@
 /**
- * A small IMAP server in its own process. For a list of messages it delivers one after the other, evenly spaced, and replies when
+ * A small IMAP server in its own process, with the argument `tls` with TLS from the start. For a list of messages it delivers one after the other, evenly spaced, and replies when
  * the EXISTS line of each was written. For `idling` it replies how often clients have started to wait with IDLE.
  */
 import { setTimeout as delay } from 'node:timers/promises';
+import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { openImapServer } from '../test/imap-server.ts';
 import { machineMs } from './clock.ts';
 
 export type ImapQuestion = 'idling' | { messages: string[]; everyMs: number };
 
-const server = await openImapServer();
+const certificate = process.argv[2] === 'tls' ? makeSelfSigned('localhost', new Date()) : undefined;
+const server = await openImapServer('secret', certificate);
 process.stdout.write(`port ${server.port}\n`);
 
 async function deliver(messages: readonly string[], everyMs: number): Promise<number[]> {

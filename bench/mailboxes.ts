@@ -3,6 +3,8 @@ import type { BenchedService } from './service.ts';
 
 export interface ImapLogin {
   port: number;
+  /** TLS from the start. */
+  secure?: boolean;
   username: string;
   password: string;
 }
@@ -10,10 +12,10 @@ export interface ImapLogin {
 /** Creates an account at the server, and an identity with this address that uses it. Returns the id of the identity. */
 export async function connectMailbox(
   service: BenchedService,
-  { port, username, password }: ImapLogin,
+  { port, secure = false, username, password }: ImapLogin,
   value: string,
 ): Promise<string> {
-  const imap = { host: '127.0.0.1', port, secure: false, username, password };
+  const imap = { host: '127.0.0.1', port, secure, username, password };
   const account = await post(service, '/smtp-accounts', { label: value, smtp: imap, imap });
   return (await post(service, '/identities', { value, smtp_account_id: account.id })).id;
 }

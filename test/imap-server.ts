@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import net, { type AddressInfo, type Socket } from 'node:net';
 import { after } from 'node:test';
+import tls, { type TlsOptions } from 'node:tls';
 
 interface StoredMail {
   uid: number;
@@ -53,8 +54,8 @@ export async function startImapServer(password?: string): Promise<ImapServer> {
   return server;
 }
 
-/** Also for the bench. */
-export async function openImapServer(password = 'secret'): Promise<ImapServer> {
+/** Also for the bench. With `options`, TLS from the start. */
+export async function openImapServer(password = 'secret', options?: TlsOptions): Promise<ImapServer> {
   const sessions = new Set<Session>();
   const make = (use: string | null): Folder => ({ uidValidity: 1, uidNext: 1, use, mails: [] });
   const folders = new Map([
@@ -248,7 +249,8 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
     }
   }
 
-  const listener = net.createServer((socket) => sessions.add(new Session(socket)));
+  const serve = (socket: Socket) => sessions.add(new Session(socket));
+  const listener = options ? tls.createServer(options, serve) : net.createServer(serve);
   const server: ImapServer = {
     port: 0,
     password,

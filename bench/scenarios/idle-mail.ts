@@ -1,7 +1,7 @@
 /**
  * Mailboxes elsewhere that wait with IDLE. `p50Ms`: from the EXISTS line that the IMAP server writes to the complete POST at the
  * receiver, 10 messages per second. `accountKb`: how much the resident memory of the service grows with each of 1,000 idle
- * mailboxes. The service opens at most 20 connections per second. Every round has a new service.
+ * mailboxes, with TLS. The service opens at most 20 connections per second. Every round has a new service.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { startDeliveryBench } from '../deliveries.ts';
@@ -69,7 +69,7 @@ async function measureLatency(bench: Bench): Promise<{ p50Ms: number; service: B
 }
 
 async function measureMemory(bench: Bench, service: BenchedService): Promise<number> {
-  const imap = await startServer(bench);
+  const imap = await startServer(bench, 'tls');
   const accounts = bench.size(usualAccounts);
   const before = readMemory(service.pid).now;
   const began = performance.now();
@@ -89,13 +89,13 @@ async function measureMemory(bench: Bench, service: BenchedService): Promise<num
   return accountKb;
 }
 
-async function startServer(bench: Bench) {
-  const child = startChild(bench, new URL('../imap-server.control.ts', import.meta.url), []);
+async function startServer(bench: Bench, ...args: 'tls'[]) {
+  const child = startChild(bench, new URL('../imap-server.control.ts', import.meta.url), args);
   const port = Number((await child.printed(/port (\d+)/))[1]);
   const ask = (question: ImapQuestion) => child.ask(question);
   return {
     ask,
-    login: { port, username: 'ada', password: 'secret' },
+    login: { port, secure: args.includes('tls'), username: 'ada', password: 'secret' },
     async waitUntilIdle(count: number): Promise<void> {
       while (Number(await ask('idling')) < count) await delay(50, undefined, { signal: bench.signal });
     },
