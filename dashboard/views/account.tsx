@@ -1,16 +1,20 @@
 /** One mail account: whether its servers accept the login, its settings, and the identities that use it. */
 import { useSignal } from '@preact/signals';
 import type { Identity, SmtpAccount } from '../contract.ts';
-import { useAction, useLoaded, usePage } from '../page.ts';
+import { useAction, useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton, DangerButton, Disclosure, Form, TextField } from '../parts/form.tsx';
 import { ServerState } from '../parts/server-state.tsx';
 import { Badge, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
 import { AccountFields, accountFields, useAccountFields } from './account-fields.tsx';
 
+/** Sending and receiving change the state; this is how often the page asks. */
+const lookMs = 5000;
+
 export function AccountView({ id }: { id: string }) {
   const { api } = usePage();
-  const { value, problem } = useLoaded(() => api.getAccount(id), [id]);
+  const { value, problem, reload } = useLoaded(() => api.getAccount(id), [id]);
+  useRepeated(lookMs, reload);
   const account = value.value;
   if (!account) {
     return (

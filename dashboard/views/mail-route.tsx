@@ -43,11 +43,14 @@ function Choice({ identity, accounts, providers, changed }: ChoiceProps) {
   const { api } = usePage();
   const accountId = useSignal(identity.smtp_account_id ?? '');
   const providerId = useSignal(identity.provider_id ?? '');
+  const isSaved = useSignal(false);
   const action = useAction(async () => {
+    isSaved.value = false;
     await api.updateIdentity(identity.id, {
       smtp_account_id: accountId.value || null,
       provider_id: providerId.value || null,
     });
+    isSaved.value = true;
     await changed();
   });
   const problem = action.problem.value;
@@ -59,6 +62,7 @@ function Choice({ identity, accounts, providers, changed }: ChoiceProps) {
           name="smtp_account_id"
           value={accountId}
           problem={problem}
+          hint="If both are chosen, mail goes out through the account."
           options={[['', 'None'], ...accounts.map(({ id, label }) => [id, label] as const)]}
         />
         <SelectField
@@ -69,6 +73,9 @@ function Choice({ identity, accounts, providers, changed }: ChoiceProps) {
           options={[['', 'None'], ...providers.map((provider) => [provider.id, nameOf(provider)] as const)]}
         />
       </div>
+      <p class="soft" role="status">
+        {isSaved.value && 'Saved.'}
+      </p>
     </Form>
   );
 }

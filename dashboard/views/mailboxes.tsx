@@ -22,6 +22,7 @@ export function Mailboxes({ identityId }: { identityId: string }) {
   const sync = async (given: object) => {
     value.value = await api.syncIdentity(identityId, given);
   };
+  const common = findCommonError(mailboxes);
   if (!isSynced) return <ProblemNote problem={problem.value} />;
   return (
     <section class="stack" aria-labelledby="mailboxes">
@@ -36,9 +37,15 @@ export function Mailboxes({ identityId }: { identityId: string }) {
         you ask for it.
       </p>
       <ProblemNote problem={problem.value} />
+      {common && (
+        <div class="note bad" role="status">
+          <strong>The mailboxes cannot be read.</strong> {common.message}
+          <ServerErrorDetail error={common} />
+        </div>
+      )}
       <Table head={['Mailbox', 'State', 'Messages there', 'Last read']}>
         {mailboxes.map((mailbox) => (
-          <Row key={mailbox.id} mailbox={mailbox} />
+          <Row key={mailbox.id} mailbox={mailbox} isErrorAbove={common !== null} />
         ))}
       </Table>
       <Backlog mailboxes={mailboxes} />
@@ -63,7 +70,14 @@ const names: Record<Mailbox['kind'], string> = {
   trash: 'Trash',
 };
 
-function Row({ mailbox }: { mailbox: Mailbox }) {
+/** The error of the whole connection, which every mailbox repeats. */
+function findCommonError(mailboxes: readonly Mailbox[]) {
+  const [first, ...others] = mailboxes.flatMap(({ sync }) => sync?.error ?? []);
+  const isCommon = others.length > 0 && others.every(({ message }) => message === first?.message);
+  return isCommon && first ? first : null;
+}
+
+function Row({ mailbox, isErrorAbove }: { mailbox: Mailbox; isErrorAbove: boolean }) {
   const { kind, path, total, sync } = mailbox;
   return (
     <tr>
@@ -71,8 +85,9 @@ function Row({ mailbox }: { mailbox: Mailbox }) {
         <strong>{names[kind]}</strong> {path && <small>{path}</small>}
       </td>
       <td>
-        {sync && <Badge state={sync.state} />} {describeSync(mailbox)}
-        <ServerErrorDetail error={sync?.error ?? null} />
+        {sync && <Badge state={sync.state} />}{' '}
+        {isErrorAbove && sync?.error ? 'See above.' : describeSync(mailbox)}
+        {!isErrorAbove && <ServerErrorDetail error={sync?.error ?? null} />}
       </td>
       <td data-name="Messages there">{total?.toLocaleString() ?? '–'}</td>
       <td data-name="Last read">{sync?.lastSyncedAt ? <When at={sync.lastSyncedAt} /> : '–'}</td>

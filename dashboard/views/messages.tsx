@@ -155,9 +155,9 @@ function Search({ asked, problem }: { asked: string; problem: ApiProblem | null 
           value={typed}
           problem={problem}
           placeholder="Words of the subject, names or addresses"
+          hint={asked && <Link to="messages">Show all messages</Link>}
         />
         <button type="submit">Search</button>
-        {asked && <Link to="messages">Show all</Link>}
       </form>
     </search>
   );

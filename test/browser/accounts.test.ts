@@ -111,6 +111,7 @@ test('mailboxes: an account is chosen for an address, new mail comes, older mail
   const page = await openPage(context, service, `identities/${identity.id}`);
   await page.getByLabel('Account').selectOption('Mail of Bob');
   await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('Saved.').waitFor();
   const inbox = page.getByRole('row', { name: /^Inbox/ });
   await inbox.getByText('All mail was read.').waitFor();
   await page
@@ -265,7 +266,7 @@ test('messages are searched, and the search is in the address of the page', asyn
   await page.getByLabel('Search').fill('zebra');
   await page.keyboard.press('Enter');
   await page.getByText('No message has all these words.').waitFor();
-  await page.getByRole('link', { name: 'Show all' }).click();
+  await page.getByRole('link', { name: 'Show all messages' }).click();
   await row(/second parcel/).waitFor();
   await context.close();
 });
