@@ -8,6 +8,8 @@ import { type Page, PageContext } from './page.ts';
 import { Horn, Link, Loading, ProblemNote, Title } from './parts/show.tsx';
 import type { ApiProblem } from './request.ts';
 import { apiBase, appBase, navigate, usePath } from './route.ts';
+import { AccountView } from './views/account.tsx';
+import { Accounts } from './views/accounts.tsx';
 import { ApiKeys } from './views/api-keys.tsx';
 import { Compose } from './views/compose.tsx';
 import { Deliveries } from './views/deliveries.tsx';
@@ -16,6 +18,8 @@ import { Identities } from './views/identities.tsx';
 import { IdentityView } from './views/identity.tsx';
 import { MessageView } from './views/message.tsx';
 import { Messages } from './views/messages.tsx';
+import { ProviderView } from './views/provider.tsx';
+import { Providers } from './views/providers.tsx';
 import { SignIn } from './views/sign-in.tsx';
 import { Suppressions } from './views/suppressions.tsx';
 import { WebhookView } from './views/webhook.tsx';
@@ -80,6 +84,8 @@ function View({ path: [section = '', id] }: { path: string[] }) {
   if (section === 'messages') return id ? <MessageView id={id} /> : <Messages />;
   if (section === 'write') return <Compose />;
   if (section === 'identities') return id ? <IdentityView id={id} /> : <Identities />;
+  if (section === 'accounts') return id ? <AccountView id={id} /> : <Accounts />;
+  if (section === 'providers') return id ? <ProviderView id={id} /> : <Providers />;
   if (section === 'webhooks') return id ? <WebhookView id={id} /> : <Webhooks />;
   if (section === 'deliveries') return <Deliveries />;
   if (section === 'suppressions') return <Suppressions />;
@@ -93,6 +99,8 @@ const sections = [
   ['identities', 'Identities'],
   ['webhooks', 'Webhooks'],
   ['deliveries', 'Deliveries'],
+  ['accounts', 'Accounts'],
+  ['providers', 'Providers'],
   ['suppressions', 'Suppressions'],
   ['api-keys', 'API keys'],
 ] as const;

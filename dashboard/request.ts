@@ -6,6 +6,11 @@ export interface FieldProblem {
   message: string;
 }
 
+/** Whether a fault belongs to the field with this name, such as `smtp/host`, or to something inside the field. */
+export function isFaultOf({ pointer }: FieldProblem, name: string): boolean {
+  return `${pointer}/`.startsWith(`/${name}/`);
+}
+
 export class ApiProblem extends Error {
   readonly status: number;
   readonly code: string;

@@ -16,14 +16,25 @@ export function navigate(path: string): void {
   scrollTo(0, 0);
 }
 
-/** The parts of the path after `/app/`, such as `['messages', '<id>']`. Empty on the first page. */
-export function usePath(): string[] {
-  const [path, setPath] = useState(location.pathname);
+/** Keeps what the address bar says up to date: links and the buttons of the browser change it. */
+function useLocation(read: () => string): string {
+  const [value, setValue] = useState(read);
   useEffect(() => {
-    const update = () => setPath(location.pathname);
+    const update = () => setValue(read());
     addEventListener('popstate', update);
     return () => removeEventListener('popstate', update);
   }, []);
+  return value;
+}
+
+/** A parameter of the address, or an empty text. */
+export function useQuery(name: string): string {
+  return new URLSearchParams(useLocation(() => location.search)).get(name) ?? '';
+}
+
+/** The parts of the path after `/app/`, such as `['messages', '<id>']`. Empty on the first page. */
+export function usePath(): string[] {
+  const path = useLocation(() => location.pathname);
   const rest = path.startsWith(appBase) ? path.slice(appBase.length) : '';
   return rest.split('/').filter(Boolean);
 }

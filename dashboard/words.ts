@@ -1,5 +1,5 @@
 /** States, times and sizes in the words that people read. */
-import type { Attempt, Delivery, Message } from './contract.ts';
+import type { Attempt, Delivery, Identity, Mailbox, Message } from './contract.ts';
 
 export type Tone = 'good' | 'bad' | 'wait' | 'calm';
 
@@ -8,15 +8,19 @@ const tones: Record<string, Tone> = {
   valid: 'good',
   delivered: 'good',
   sent: 'good',
+  ok: 'good',
+  idle: 'good',
   pass: 'good',
   failed: 'bad',
   missing: 'bad',
+  failing: 'bad',
   mismatch: 'bad',
   bounced: 'bad',
   complained: 'bad',
   fail: 'bad',
   permerror: 'bad',
   pending: 'wait',
+  syncing: 'wait',
   unverified: 'wait',
   queued: 'wait',
   mixed: 'wait',
@@ -44,6 +48,36 @@ export function formatWhen(at: Date, now: Date): string {
     return at.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
   const year = at.getFullYear() === now.getFullYear() ? {} : ({ year: 'numeric' } as const);
   return at.toLocaleDateString([], { day: 'numeric', month: 'short', ...year });
+}
+
+/** What the status of an identity means, and what to do. */
+export function describeStatus({ kind, status, ...identity }: Identity): string {
+  if (status === 'verified') return 'It receives and sends mail.';
+  if (kind === 'domain')
+    return status === 'failed'
+      ? 'Required DNS records are missing.'
+      : 'Waiting for the required DNS records.';
+  const hasDomain = identity.domain_identity_id !== null;
+  if (status === 'pending')
+    return hasDomain
+      ? 'Waiting for the DNS records of its domain, or for the link in the confirmation mail to be opened.'
+      : 'Waiting for the link in the confirmation mail to be opened: the link works for 24 hours. If it was opened already, another user holds the address or its domain.';
+  if (status === 'failed' && !hasDomain)
+    return 'Another user proved to own its domain. Confirm the address again when the domain is free.';
+  return hasDomain
+    ? 'Its domain is not verified. Publish the DNS records of the domain, or confirm the address by mail.'
+    : 'Nobody has confirmed it yet. Confirm it by mail, or connect its domain as an identity.';
+}
+
+/** What the state of a mailbox at another server means. */
+export function describeSync({ kind, path, sync }: Mailbox): string {
+  if (!sync) return 'Posthorn itself holds this mailbox.';
+  if (kind === 'trash') return 'It is listed only, and not read.';
+  if (sync.state === 'off')
+    return path === null ? 'The server has no such folder, or is not connected yet.' : 'It is not read.';
+  if (sync.state === 'failing') return sync.error?.message ?? 'It cannot be read.';
+  if (sync.backlog > 0) return `Reading older mail: ${sync.backlog.toLocaleString()} left.`;
+  return sync.state === 'syncing' ? 'Being read.' : 'All mail was read.';
 }
 
 type Address = NonNullable<Message['from']>;

@@ -22,8 +22,12 @@ export async function startConfirming(settings: Record<string, string> = {}) {
     const before = mailsTo(identity.value).length;
     const answer = await verify(identity, as);
     assert.deepEqual([answer.status, answer.body.status], [200, 'pending'], answer.text);
-    const mail = await waitFor(`mail to ${identity.value}`, () => mailsTo(identity.value)[before]);
-    return readLink(mail.raw);
+    return linkTo(identity.value, before);
+  }
+
+  /** The link in a mail to the address, by default the first, as soon as the mail has come. */
+  async function linkTo(address: string, n = 0): Promise<string> {
+    return readLink((await waitFor(`mail to ${address}`, () => mailsTo(address)[n])).raw);
   }
 
   /** As the API shows it. */
@@ -48,7 +52,7 @@ export async function startConfirming(settings: Record<string, string> = {}) {
     await service.sql`update identities set pending_until = pending_until - ${span} where id = ${identity.id}`;
   }
 
-  return { ...direct, newAddress, mailsTo, askForLink, statusOf, addConfirmed, passHours };
+  return { ...direct, newAddress, mailsTo, linkTo, askForLink, statusOf, addConfirmed, passHours };
 }
 
 /** The one link in a mail whose text is quoted-printable or plain. */

@@ -3,12 +3,12 @@ import { type Signal, useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useId, useRef } from 'preact/hooks';
 import { useAction } from '../page.ts';
-import type { ApiProblem } from '../request.ts';
+import { type ApiProblem, isFaultOf } from '../request.ts';
 import { ProblemNote } from './show.tsx';
 
 interface FieldProps {
   label: string;
-  /** The name of the field in the body of the request. */
+  /** Where the field is in the body of the request, such as `url` or `smtp/host`. */
   name: string;
   problem: ApiProblem | null;
   hint?: ComponentChildren;
@@ -17,7 +17,7 @@ interface FieldProps {
 /** What a label, an input, its hint and its problem need to find each other. */
 function useField({ name, problem, hint }: FieldProps) {
   const id = useId();
-  const faults = problem?.errors.filter(({ pointer }) => pointer.split('/')[1] === name) ?? [];
+  const faults = problem?.errors.filter((fault) => isFaultOf(fault, name)) ?? [];
   const described = [hint ? `${id}-hint` : '', faults.length ? `${id}-fault` : ''].filter(Boolean).join(' ');
   const attributes = {
     id,
@@ -58,7 +58,7 @@ function FieldFrame({
 export function TextField(
   given: FieldProps & {
     value: Signal<string>;
-    type?: 'text' | 'password' | 'url' | 'email' | 'date' | 'datetime-local';
+    type?: 'text' | 'password' | 'search' | 'url' | 'email' | 'date' | 'datetime-local';
     rows?: number;
     placeholder?: string;
     required?: boolean;

@@ -2,7 +2,7 @@
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import type { ApiProblem } from '../request.ts';
+import { type ApiProblem, isFaultOf } from '../request.ts';
 import { hrefOf, navigate } from '../route.ts';
 import { formatWhen, type Tone, toneOf } from '../words.ts';
 
@@ -131,7 +131,7 @@ export function ProblemNote({
   fields?: readonly string[];
 }) {
   if (!problem) return null;
-  const others = problem.errors.filter(({ pointer }) => !fields.includes(pointer.split('/')[1] ?? ''));
+  const others = problem.errors.filter((fault) => !fields.some((name) => isFaultOf(fault, name)));
   return (
     <div class="note bad" role="alert">
       <strong>{problem.message}</strong>

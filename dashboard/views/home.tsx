@@ -1,7 +1,7 @@
 /** The first view: the first steps until the first mail is delivered, then the last day and what needs a hand. */
 import type { ComponentChildren } from 'preact';
 import { readRecords } from '../api.ts';
-import type { DeliveryItem, Identity, MessageSummary, Stats, Webhook } from '../contract.ts';
+import type { DeliveryItem, Identity, MessageSummary, SmtpAccount, Stats, Webhook } from '../contract.ts';
 import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
 import { Badge, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
 import { askAgainMs } from '../words.ts';
@@ -14,9 +14,10 @@ export function Home() {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(async () => {
     const since = new Date(Date.now() - dayMs).toISOString();
-    const [identities, webhooks, incoming, delivered, failed, pending, stats] = await Promise.all([
+    const [identities, webhooks, accounts, incoming, delivered, failed, pending, stats] = await Promise.all([
       api.listIdentities(),
       api.listWebhooks(),
+      api.listAccounts(),
       api.listMessages({ direction: 'incoming', limit: 1 }),
       api.listDeliveries({ status: 'delivered', limit: 1 }),
       api.listDeliveries({ status: 'failed', since, limit: 5 }),
@@ -28,6 +29,7 @@ export function Home() {
     return {
       identities: identities.items,
       webhooks: webhooks.items,
+      accounts: accounts.items,
       newest,
       ofNewest,
       hasDelivered: delivered.items.length > 0,
@@ -103,22 +105,28 @@ function Figure({ name, value, isBad = false }: { name: string; value: number; i
 interface NeedsHandProps {
   identities: Identity[];
   webhooks: Webhook[];
+  accounts: SmtpAccount[];
   failed: DeliveryItem[];
   retried: DeliveryItem[];
   hasDelivered: boolean;
 }
 
-function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: NeedsHandProps) {
+function NeedsHand({ identities, webhooks, accounts, failed, retried, hasDelivered }: NeedsHandProps) {
   const off = webhooks.filter(({ disabledReason }) => disabledReason !== null);
   const failedDomains = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
   const losing = identities.filter((identity) => graceEnd(identity) !== undefined);
   const failing = webhooks.filter(({ id }) => retried.some(({ webhookId }) => webhookId === id));
-  const isCalm = off.length + failedDomains.length + losing.length + failed.length + failing.length === 0;
+  const broken = accounts.filter((account) => errorOf(account) !== null);
+  const isCalm = [off, failedDomains, losing, failed, failing, broken].every(({ length }) => length === 0);
   if (isCalm && !hasDelivered) return null;
   return (
     <section class="stack" aria-labelledby="hand">
       <h2 id="hand">What needs a hand</h2>
-      {isCalm && <p class="soft">Nothing. All webhooks are on, and no delivery failed in the last day.</p>}
+      {isCalm && (
+        <p class="soft">
+          Nothing. All webhooks are on, all accounts work, and no delivery failed in the last day.
+        </p>
+      )}
       <ul class="hand">
         {off.map(({ id, url, disabledReason }) => (
           <Hand key={id} state="off">
@@ -133,6 +141,12 @@ function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: Need
             The webhook <Link to={`webhooks/${id}`}>{url}</Link> refuses events (
             {describeLast(retried.find(({ webhookId }) => webhookId === id))}). Posthorn tries again by
             itself.
+          </Hand>
+        ))}
+        {broken.map((account) => (
+          <Hand key={account.id} state="failing">
+            The account <Link to={`accounts/${account.id}`}>{account.label}</Link> does not work:{' '}
+            {errorOf(account)?.message}
           </Hand>
         ))}
         {failedDomains.map(({ id, value }) => (
@@ -160,6 +174,11 @@ function NeedsHand({ identities, webhooks, failed, retried, hasDelivered }: Need
       </ul>
     </section>
   );
+}
+
+/** Why an account cannot be used. */
+function errorOf({ send, receive }: SmtpAccount): SmtpAccount['send']['error'] {
+  return send.error ?? receive.error;
 }
 
 /** A verified domain that lost a required record stays verified until this time. */

@@ -1,4 +1,4 @@
-/** One identity: the DNS records to publish, whether they are there, and what is wrong with them. */
+/** One identity: its DNS records or its confirmation by mail, what is wrong, through what its mail travels, and its mailboxes. */
 import { useSignal } from '@preact/signals';
 import { readRecords } from '../api.ts';
 import type { DnsRecord, Identity } from '../contract.ts';
@@ -7,15 +7,21 @@ import { ActionButton, DangerButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
 import { Badge, Copy, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
+import { describeStatus } from '../words.ts';
+import { MailRoute } from './mail-route.tsx';
+import { Mailboxes } from './mailboxes.tsx';
 
-/** The service checks DNS by itself; this is how often the page looks whether something changed. */
+/** The service checks DNS by itself, and links are opened elsewhere; this is how often the page asks whether something changed. */
 const lookMs = 3000;
 
 export function IdentityView({ id }: { id: string }) {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(() => api.getIdentity(id), [id]);
   const identity = value.value;
-  useRepeated(identity?.kind === 'domain' ? lookMs : null, reload);
+  useRepeated(
+    identity && (identity.kind === 'domain' || identity.status !== 'verified') ? lookMs : null,
+    reload,
+  );
   if (!identity) {
     return (
       <>
@@ -54,8 +60,11 @@ export function IdentityView({ id }: { id: string }) {
       </div>
       {identity.domain_identity_id && (
         <p>
-          Verified through <Link to={`identities/${identity.domain_identity_id}`}>its domain</Link>.
+          <Link to={`identities/${identity.domain_identity_id}`}>Its domain</Link> is an identity, too.
         </p>
+      )}
+      {identity.kind === 'email' && identity.status !== 'verified' && (
+        <Confirmation identity={identity} verify={verify} />
       )}
       {identity.kind === 'domain' && <CatchAll identity={identity} changed={reload} />}
       {records.length > 0 && (
@@ -72,15 +81,26 @@ export function IdentityView({ id }: { id: string }) {
           <Records records={records} />
         </section>
       )}
+      <MailRoute identity={identity} changed={reload} />
+      {identity.kind === 'email' && <Mailboxes key={identity.smtp_account_id} identityId={id} />}
     </>
   );
 }
 
-function describeStatus({ kind, status }: Identity): string {
-  if (status === 'verified') return 'It receives and sends mail.';
-  if (kind === 'email') return 'It is verified through its domain: connect the domain as an identity, too.';
-  if (status === 'failed') return 'Required DNS records are missing.';
-  return 'Waiting for the required DNS records.';
+function Confirmation({ identity, verify }: { identity: Identity; verify(): Promise<void> }) {
+  const isSent = identity.status === 'pending';
+  return (
+    <div class="card">
+      <p>
+        {identity.smtp_account_id || identity.provider_id
+          ? 'Mail through its account or provider needs no confirmation. For mail that reaches Posthorn directly, prove that the address is yours.'
+          : 'Prove that the address is yours: Posthorn sends a mail with a link to it.'}
+      </p>
+      <ActionButton act={verify} kind={isSent ? '' : 'main'}>
+        {isSent ? 'Send another confirmation mail' : 'Confirm by mail'}
+      </ActionButton>
+    </div>
+  );
 }
 
 function CatchAll({ identity, changed }: { identity: Identity; changed(): Promise<void> }) {

@@ -2,9 +2,11 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { DeliveryItem, MessageSummary } from '../contract.ts';
-import { useLive, useLoaded, usePage, useRepeated } from '../page.ts';
-import { SelectField } from '../parts/form.tsx';
+import { useAfterEvents, useLive, useLoaded, usePage, useRepeated } from '../page.ts';
+import { SelectField, TextField } from '../parts/form.tsx';
 import { Badge, Empty, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import type { ApiProblem } from '../request.ts';
+import { navigate, useQuery } from '../route.ts';
 import { askAgainMs, formatAddress, summarizeDeliveries } from '../words.ts';
 import { useWindow } from './window.ts';
 
@@ -16,24 +18,31 @@ export function Messages() {
   const { api } = usePage();
   const direction = useSignal('');
   const identityId = useSignal('');
+  const asked = useQuery('q');
   const rows = useSignal<MessageSummary[] | null>(null);
   const next = useSignal<string | null>(null);
   const isLoading = useRef(false);
-  const filter = () => ({ direction: direction.value, identity_id: identityId.value });
+  const filter = { direction: direction.value, identity_id: identityId.value, q: asked };
+  const latest = useRef(filter);
+  latest.current = filter;
   const identities = useLoaded(() => api.listIdentities());
 
   const first = useLoaded(async () => {
-    const listed = await api.listMessages({ ...filter(), limit: pageSize });
-    rows.value = listed.items;
-    next.value = listed.next;
+    const listed = await api.listMessages({ ...filter, limit: pageSize });
+    // The answer to a filter that was changed meanwhile.
+    if (isSame(filter, latest.current)) {
+      rows.value = listed.items;
+      next.value = listed.next;
+    }
     return listed;
-  }, [direction.value, identityId.value]);
+  }, Object.values(filter));
 
   const more = async () => {
     if (next.value === null || isLoading.current) return;
     isLoading.current = true;
     try {
-      const listed = await api.listMessages({ ...filter(), limit: 200, cursor: next.value });
+      const listed = await api.listMessages({ ...filter, limit: 200, cursor: next.value });
+      if (!isSame(filter, latest.current)) return;
       rows.value = [...(rows.value ?? []), ...listed.items];
       next.value = listed.next;
     } finally {
@@ -43,8 +52,10 @@ export function Messages() {
 
   useLive((event) => {
     if (event.name === 'gap') first.reload();
-    else rows.value = placeMessage(rows.value ?? [], event.data.message, filter());
+    else if (!asked) rows.value = placeMessage(rows.value ?? [], event.data.message, filter);
   });
+  // Only the service knows which messages have the words. A list that was scrolled is left alone.
+  useAfterEvents(() => asked && (rows.value?.length ?? 0) <= pageSize && first.reload());
 
   const list = useRef<HTMLUListElement>(null);
   const shown = useWindow(list, rows.value?.length ?? 0);
@@ -54,6 +65,8 @@ export function Messages() {
     if (shown.to + 50 >= (rows.value?.length ?? 0)) more().catch(() => {});
   });
 
+  /** The rows are those of an earlier search. */
+  const isRefused = first.problem.value?.status === 400;
   const options = [
     ['', 'All identities'],
     ...(identities.value.value?.items ?? []).map(({ id, value }) => [id, value]),
@@ -69,6 +82,7 @@ export function Messages() {
       >
         Messages
       </Title>
+      <Search asked={asked} problem={first.problem.value} />
       <div class="filters">
         <SelectField
           label="Direction"
@@ -89,14 +103,15 @@ export function Messages() {
           options={options as [string, string][]}
         />
       </div>
-      <ProblemNote problem={first.problem.value} />
+      <ProblemNote problem={first.problem.value} fields={['q']} />
       {rows.value === null && !first.problem.value && <Loading />}
-      {rows.value?.length === 0 && (
+      {rows.value?.length === 0 && asked && !isRefused && <Empty>No message has all these words.</Empty>}
+      {rows.value?.length === 0 && !asked && (
         <Empty>
           No message yet. Mail to one of your <Link to="identities">identities</Link> appears here by itself.
         </Empty>
       )}
-      {rows.value !== null && rows.value.length > 0 && (
+      {rows.value !== null && rows.value.length > 0 && !isRefused && (
         <ul class="rows" ref={list} aria-label="Messages">
           <li class="space" aria-hidden="true" style={{ height: `calc(var(--row) * ${shown.from})` }} />
           {visible.map((message, n) => (
@@ -117,6 +132,45 @@ export function Messages() {
       )}
     </>
   );
+}
+
+/** The words are in the address of the page, so that a search can be kept, sent to others and left with the back button. */
+function Search({ asked, problem }: { asked: string; problem: ApiProblem | null }) {
+  const typed = useSignal(asked);
+  useEffect(() => {
+    typed.value = asked;
+  }, [asked]);
+  const search = (event: Event) => {
+    event.preventDefault();
+    const q = typed.value.trim();
+    navigate(q ? `messages?${new URLSearchParams({ q })}` : 'messages');
+  };
+  return (
+    <search>
+      <form class="search" onSubmit={search}>
+        <TextField
+          label="Search"
+          name="q"
+          type="search"
+          value={typed}
+          problem={problem}
+          placeholder="Words of the subject, names or addresses"
+          hint={asked && <Link to="messages">Show all messages</Link>}
+        />
+        <button type="submit">Search</button>
+      </form>
+    </search>
+  );
+}
+
+interface Filter {
+  direction: string;
+  identity_id: string;
+  q: string;
+}
+
+function isSame(a: Filter, b: Filter): boolean {
+  return a.direction === b.direction && a.identity_id === b.identity_id && a.q === b.q;
 }
 
 function Row({ message, deliveries }: { message: MessageSummary; deliveries: DeliveryItem[] | undefined }) {
@@ -153,7 +207,7 @@ function Row({ message, deliveries }: { message: MessageSummary; deliveries: Del
 function placeMessage(
   rows: readonly MessageSummary[],
   message: MessageSummary,
-  { direction, identity_id }: { direction: string; identity_id: string },
+  { direction, identity_id }: Filter,
 ): MessageSummary[] {
   const isWanted =
     (!direction || message.direction === direction) && (!identity_id || message.identity.id === identity_id);

@@ -1,6 +1,6 @@
 /** Mail for the tests of the dashboard. */
 import assert from 'node:assert/strict';
-import type { TestService } from '../harness.ts';
+import type { TestService, TestUser } from '../harness.ts';
 
 export interface TestMail {
   subject?: string;
@@ -25,11 +25,17 @@ export function mail({
 }
 
 /** The id of the received message. */
-export async function receive(service: TestService, recipient: string, raw: string): Promise<string> {
+export async function receive(
+  service: TestService,
+  recipient: string,
+  raw: string,
+  as: TestUser = service.user,
+): Promise<string> {
   const { status, text, body } = await service.call(
     'POST',
     `/inbound?recipient=${encodeURIComponent(recipient)}`,
     {
+      as,
       body: raw,
       headers: { 'content-type': 'message/rfc822' },
     },

@@ -11,7 +11,8 @@ const chromium = await startChromium();
 const service = await startTestService();
 const receiver = await startReceiver();
 after(() => receiver.close());
-let ids: { identity: string; domain: string; webhook: string; message: string; sent: string };
+type Made = 'identity' | 'domain' | 'elsewhere' | 'account' | 'provider' | 'webhook' | 'message' | 'sent';
+let ids: Record<Made, string>;
 
 before(async () => {
   receiver.behaveAt('/broken', answer(500, {}, 'no space left'));
@@ -34,7 +35,19 @@ before(async () => {
       'sales@shop.example',
       mail({ subject: `A question, number ${n}`, from: `c${n}@customer.example` }),
     );
-  ids = { identity: identity.id, domain: domain.id, webhook: webhook.id, message: first, sent: sent.id };
+  // No server is there.
+  const server = { host: '127.0.0.1', port: 9, username: 'post@shop.example', password: 'secret' };
+  const account = await make('/smtp-accounts', { label: 'Mail of the shop', smtp: server, imap: server });
+  const elsewhere = await make('/identities', { value: 'post@shop.example', smtp_account_id: account.id });
+  const provider = await make('/providers', {
+    kind: 'mailgun',
+    name: 'Reports to customers',
+    credentials: { username: 'postmaster', password: 'secret', signingKey: 'key', region: 'eu' },
+  });
+  ids = {
+    ...{ identity: identity.id, domain: domain.id, elsewhere: elsewhere.id, account: account.id },
+    ...{ provider: provider.id, webhook: webhook.id, message: first, sent: sent.id },
+  };
   await receiver.received(12);
 });
 
@@ -71,6 +84,28 @@ const views: [string, () => string, (page: Page) => Promise<unknown>][] = [
     () => `identities/${ids.domain}`,
     (page) => page.getByRole('heading', { name: 'DNS records' }).waitFor(),
   ],
+  ['accounts', () => 'accounts', (page) => page.getByRole('link', { name: 'Mail of the shop' }).waitFor()],
+  [
+    'account',
+    () => `accounts/${ids.account}`,
+    (page) => page.getByRole('link', { name: 'post@shop.example' }).waitFor(),
+  ],
+  [
+    'identity-elsewhere',
+    () => `identities/${ids.elsewhere}`,
+    (page) => page.getByText('connection_refused').first().waitFor(),
+  ],
+  [
+    'providers',
+    () => 'providers',
+    (page) => page.getByRole('link', { name: 'Reports to customers' }).waitFor(),
+  ],
+  [
+    'provider',
+    () => `providers/${ids.provider}`,
+    (page) => page.getByRole('heading', { name: 'Enter these at Mailgun' }).waitFor(),
+  ],
+  ['search', () => 'messages?q=order', (page) => page.getByText('Where is my order?').waitFor()],
   ['webhooks', () => 'webhooks', (page) => page.getByText('the old backend').waitFor()],
   [
     'webhook',
@@ -134,6 +169,18 @@ describe('light, dark and on a phone', async () => {
     await inspectLooks(page, 'tries');
   });
 
+  for (const [name, button, field] of [
+    ['accounts', 'Connect an account', 'Address'],
+    ['providers', 'Connect a provider', 'Server token'],
+  ] as const) {
+    test(`the form of ${name}`, async () => {
+      await page.goto(`${service.url}/app/${name}`);
+      await page.getByRole('button', { name: button }).click();
+      await page.getByLabel(field).waitFor();
+      await inspectLooks(page, `${name}-form`);
+    });
+  }
+
   test('a question before a deletion', async () => {
     await page.goto(`${service.url}/app/identities/${ids.domain}`);
     await page.getByRole('button', { name: 'Delete' }).click();
@@ -162,7 +209,11 @@ describe('light, dark and on a phone', async () => {
 
   test('empty lists', async () => {
     const empty = await openPage(await chromium.open(), service, '', await service.makeUser());
-    for (const name of ['messages', 'identities', 'webhooks', 'deliveries', 'suppressions', 'write']) {
+    const empties = [
+      ...['messages', 'identities', 'webhooks', 'deliveries', 'suppressions', 'write'],
+      ...['accounts', 'providers'],
+    ];
+    for (const name of empties) {
       await empty.goto(`${service.url}/app/${name}`);
       await empty.locator('.empty').waitFor();
       await inspect(empty, `${name}-empty`);
