@@ -24,7 +24,15 @@ function makeCheck(format: string, given = rules): (text: string) => boolean {
 const maxLength: Record<string, number> = { 'identity-value': 253, 'email-address': 254 };
 
 describe('what a pattern allows is accepted:', () => {
-  for (const format of ['uuid-list', 'text', 'cursor', 'webhook-url', 'identity-value', 'email-address']) {
+  for (const format of [
+    'uuid-list',
+    'text',
+    'line',
+    'cursor',
+    'webhook-url',
+    'identity-value',
+    'email-address',
+  ]) {
     test(format, () => {
       const whole = patternOf(format);
       const isAccepted = makeCheck(format);
@@ -39,6 +47,7 @@ describe('what a pattern allows is accepted:', () => {
 const samples: Record<string, { good: string[]; bad: string[] }> = {
   'uuid-list': { good: [id, `${id},${id.toUpperCase()}`], bad: ['', `${id},`, Array(51).fill(id).join()] },
   text: { good: ['', 'Zoë\n'], bad: ['a\0b'] },
+  line: { good: ['', 'Zoë "x"'], bad: ['\0', 'a\nb', 'a\rb', '\t', '\x7f'] },
   cursor: { good: [`1769860800000000_${id}`], bad: ['', 'next', `soon_${id}`, `12345678901234567_${id}`] },
   'webhook-url': {
     good: ['http://localhost:4000/hooks', 'https://a.example?x=1', 'https://127.0.0.1:65535/%20'],

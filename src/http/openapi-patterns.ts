@@ -20,6 +20,7 @@ function makePatterns({ allowHttp }: UrlRules): Record<string, string | undefine
   return {
     'uuid-list': `^${uuid}(,${uuid}){0,49}$`,
     text: '^[^\\u0000]*$',
+    line: '^[^\\u0000-\\u001f\\u007f]*$',
     cursor: `^[0-9]{1,16}_${uuid}$`,
     'webhook-url': `^${allowHttp ? 'https?' : 'https'}://${host}(:${port})?([/?][!$-;=?-Z_a-z~]*)?$`,
     'identity-value': `^(${address}|${domain})$`,

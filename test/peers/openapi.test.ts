@@ -1,4 +1,4 @@
-/** Programs of others read the OpenAPI document: a linter, and three generators of clients that do the tour of the README. */
+/** Programs of others read the OpenAPI document: a linter, three generators of clients that do the tour of the README, and a fuzzer. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -71,4 +71,38 @@ describe('a client does the tour that was made by', () => {
     assert.doesNotMatch(said, /warning/i);
     await doTour('python@tour.example', 'python3', ['tour.py'], { PYTHONPATH: made });
   });
+});
+
+test('schemathesis finds no failure', async () => {
+  async function make(of: string, body: unknown, headers = {}): Promise<string> {
+    const { status, body: made, text } = await service.call('POST', of, { body, headers });
+    assert.ok(status < 300, text);
+    return made.id ?? made.messageIds[0];
+  }
+  const address = 'fuzz@example.com';
+  const server = { host: 'mail.example.com', port: 465, username: 'ada', password: 'secret' };
+  const account = await make('/smtp-accounts', {
+    label: 'Mail',
+    smtp: server,
+    imap: { ...server, port: 993 },
+  });
+  const identity = await make('/identities', { value: address, smtp_account_id: account });
+  // schemathesis.toml puts these ids into paths: random ids would find nothing but 404.
+  const ids = {
+    ADDRESS: address,
+    ACCOUNT: account,
+    IDENTITY: identity,
+    WEBHOOK: await make('/webhooks', {
+      url: receiver.url('/fuzz'),
+      events: ['message.received'],
+      ownerId: service.user.userId,
+    }),
+    MESSAGE: await make(`/inbound?recipient=${address}`, 'Subject: Hello\r\n\r\nHi\r\n', {
+      'content-type': 'message/rfc822',
+    }),
+    PROVIDER: await make('/providers', { kind: 'postmark', credentials: { serverToken: 'secret' } }),
+  };
+  const bearer = `Authorization: Bearer ${service.user.apiKey}`;
+  const bounds = ['--phases=examples,coverage', '--max-examples=10', '--workers=2', '--no-color'];
+  await succeed('schemathesis', ['run', file, '--url', service.url, '--header', bearer, ...bounds], ids);
 });
