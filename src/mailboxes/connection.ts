@@ -7,11 +7,18 @@ import { isUnavailable, type Sql } from '../db/client.ts';
 import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
-import type { ServerError } from '../net/mail-server.ts';
+import { describeServerError } from '../net/mail-server.ts';
 import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
-import { noteFolders, noteMailbox, type Position, readRules, type SyncRules } from '../store/mailbox-sync.ts';
+import {
+  MailboxGone,
+  noteFolders,
+  noteMailbox,
+  type Position,
+  readRules,
+  type SyncRules,
+} from '../store/mailbox-sync.ts';
 import { type FolderState, startPosition } from './decide.ts';
-import { describeImapError, isFolderRefused } from './imap-client.ts';
+import { isFolderRefused, ServerFailure } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
 import { MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
@@ -29,15 +36,6 @@ export interface ConnectionParts extends ReadParts {
 }
 
 const databaseAwayMs = 1000;
-
-export class LoginFailure extends Error {
-  readonly error: ServerError;
-
-  constructor(error: ServerError) {
-    super(error.message);
-    this.error = error;
-  }
-}
 
 interface OpenMailbox {
   client: MailboxClient;
@@ -148,13 +146,16 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: () => this.#end(new Error('The server closed the connection')),
+      closed: () => {
+        const detail = 'The server closed the connection';
+        this.#end(new ServerFailure(describeServerError('connection_failed', { detail })));
+      },
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };
     const found = await logIn({ ...accounts, imap }, this.#claimed);
-    if (!found) throw new Error('The account was deleted');
-    if ('error' in found) throw new LoginFailure(found.error);
+    if (!found) throw new MailboxGone();
+    if ('error' in found) throw new ServerFailure(found.error);
     const { server } = found;
     const client = new MailboxClient(found.client, on);
     this.#mailbox = { client, readers: [] };
@@ -176,7 +177,7 @@ export class MailboxConnection {
     } catch (error) {
       if (!isFolderRefused(error)) throw error;
       const { mailboxId } = reader.position;
-      const shown = { isSyncing: false, total: null, error: describeImapError(error as Error) };
+      const shown = { isSyncing: false, total: null, error: error.error };
       await noteMailbox(this.#parts.sql, this.#claimed.ownerId, mailboxId, shown);
       return true;
     }

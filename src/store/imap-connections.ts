@@ -55,8 +55,8 @@ export async function claimConnections(sql: Sql, token: string, limit: number): 
       where (connection.lease_until is null or connection.lease_until < now()) and (
         connection.next_try_at <= now()
         or (connection.account_id, connection.version) is distinct from (identities.smtp_account_id, server.version)
-        -- Each failure also makes the state of the server \`failing\`: somebody has verified the account since.
-        or connection.failures > 0 and server.state = 'ok'
+        -- Each failure that is shown also makes the state of the server \`failing\`: somebody has verified the account since.
+        or connection.error is not null and server.state = 'ok'
       )
       order by connection.next_try_at limit ${limit}
       for update of connection skip locked
@@ -102,7 +102,8 @@ export async function noteConnected(sql: Sql, token: string, identityId: string)
 }
 
 export interface ConnectionFailure {
-  error: ServerError;
+  /** Null: a failure of our own, which is not shown. */
+  error: ServerError | null;
   isLoginRefused: boolean;
   retrySeconds: number;
 }
@@ -118,7 +119,7 @@ export async function releaseConnection(
   await sql`
     update imap_connections
     set lease_token = null, lease_until = null, failures = failures + ${failure ? 1 : 0}, refused_logins = ${refused},
-      error = ${failure && JSON.stringify(failure.error)}::text::json,
+      error = ${failure?.error ? JSON.stringify(failure.error) : null}::text::json,
       next_try_at = case
         when ${refused} >= ${maxRefusedLogins} then 'infinity'
         else now() + ${failure?.retrySeconds ?? 0} * interval '1 second'
