@@ -23,7 +23,7 @@ import { originOf, signInUrl } from './lib/origin.ts';
 import { loadSecretKeys } from './lib/secrets.ts';
 import type { Tracer } from './lib/tracing.ts';
 import { readVersion } from './lib/version.ts';
-import { startSync } from './mailboxes/sync.ts';
+import { type SyncTimes, startSync } from './mailboxes/sync.ts';
 import { AccessTokens } from './net/access-tokens.ts';
 import { makeDnsClient } from './net/dns.ts';
 import { makeEgress } from './net/egress.ts';
@@ -108,12 +108,14 @@ export interface StartOptions {
   announce?: (service: Service) => void | Promise<void>;
   /** For tests: where the servers stand that act as those of providers, and who issued their certificates. */
   providerServers?: { snsPort?: number; smtpPort?: number; ca: string } | undefined;
+  /** For tests: how often the role `sync` asks for its leases. */
+  syncTimes?: Partial<SyncTimes>;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce, providerServers }: StartOptions = {},
+  { signal, announce, providerServers, syncTimes }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -137,7 +139,7 @@ export async function startService(
       applyReport: (raw: Buffer, ownerId: string, type: string) =>
         applyReceivedReport(reports, raw, ownerId, type),
     };
-    const wakeSync = await startSyncing(parts, database, mail, started.loops);
+    const wakeSync = await startSyncing(parts, database, mail, started.loops, syncTimes);
     const submit = { ...parts.submit, ...wakes };
     const listenerParts = {
       ...parts,
@@ -444,6 +446,7 @@ async function startSyncing(
   database: Database,
   mail: AcceptParts,
   stops: Stops,
+  times: Partial<SyncTimes> | undefined,
 ): Promise<() => void> {
   const { log, metrics, config, verifyAccounts } = parts;
   const { maxMessageBytes } = config;
@@ -452,7 +455,7 @@ async function startSyncing(
     const accounts = { ...verifyAccounts, sql };
     const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
       acceptSynced({ ...mail, sql }, found, alsoWrite);
-    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails }));
+    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails, times }));
   };
   const loop = config.roles.includes('sync') ? startLoop() : null;
   return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;

@@ -45,7 +45,14 @@ export interface ImapServer {
 
 const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
 
+/** Stops after the tests of the file. */
 export async function startImapServer(password = 'secret'): Promise<ImapServer> {
+  const server = await openImapServer(password);
+  after(() => server.stop());
+  return server;
+}
+
+export async function openImapServer(password = 'secret'): Promise<ImapServer> {
   const sessions = new Set<Session>();
   const make = (use: string | null): Folder => ({ uidValidity: 1, uidNext: 1, use, mails: [] });
   const folders = new Map([
@@ -286,7 +293,6 @@ export async function startImapServer(password = 'secret'): Promise<ImapServer> 
   listener.listen(0, '127.0.0.1');
   await once(listener, 'listening');
   server.port = (listener.address() as AddressInfo).port;
-  after(() => server.stop());
   return server;
 }
 

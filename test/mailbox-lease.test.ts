@@ -199,3 +199,35 @@ test('an unavailable database is waited for on the same connection, and nothing 
   await service.messages(id, 1);
   assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
 });
+
+test('of two processes that both believe they have the lease, one position wins and no message comes twice', async () => {
+  const server = await startImapServer();
+  const settings = { POSTHORN_SECRET_KEY: randomBytes(32).toString('base64'), POSTHORN_ROLES: 'api' };
+  const api = await startMailboxService(settings);
+  const syncing = { ...settings, POSTHORN_ROLES: 'sync', DATABASE_URL: api.databaseUrl };
+  const hourMs = 60 * 60 * 1000;
+  // Neither process asks for its leases again.
+  const start = () =>
+    startMailboxService(syncing, { syncTimes: { pollMs: hourMs, renewMs: hourMs, checkMs: hourMs } });
+  await start();
+  const { id } = await api.connect(server, 'both@home.example');
+  await api.mailboxes(id);
+  await isIdling(server);
+  await api.sql`update imap_connections set lease_until = now() - interval '1 second'`;
+  await start();
+  await isIdling(server, 2);
+  assert.equal(server.sessions(), 2);
+  const wanted = Array.from({ length: 40 }, (_, n) => `mail ${n}`);
+  for (const subject of wanted) server.deliver('INBOX', mailWith(subject));
+  await waitFor('the end of one connection', () => server.sessions() === 1);
+  await api.messages(id, 40);
+  const stored = async () => {
+    const rows =
+      await api.sql`select summary ->> 'subject' as subject from messages where identity_id = ${id}`;
+    return rows.map(({ subject }) => subject).sort();
+  };
+  assert.deepEqual(await stored(), wanted.sort());
+  server.deliver('INBOX', mailWith('one more'));
+  await api.messages(id, 41);
+  assert.deepEqual(await stored(), [...wanted, 'one more'].sort());
+});

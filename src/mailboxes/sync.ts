@@ -35,8 +35,10 @@ export interface SyncParts {
   maxMessageBytes: number;
   recordMails: RecordMails;
   accounts: LoginParts;
-  times?: Partial<typeof usualTimes>;
+  times?: Partial<SyncTimes> | undefined;
 }
+
+export type SyncTimes = typeof usualTimes;
 
 const usualTimes = {
   /** How often sent and spam are checked, and the inbox of a server without IDLE. */
