@@ -171,6 +171,7 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
           this.write(`* ${folder.mails.length} EXISTS`);
           this.write(`* OK [UIDVALIDITY ${folder.uidValidity}] valid`);
           this.write(`* OK [UIDNEXT ${folder.uidNext}] next`);
+          this.write('* OK [PERMANENTFLAGS ()] read-only');
           this.write(`${tag} OK [READ-ONLY] done`);
           return;
         }
@@ -193,6 +194,9 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
           return;
         case 'NOOP':
           this.tellNews();
+          break;
+        case 'CLOSE':
+          this.open = null;
           break;
         case 'LSUB':
           break;

@@ -17,7 +17,8 @@ import {
   readRules,
   type SyncRules,
 } from '../store/mailbox-sync.ts';
-import { type FolderState, startPosition } from './decide.ts';
+import { appendCopies } from './append-copies.ts';
+import { type FolderState, keepsSentMail, startPosition } from './decide.ts';
 import { isFolderRefused, ServerFailure } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
 import { MailboxClient } from './mailbox-client.ts';
@@ -39,6 +40,8 @@ const databaseAwayMs = 1000;
 
 interface OpenMailbox {
   client: MailboxClient;
+  /** Where copies of sent messages go; null: the server keeps them by itself, or has no such folder. */
+  copyPath: string | null;
   readers: FolderReader[];
 }
 
@@ -56,6 +59,7 @@ export class MailboxConnection {
   /** When all folders are checked next. */
   #checkAt = 0;
   #hasNews = false;
+  #hasCopies = false;
   #hasEnded = false;
 
   constructor(parts: ConnectionParts, claimed: ClaimedConnection) {
@@ -73,7 +77,11 @@ export class MailboxConnection {
   }
 
   /** What the database says of this connection. */
-  note(held: Pick<HeldConnection, 'requests' | 'scan'>): void {
+  note(held: HeldConnection): void {
+    if (held.hasCopies) {
+      this.#hasCopies = true;
+      this.#loop.wake();
+    }
     if (held.requests === this.#held.requests && held.scan === this.#held.scan) return;
     this.#held = held;
     this.#rules = null;
@@ -111,7 +119,7 @@ export class MailboxConnection {
   }
 
   async #check(): Promise<boolean | number> {
-    const { readers, client } = this.#mailbox ?? (await this.#open());
+    const { readers, client, copyPath } = this.#mailbox ?? (await this.#open());
     this.#rules ??= await readRules(this.#parts.sql, this.#claimed);
     const rules = this.#rules;
     const [inbox, ...others] = readers;
@@ -129,6 +137,11 @@ export class MailboxConnection {
       await this.#parts.onRead();
     } else if (hasNews) {
       await this.#readNew(inbox, rules);
+    }
+    if (this.#hasCopies) {
+      this.#hasCopies = false;
+      await appendCopies(this.#parts, client, this.#claimed, copyPath);
+      await this.#reopenInbox(client, inbox, rules);
     }
     const behind = readers.find(({ position }) => position.older !== null);
     if (behind) {
@@ -158,10 +171,12 @@ export class MailboxConnection {
     if ('error' in found) throw new ServerFailure(found.error);
     const { server } = found;
     const client = new MailboxClient(found.client, on);
-    this.#mailbox = { client, readers: [] };
+    this.#mailbox = { client, readers: [], copyPath: null };
     if (this.#hasEnded) client.close();
     const serverKey = hashId('server', server.host, String(server.port), server.username);
     const folders = await client.listFolders();
+    const sent = folders.find(({ kind }) => kind === 'sent');
+    if (sent && !keepsSentMail(server.host, client.hasGmailExtension)) this.#mailbox.copyPath = sent.path;
     const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);
     this.#rules = rules;
     this.#mailbox.readers = positions.map(
@@ -197,7 +212,7 @@ export class MailboxConnection {
   }
 
   async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
-    // The server announced nothing of the inbox while another folder was open.
+    // The server announced nothing of the inbox while it was not open.
     const { uidNext } = await this.#openFolder(client, inbox, rules);
     if (uidNext > inbox.position.nextUid) this.#hasNews = true;
   }

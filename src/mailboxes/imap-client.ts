@@ -112,6 +112,13 @@ export async function askServer<T>(commands: () => Promise<T>): Promise<T> {
   }
 }
 
+/** The server refuses a command, and the connection goes on. */
+export function isRefusal({ cause }: ServerFailure): boolean {
+  const { responseStatus = '', serverResponseCode } = (cause ?? {}) as Partial<ImapFlowError>;
+  // RFC 7889: imapflow does not send what is longer than the server's limit.
+  return ['NO', 'BAD'].includes(responseStatus) || serverResponseCode === 'APPENDLIMIT';
+}
+
 /** The server refuses one folder, and the connection goes on. */
 export function isFolderRefused(error: unknown): error is ServerFailure {
   if (!(error instanceof ServerFailure)) return false;

@@ -1,6 +1,6 @@
 /**
  * What the synchronisation does on a connection to an IMAP server. Guarantees: nothing is changed in the folders that are read
- * (EXAMINE, PEEK); bytes are those of the server; what fails is a
+ * (EXAMINE, PEEK), except that copies are appended; bytes are those of the server; what fails is a
  * `ServerFailure`.
  */
 import type { FoundFolder } from '../store/mailbox-sync.ts';
@@ -21,6 +21,11 @@ export class MailboxClient {
 
   get hasIdle(): boolean {
     return this.#flow.capabilities.has('IDLE');
+  }
+
+  /** Of a server of Gmail. */
+  get hasGmailExtension(): boolean {
+    return this.#flow.capabilities.has('X-GM-EXT-1');
   }
 
   /** Inbox, and sent, spam and trash as the server marks them (RFC 6154), or else by well-known names. */
@@ -84,6 +89,16 @@ export class MailboxClient {
       const found: FetchMessageObject[] = [];
       for await (const one of this.#flow.fetch(uids.join(), query, { uid: true })) found.push(one);
       return found;
+    });
+  }
+
+  /** As a message that was read. No folder is open afterwards. */
+  append(path: string, raw: Buffer): Promise<void> {
+    return askServer(async () => {
+      // While a folder is open, imapflow sets only the flags that can be changed there: none, after EXAMINE.
+      if (this.#flow.mailbox) await this.#flow.mailboxClose();
+      const appended = await this.#flow.append(path, raw, ['\\Seen']);
+      if (!appended) throw new Error('The connection has ended');
     });
   }
 

@@ -5,6 +5,7 @@
  */
 import { only, type Sql } from '../db/client.ts';
 import type { ServerError } from '../net/mail-server.ts';
+import { hasCopies } from './sent-copies.ts';
 
 const leaseSeconds = 25;
 /** After so many refused logins in a row. A server may lock the account of somebody who goes on. */
@@ -75,12 +76,14 @@ export interface HeldConnection {
   identityId: string;
   requests: number;
   scan: number;
+  /** Messages wait to be copied to the Sent folder. */
+  hasCopies: boolean;
 }
 
 /** The connections that this process may keep: the identity and the account are as they were when it claimed them. */
 export async function listHeld(sql: Sql, token: string): Promise<HeldConnection[]> {
   return sql<HeldConnection[]>`
-    select identity_id as "identityId", requests, scan
+    select identity_id as "identityId", requests, scan, ${hasCopies(sql)} as "hasCopies"
     from imap_connections connection
     join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id
     join ${imapServer(sql)}
