@@ -191,6 +191,7 @@ export async function findSentKeys(
   ownerId: string,
   messageKeys: readonly string[],
 ): Promise<Set<string>> {
+  if (messageKeys.length === 0) return new Set();
   const rows = await sql<{ key: string }[]>`
     select key from unnest(${messageKeys}::uuid[]) as given (key)
     where exists (select from outgoing where owner_id = ${ownerId} and message_key = given.key)`;
