@@ -71,3 +71,10 @@ alter table mailbox_ledger add primary key (identity_id, fingerprint);
 -- Neither an event nor the queue knows the age of such a message: it was imported without an event, or found in a Sent folder.
 alter table messages add column is_silent boolean not null default false;
 create index messages_silent on messages (created_at) where is_silent;
+
+-- A message that left through an SMTP account is copied to the Sent folder of the account, once.
+alter table outgoing
+  -- The account with `imap` that the first recipient was sent to through.
+  add column copy_account_id uuid,
+  add column is_copy_due boolean not null default false;
+create index outgoing_copies_due on outgoing (owner_id, copy_account_id, created_at) where is_copy_due;

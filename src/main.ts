@@ -9,6 +9,7 @@ import { buildMetricsApp } from './http/metrics-app.ts';
 import type { Log } from './lib/log.ts';
 import { once } from './lib/once.ts';
 import { signInUrl } from './lib/origin.ts';
+import type { SyncTimes } from './mailboxes/sync.ts';
 import type { AcceptParts } from './receiving/accept.ts';
 import { applyReceivedReport, type ReportParts } from './sending/reports.ts';
 import type { SubmitParts } from './sending/submit.ts';
@@ -51,12 +52,14 @@ export interface StartOptions {
   announce?: (service: Service) => void | Promise<void>;
   /** For tests. */
   providerServers?: ProviderServers | undefined;
+  /** For tests: how often the role `sync` asks for its leases. */
+  syncTimes?: Partial<SyncTimes>;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce, providerServers }: StartOptions = {},
+  { signal, announce, providerServers, syncTimes }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -80,7 +83,7 @@ export async function startService(
       applyReport: (raw: Buffer, ownerId: string, type: string) =>
         applyReceivedReport(reports, raw, ownerId, type),
     };
-    const wakeSync = await startSyncing(parts, database, mail, started.loops);
+    const wakeSync = await startSyncing(parts, database, mail, started.loops, syncTimes);
     const submit = { ...parts.submit, ...wakes };
     const listenerParts = {
       ...parts,

@@ -76,7 +76,7 @@ const secretKey = randomBytes(32).toString('base64');
  */
 export async function startTestService(
   settings: Record<string, string> = {},
-  options: Pick<StartOptions, 'providerServers'> = {},
+  options: Pick<StartOptions, 'providerServers' | 'syncTimes'> = {},
 ): Promise<TestService> {
   const shared = settings.DATABASE_URL;
   const database = shared ? { url: shared, drop: async () => {} } : await makeDatabase();

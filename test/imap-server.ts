@@ -48,6 +48,7 @@ export interface ImapServer {
 
 const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
 
+/** Stops after the tests of the file. */
 export async function startImapServer(password?: string): Promise<ImapServer> {
   const server = await openImapServer(password);
   after(() => server.stop());
@@ -177,6 +178,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           this.write(`* ${folder.mails.length} EXISTS`);
           this.write(`* OK [UIDVALIDITY ${folder.uidValidity}] valid`);
           this.write(`* OK [UIDNEXT ${folder.uidNext}] next`);
+          this.write('* OK [PERMANENTFLAGS ()] read-only');
           this.write(`${tag} OK [READ-ONLY] done`);
           return;
         }
@@ -199,6 +201,9 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           return;
         case 'NOOP':
           this.tellNews();
+          break;
+        case 'CLOSE':
+          this.open = null;
           break;
         case 'LSUB':
           break;

@@ -5,6 +5,7 @@ import {
   backoffSeconds,
   chooseMessage,
   fingerprintOf,
+  keepsSentMail,
   type MessageFacts,
   startPosition,
 } from '../src/mailboxes/decide.ts';
@@ -99,4 +100,12 @@ test('at most so many connections are opened in a second', () => {
   rate.take(4);
   assert.equal(rate.available(1500), 6);
   assert.equal(rate.available(60_000), 20);
+});
+
+test('which servers put sent mail into the Sent folder by themselves', () => {
+  for (const host of ['outlook.office365.com', 'imap-mail.outlook.com', 'partner.outlook.cn', 'outlook.com'])
+    assert.equal(keepsSentMail(host, false), true, host);
+  for (const host of ['imap.fastmail.com', 'outlook.com.example.net', 'myoutlook.com', '127.0.0.1'])
+    assert.equal(keepsSentMail(host, false), false, host);
+  assert.equal(keepsSentMail('imap.company.example', true), true, 'Google Workspace under another name');
 });

@@ -145,3 +145,89 @@ test('of two processes one reads a mailbox; when it stops the other goes on, and
   assert.deepEqual(messages.map(({ subject }) => subject).sort(), ['one', 'two']);
   assert.equal(server.sessions(), 1);
 });
+
+/** The ledger of the identity takes nothing: each row fails with this error. */
+async function breakLedger(id: string, code: string, text: string): Promise<{ mend(): Promise<void> }> {
+  const name = `broken_${id.replaceAll('-', '')}`;
+  await sql.script(`
+    create function ${name}() returns trigger language plpgsql as $$
+      begin raise exception '${text}' using errcode = '${code}'; end $$;
+    create trigger ${name} before insert on mailbox_ledger
+      for each row when (new.identity_id = '${id}') execute function ${name}()`);
+  return { mend: () => sql.script(`drop function ${name} cascade`) };
+}
+
+test('a failure of our own is logged and tried again, and shown as no failure of the server', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await service.connect(server, 'internal@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  const ledger = await breakLedger(id, '42702', 'column "message_key" is ambiguous');
+  server.deliver('INBOX', mailWith('later'));
+  const isFailure = ({ identityId, level }: Record<string, unknown>) =>
+    identityId === id && level === 'error';
+  const failure = await waitFor('the error in the log', () => service.logged.find(isFailure));
+  assert.match(JSON.stringify(failure), /message_key/);
+  const waits = async () => {
+    const [row] = await sql`
+      select next_try_at > now() as waits, error from imap_connections where identity_id = ${id} and lease_token is null`;
+    return row;
+  };
+  const row = await waitFor('the end of the connection', waits);
+  assert.deepEqual(row, { waits: true, error: null });
+  const shown = await service.call('GET', `/identities/${id}/mailboxes`);
+  assert.doesNotMatch(shown.text, /message_key|connection_failed|failing/);
+  const { body, text } = await serverOf(accountId);
+  assert.equal(body.receive.state, 'ok');
+  assert.doesNotMatch(text, /message_key/);
+  await ledger.mend();
+  await service.call('POST', `/identities/${id}/sync`);
+  await service.messages(id, 1);
+});
+
+test('an unavailable database is waited for on the same connection, and nothing is shown', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await service.connect(server, 'away@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  const ledger = await breakLedger(id, '57P03', 'the database system is starting up');
+  const reads = () => server.commands.filter((command) => command.includes('BODY.PEEK[]')).length;
+  server.deliver('INBOX', mailWith('later'));
+  await waitFor('the second try', () => reads() >= 2);
+  assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
+  await ledger.mend();
+  await service.messages(id, 1);
+  assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
+});
+
+test('of two processes that both believe they have the lease, one position wins and no message comes twice', async () => {
+  const server = await startImapServer();
+  const settings = { POSTHORN_SECRET_KEY: randomBytes(32).toString('base64'), POSTHORN_ROLES: 'api' };
+  const api = await startMailboxService(settings);
+  const syncing = { ...settings, POSTHORN_ROLES: 'sync', DATABASE_URL: api.databaseUrl };
+  const hourMs = 60 * 60 * 1000;
+  // Neither process asks for its leases again.
+  const start = () =>
+    startMailboxService(syncing, { syncTimes: { pollMs: hourMs, renewMs: hourMs, checkMs: hourMs } });
+  await start();
+  const { id } = await api.connect(server, 'both@home.example');
+  await api.mailboxes(id);
+  await isIdling(server);
+  await api.sql`update imap_connections set lease_until = now() - interval '1 second'`;
+  await start();
+  await isIdling(server, 2);
+  assert.equal(server.sessions(), 2);
+  const wanted = Array.from({ length: 40 }, (_, n) => `mail ${n}`);
+  for (const subject of wanted) server.deliver('INBOX', mailWith(subject));
+  await waitFor('the end of one connection', () => server.sessions() === 1);
+  await api.messages(id, 40);
+  const stored = async () => {
+    const rows =
+      await api.sql`select summary ->> 'subject' as subject from messages where identity_id = ${id}`;
+    return rows.map(({ subject }) => subject).sort();
+  };
+  assert.deepEqual(await stored(), wanted.sort());
+  server.deliver('INBOX', mailWith('one more'));
+  await api.messages(id, 41);
+  assert.deepEqual(await stored(), [...wanted, 'one more'].sort());
+});

@@ -41,9 +41,12 @@ interface ShownMailbox {
   } | null;
 }
 
-export async function startMailboxService(settings: Record<string, string> = {}): Promise<MailboxService> {
+export async function startMailboxService(
+  settings: Record<string, string> = {},
+  options: Parameters<typeof startTestService>[1] = {},
+): Promise<MailboxService> {
   const key = settings.POSTHORN_SECRET_KEY ?? randomBytes(32).toString('base64');
-  const service = await startTestService({ ...settings, POSTHORN_SECRET_KEY: key });
+  const service = await startTestService({ ...settings, POSTHORN_SECRET_KEY: key }, options);
   const sealer = makeSealer([Buffer.from(key, 'base64')]);
   const boxesOf = async (id: string) => {
     const { status, body } = await service.call('GET', `/identities/${id}/mailboxes`);

@@ -7,11 +7,19 @@ import { isUnavailable, type Sql } from '../db/client.ts';
 import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
-import type { ServerError } from '../net/mail-server.ts';
+import { describeServerError } from '../net/mail-server.ts';
 import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
-import { noteFolders, noteMailbox, type Position, readRules, type SyncRules } from '../store/mailbox-sync.ts';
-import { type FolderState, startPosition } from './decide.ts';
-import { describeImapError, isFolderRefused } from './imap-client.ts';
+import {
+  MailboxGone,
+  noteFolders,
+  noteMailbox,
+  type Position,
+  readRules,
+  type SyncRules,
+} from '../store/mailbox-sync.ts';
+import { appendCopies } from './append-copies.ts';
+import { type FolderState, keepsSentMail, startPosition } from './decide.ts';
+import { isFolderRefused, ServerFailure } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
 import { MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
@@ -30,17 +38,10 @@ export interface ConnectionParts extends ReadParts {
 
 const databaseAwayMs = 1000;
 
-export class LoginFailure extends Error {
-  readonly error: ServerError;
-
-  constructor(error: ServerError) {
-    super(error.message);
-    this.error = error;
-  }
-}
-
 interface OpenMailbox {
   client: MailboxClient;
+  /** Where copies of sent messages go; null: the server keeps them by itself, or has no such folder. */
+  copyPath: string | null;
   readers: FolderReader[];
 }
 
@@ -58,6 +59,7 @@ export class MailboxConnection {
   /** When all folders are checked next. */
   #checkAt = 0;
   #hasNews = false;
+  #hasCopies = false;
   #hasEnded = false;
 
   constructor(parts: ConnectionParts, claimed: ClaimedConnection) {
@@ -75,7 +77,11 @@ export class MailboxConnection {
   }
 
   /** What the database says of this connection. */
-  note(held: Pick<HeldConnection, 'requests' | 'scan'>): void {
+  note(held: HeldConnection): void {
+    if (held.hasCopies) {
+      this.#hasCopies = true;
+      this.#loop.wake();
+    }
     if (held.requests === this.#held.requests && held.scan === this.#held.scan) return;
     this.#held = held;
     this.#rules = null;
@@ -113,7 +119,7 @@ export class MailboxConnection {
   }
 
   async #check(): Promise<boolean | number> {
-    const { readers, client } = this.#mailbox ?? (await this.#open());
+    const { readers, client, copyPath } = this.#mailbox ?? (await this.#open());
     this.#rules ??= await readRules(this.#parts.sql, this.#claimed);
     const rules = this.#rules;
     const [inbox, ...others] = readers;
@@ -132,6 +138,11 @@ export class MailboxConnection {
     } else if (hasNews) {
       await this.#readNew(inbox, rules);
     }
+    if (this.#hasCopies) {
+      this.#hasCopies = false;
+      await appendCopies(this.#parts, client, this.#claimed, copyPath);
+      await this.#reopenInbox(client, inbox, rules);
+    }
     const behind = readers.find(({ position }) => position.older !== null);
     if (behind) {
       await this.#readOlder(client, behind, inbox, rules);
@@ -148,19 +159,24 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: () => this.#end(new Error('The server closed the connection')),
+      closed: () => {
+        const detail = 'The server closed the connection';
+        this.#end(new ServerFailure(describeServerError('connection_failed', { detail })));
+      },
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };
     const found = await logIn({ ...accounts, imap }, this.#claimed);
-    if (!found) throw new Error('The account was deleted');
-    if ('error' in found) throw new LoginFailure(found.error);
+    if (!found) throw new MailboxGone();
+    if ('error' in found) throw new ServerFailure(found.error);
     const { server } = found;
     const client = new MailboxClient(found.client, on);
-    this.#mailbox = { client, readers: [] };
+    this.#mailbox = { client, readers: [], copyPath: null };
     if (this.#hasEnded) client.close();
     const serverKey = hashId('server', server.host, String(server.port), server.username);
     const folders = await client.listFolders();
+    const sent = folders.find(({ kind }) => kind === 'sent');
+    if (sent && !keepsSentMail(server.host, client.hasGmailExtension)) this.#mailbox.copyPath = sent.path;
     const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);
     this.#rules = rules;
     this.#mailbox.readers = positions.map(
@@ -176,7 +192,7 @@ export class MailboxConnection {
     } catch (error) {
       if (!isFolderRefused(error)) throw error;
       const { mailboxId } = reader.position;
-      const shown = { isSyncing: false, total: null, error: describeImapError(error as Error) };
+      const shown = { isSyncing: false, total: null, error: error.error };
       await noteMailbox(this.#parts.sql, this.#claimed.ownerId, mailboxId, shown);
       return true;
     }
@@ -196,7 +212,7 @@ export class MailboxConnection {
   }
 
   async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
-    // The server announced nothing of the inbox while another folder was open.
+    // The server announced nothing of the inbox while it was not open.
     const { uidNext } = await this.#openFolder(client, inbox, rules);
     if (uidNext > inbox.position.nextUid) this.#hasNews = true;
   }

@@ -64,6 +64,11 @@ export function chooseMessage(
   return { kind: 'record', hasEvent: receivedAt >= eventsSince };
 }
 
+/** Gmail and the services of Microsoft put mail that is sent through them into the Sent folder by themselves. */
+export function keepsSentMail(host: string, hasGmailExtension: boolean): boolean {
+  return hasGmailExtension || /(^|\.)(office365|outlook|hotmail)\.[a-z]+$/.test(host);
+}
+
 const firstRetrySeconds = 5;
 const maxRetrySeconds = 15 * 60;
 

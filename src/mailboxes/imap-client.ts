@@ -3,7 +3,7 @@
  * goes out only over verified TLS, except to this machine in development; an expected failure is a value that says what to do.
  */
 import type { LookupFunction } from 'node:net';
-import { ImapFlow, type ImapFlowError } from 'imapflow';
+import { type FetchMessageObject, type FetchQueryObject, ImapFlow, type ImapFlowError } from 'imapflow';
 import { describeSocketError } from '../net/connect.ts';
 import type { Egress } from '../net/egress.ts';
 import {
@@ -15,7 +15,7 @@ import {
   type ServerErrorCode,
 } from '../net/mail-server.ts';
 
-export type { ImapFlow };
+export type { FetchMessageObject, FetchQueryObject, ImapFlow };
 
 export interface ImapParts {
   egress: Egress;
@@ -92,9 +92,37 @@ function limitResponses(maxMessageBytes: number) {
   return { maxLiteralSize: bytes, maxLineLength: bytes, maxResponseSize: bytes + restBytes };
 }
 
+/** The server, or the way to it, failed. Of all that can end a sync, its user is shown only these failures. */
+export class ServerFailure extends Error {
+  readonly error: ServerError;
+
+  /** `cause`: the error of imapflow. */
+  constructor(error: ServerError, cause?: unknown) {
+    super(error.message, { cause });
+    this.error = error;
+  }
+}
+
+/** Runs commands on a connection. */
+export async function askServer<T>(commands: () => Promise<T>): Promise<T> {
+  try {
+    return await commands();
+  } catch (error) {
+    throw new ServerFailure(describeImapError(error as Error), error);
+  }
+}
+
+/** The server refuses a command, and the connection goes on. */
+export function isRefusal({ cause }: ServerFailure): boolean {
+  const { responseStatus = '', serverResponseCode } = (cause ?? {}) as Partial<ImapFlowError>;
+  // RFC 7889: imapflow does not send what is longer than the server's limit.
+  return ['NO', 'BAD'].includes(responseStatus) || serverResponseCode === 'APPENDLIMIT';
+}
+
 /** The server refuses one folder, and the connection goes on. */
-export function isFolderRefused(error: unknown): boolean {
-  const { responseStatus, code } = error as ImapFlowError;
+export function isFolderRefused(error: unknown): error is ServerFailure {
+  if (!(error instanceof ServerFailure)) return false;
+  const { responseStatus, code } = (error.cause ?? {}) as Partial<ImapFlowError>;
   return responseStatus === 'NO' || code === 'NotFound';
 }
 
@@ -110,7 +138,7 @@ const errorCodes: Record<string, ServerErrorCode | undefined> = {
 /** RFC 5530 §3: a login that fails for a reason which may pass. */
 const passingReasons: readonly string[] = ['UNAVAILABLE', 'INUSE', 'LIMIT'];
 
-export function describeImapError(error: ImapFlowError): ServerError {
+function describeImapError(error: ImapFlowError): ServerError {
   const { code = '', authenticationFailed, responseText = null, serverResponseCode = '' } = error;
   const detail = describeSocketError(error as Error);
   if (authenticationFailed && passingReasons.includes(serverResponseCode))

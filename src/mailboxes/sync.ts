@@ -19,11 +19,11 @@ import {
   releaseConnection,
   renewLeases,
 } from '../store/imap-connections.ts';
-import { PositionLost } from '../store/mailbox-sync.ts';
+import { MailboxGone, PositionLost } from '../store/mailbox-sync.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
-import { LoginFailure, MailboxConnection } from './connection.ts';
+import { MailboxConnection } from './connection.ts';
 import { backoffSeconds } from './decide.ts';
-import { describeImapError } from './imap-client.ts';
+import { ServerFailure } from './imap-client.ts';
 import type { LoginParts } from './login.ts';
 import { OpenRate } from './open-rate.ts';
 import type { RecordMails } from './read-folder.ts';
@@ -35,8 +35,10 @@ export interface SyncParts {
   maxMessageBytes: number;
   recordMails: RecordMails;
   accounts: LoginParts;
-  times?: Partial<typeof usualTimes>;
+  times?: Partial<SyncTimes> | undefined;
 }
+
+export type SyncTimes = typeof usualTimes;
 
 const usualTimes = {
   /** How often sent and spam are checked, and the inbox of a server without IDLE. */
@@ -99,17 +101,23 @@ export function startSync(parts: SyncParts): Loop {
   ): Promise<void> {
     await forget(connection);
     const { identityId, ownerId, accountId, version, failures } = claimed;
-    // Another process has read on: its position counts, and nothing failed.
-    if (cause instanceof PositionLost) return releaseConnection(sql, token, identityId, null);
-    const error = cause instanceof LoginFailure ? cause.error : describeImapError(cause as Error);
+    // Nothing failed. After `PositionLost` another process has read on, and its position counts.
+    if (cause instanceof PositionLost || cause instanceof MailboxGone)
+      return releaseConnection(sql, token, identityId, null);
+    const retrySeconds = backoffSeconds(failures, Math.random());
+    if (!(cause instanceof ServerFailure)) {
+      metrics.syncFailures.inc({ code: 'internal' });
+      log.error({ identityId, err: cause }, 'reading a mailbox failed for a reason of our own');
+      const unshown = { error: null, isLoginRefused: false, retrySeconds };
+      return releaseConnection(sql, token, identityId, unshown);
+    }
+    const { error } = cause;
     const isLoginRefused = error.code === 'authentication_failed';
     metrics.syncFailures.inc({ code: error.code });
     const { code, response } = error;
-    const err = cause instanceof LoginFailure ? undefined : cause;
-    log.warn({ identityId, code, response, err }, 'a mailbox cannot be read');
+    log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
     // First: a state that is \`ok\` although the connection failed means that somebody verified the account since.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
-    const retrySeconds = backoffSeconds(failures, Math.random());
     await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
   }
 

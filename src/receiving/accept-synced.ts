@@ -12,7 +12,7 @@ import { newId } from '../lib/ids.ts';
 import type { Authentication } from '../mailauth/authenticate.ts';
 import type { ParsedMessage } from '../mime/parse.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
-import type { ReadKind } from '../store/mailbox-sync.ts';
+import { MailboxGone, type ReadKind } from '../store/mailbox-sync.ts';
 import { findThread } from '../store/messages.ts';
 import { findMailboxOwner, type MailboxOwner } from '../store/receivers.ts';
 import { wordKeysOf } from '../store/words.ts';
@@ -46,7 +46,7 @@ export interface SyncedMails {
 const source = 'imap';
 const noServer = { remoteIp: null, helo: null, tls: null };
 
-/** Rejects with `IdentityGone`, and writes nothing, if the identity was deleted. */
+/** Rejects with `MailboxGone`, and writes nothing, if the identity was deleted. */
 export async function acceptSynced(
   parts: AcceptParts,
   { ownerId, identityId, kind, mails }: SyncedMails,
@@ -55,7 +55,7 @@ export async function acceptSynced(
   using memory = new DisposableStack();
   using offers = new DisposableStack();
   const identity = await findMailboxOwner(parts.sql, ownerId, identityId);
-  if (!identity) throw new IdentityGone();
+  if (!identity) throw new MailboxGone();
   const trace = parts.tracer && startAcceptTrace(parts.tracer, source);
   const outcomes: MessageOutcome[] = [];
   try {
@@ -85,12 +85,6 @@ export async function acceptSynced(
   const unclaimed = outcomes.filter(({ recorded }) => parts.recorder.adopt(recorded));
   if (unclaimed.length > 0) parts.wakeDelivery();
   if (mails.some(({ hasEvent }) => hasEvent)) parts.wakeStreams?.();
-}
-
-class IdentityGone extends Error {
-  constructor() {
-    super('The identity was deleted');
-  }
 }
 
 interface Examined {
@@ -202,7 +196,7 @@ async function record(
   const recorded = await recorder.recordFromMailbox(sql, messages, { direction, hasEvent }, offers);
   return recorded.map((one, n) => {
     const message = (prepared[n] as Prepared).message;
-    if (one.outcome !== 'recorded') throw new IdentityGone();
+    if (one.outcome !== 'recorded') throw new MailboxGone();
     return { message, recorded: one, outcome: one.outcome, id: message.id };
   });
 }

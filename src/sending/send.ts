@@ -197,7 +197,8 @@ async function send(
   const { address } = facts;
   const isConfirmation = prepared.confirmation !== undefined;
   const way = parts.ways.choose({ ...facts, ownerId });
-  const base = { id, token, messageId, n, ownerId, address, isConfirmation, transport: way.kind };
+  const accountId = way.kind === 'account' ? facts.accountId : null;
+  const base = { id, token, messageId, n, ownerId, address, isConfirmation, transport: way.kind, accountId };
   const untried = { waitSeconds: null, attempt: null, bounce: null, suppresses: false, isHealthy: true };
   // The mark turns what is put off into what is cancelled.
   if (facts.isCancelling) return { ...base, ...untried, status: 'queued' };

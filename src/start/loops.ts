@@ -8,7 +8,7 @@ import type { ApiParts } from '../http/app.ts';
 import { EventStreams } from '../http/event-streams.ts';
 import { startVerification } from '../identities/verify.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
-import { startSync } from '../mailboxes/sync.ts';
+import { type SyncTimes, startSync } from '../mailboxes/sync.ts';
 import type { AcceptParts } from '../receiving/accept.ts';
 import { acceptSynced } from '../receiving/accept-synced.ts';
 import { MessageRecorder } from '../receiving/record.ts';
@@ -142,6 +142,7 @@ export async function startSyncing(
   database: Database,
   mail: AcceptParts,
   stops: Stops,
+  times: Partial<SyncTimes> | undefined,
 ): Promise<() => void> {
   const { log, metrics, config, verifyAccounts } = parts;
   const { maxMessageBytes } = config;
@@ -150,7 +151,7 @@ export async function startSyncing(
     const accounts = { ...verifyAccounts, sql };
     const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
       acceptSynced({ ...mail, sql }, found, alsoWrite);
-    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails }));
+    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails, times }));
   };
   const loop = config.roles.includes('sync') ? startLoop() : null;
   return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;

@@ -5,6 +5,7 @@
  */
 import { only, type Sql } from '../db/client.ts';
 import type { ServerError } from '../net/mail-server.ts';
+import { hasCopies } from './sent-copies.ts';
 
 const leaseSeconds = 25;
 /** After so many refused logins in a row. A server may lock the account of somebody who goes on. */
@@ -55,8 +56,8 @@ export async function claimConnections(sql: Sql, token: string, limit: number): 
       where (connection.lease_until is null or connection.lease_until < now()) and (
         connection.next_try_at <= now()
         or (connection.account_id, connection.version) is distinct from (identities.smtp_account_id, server.version)
-        -- Each failure also makes the state of the server \`failing\`: somebody has verified the account since.
-        or connection.failures > 0 and server.state = 'ok'
+        -- Each failure that is shown also makes the state of the server \`failing\`: somebody has verified the account since.
+        or connection.error is not null and server.state = 'ok'
       )
       order by connection.next_try_at limit ${limit}
       for update of connection skip locked
@@ -75,12 +76,14 @@ export interface HeldConnection {
   identityId: string;
   requests: number;
   scan: number;
+  /** Messages wait to be copied to the Sent folder. */
+  hasCopies: boolean;
 }
 
 /** The connections that this process may keep: the identity and the account are as they were when it claimed them. */
 export async function listHeld(sql: Sql, token: string): Promise<HeldConnection[]> {
   return sql<HeldConnection[]>`
-    select identity_id as "identityId", requests, scan
+    select identity_id as "identityId", requests, scan, ${hasCopies(sql)} as "hasCopies"
     from imap_connections connection
     join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id
     join ${imapServer(sql)}
@@ -102,7 +105,8 @@ export async function noteConnected(sql: Sql, token: string, identityId: string)
 }
 
 export interface ConnectionFailure {
-  error: ServerError;
+  /** Null: a failure of our own, which is not shown. */
+  error: ServerError | null;
   isLoginRefused: boolean;
   retrySeconds: number;
 }
@@ -118,7 +122,7 @@ export async function releaseConnection(
   await sql`
     update imap_connections
     set lease_token = null, lease_until = null, failures = failures + ${failure ? 1 : 0}, refused_logins = ${refused},
-      error = ${failure && JSON.stringify(failure.error)}::text::json,
+      error = ${failure?.error ? JSON.stringify(failure.error) : null}::text::json,
       next_try_at = case
         when ${refused} >= ${maxRefusedLogins} then 'infinity'
         else now() + ${failure?.retrySeconds ?? 0} * interval '1 second'

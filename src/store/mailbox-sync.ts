@@ -2,7 +2,7 @@
  * How far each mailbox that another server holds has been read. Guarantees: a position moves only from the value it was read at, in
  * the transaction that records the message; a message with a known fingerprint is never recorded again.
  */
-import { only, type Sql, transaction } from '../db/client.ts';
+import { type Sql, transaction } from '../db/client.ts';
 import { list } from '../db/sql.ts';
 import type { ServerError } from '../net/mail-server.ts';
 import { type MailboxKind, mailboxKinds } from './identities.ts';
@@ -66,7 +66,7 @@ export function noteFolders(
         events_since = ${isOther ? start : sql`coalesce(events_since, ${start})`}
       where identity_id = ${identityId}
       returning import_since as "importSince", events_since as "eventsSince", scan`;
-    if (!rules) throw new Error('The identity was deleted');
+    if (!rules) throw new MailboxGone();
     const ofIdentity = sql`(select id from mailboxes where owner_id = ${ownerId} and identity_id = ${identityId})`;
     if (isOther) await sql`delete from mailbox_sync where mailbox_id in ${ofIdentity}`;
     const found = list(folders.map(({ kind, path }) => sql`(${kind}::text, ${path}::text)`));
@@ -103,11 +103,18 @@ async function readPositions(sql: Sql, { identityId, ownerId }: SyncedIdentity):
 }
 
 export async function readRules(sql: Sql, { identityId, ownerId }: SyncedIdentity): Promise<SyncRules> {
-  return only(
-    await sql<SyncRules[]>`
-      select import_since as "importSince", events_since as "eventsSince", scan from imap_connections
-      where owner_id = ${ownerId} and identity_id = ${identityId}`,
-  );
+  const [rules] = await sql<SyncRules[]>`
+    select import_since as "importSince", events_since as "eventsSince", scan from imap_connections
+    where owner_id = ${ownerId} and identity_id = ${identityId}`;
+  if (!rules) throw new MailboxGone();
+  return rules;
+}
+
+/** The identity was deleted, or its account has no `imap` any more. */
+export class MailboxGone extends Error {
+  constructor() {
+    super('The identity or its account was deleted');
+  }
 }
 
 /** The position is not the one that was read: another process reads this mailbox. */

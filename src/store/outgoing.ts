@@ -152,9 +152,13 @@ export async function lockOutgoing(sql: Sql, messageIds: readonly string[]): Pro
 
 /**
  * A CTE body: adds the changes of `changed (message_id, old_status, status)` to the counts of their messages, which the caller has
- * locked. `transport`: the way out, an aggregate over `changed`.
+ * locked. `way`: the way out and, of a recipient that was sent to through an account with a Sent folder, the account; aggregates over
+ * `changed`. The first such account gets a copy of the message.
  */
-export function countChanges(sql: Sql, transport: Fragment = sql`null::text`) {
+export function countChanges(
+  sql: Sql,
+  way: { transport: Fragment; account: Fragment } = { transport: sql`null::text`, account: sql`null::uuid` },
+) {
   const change = (status: RecipientStatus) => sql`
     (count(*) filter (where changed.status = ${status}) - count(*) filter (where changed.old_status = ${status}))::smallint`;
   // By the place of the row: for a join by id the planner, which expects one row, would compare each with each.
@@ -163,12 +167,14 @@ export function countChanges(sql: Sql, transport: Fragment = sql`null::text`) {
     set queued = queued + counts.queued_change, sent = sent + sent_change, delivered = delivered + delivered_change,
       bounced = bounced + bounced_change, suppressed = suppressed + suppressed_change,
       cancelled = cancelled + cancelled_change, transport = coalesce(counts.new_transport, transport),
+      copy_account_id = coalesce(copy_account_id, counts.new_account),
+      is_copy_due = is_copy_due or copy_account_id is null and counts.new_account is not null,
       ended_at = case when queued + counts.queued_change = 0 then coalesce(ended_at, now()) end
     from (
       select message_id, ${change('queued')} as queued_change, ${change('sent')} as sent_change,
         ${change('delivered')} as delivered_change, ${change('bounced')} as bounced_change,
         ${change('suppressed')} as suppressed_change, ${change('cancelled')} as cancelled_change,
-        ${transport} as new_transport
+        ${way.transport} as new_transport, ${way.account} as new_account
       from changed group by message_id
     ) counts cross join lateral (
       select locked.ctid as place from outgoing locked where locked.id = counts.message_id offset 0

@@ -142,6 +142,8 @@ export interface TriedSend extends Lease {
     errorDetail: string | null;
   } | null;
   transport: Transport;
+  /** The account that the message left through. */
+  accountId: string | null;
   bounce: { type: BounceType; source: BounceSource } | null;
   /** The address must not be written to again. */
   suppresses: boolean;
@@ -202,13 +204,13 @@ async function changeRecipients(
     with tried as materialized (
       select * from unnest(
         ${column('id')}::uuid[], ${column('token')}::uuid[], ${column('status')}::text[],
-        ${tries.map(({ waitSeconds }) => waitSeconds)}::float8[], ${column('transport')}::text[],
+        ${tries.map(({ waitSeconds }) => waitSeconds)}::float8[], ${column('transport')}::text[], ${column('accountId')}::uuid[],
         ${attempt('id')}::uuid[], ${tries.map(({ attempt }) => attempt && nowMs - attempt.startedAt)}::float8[],
         ${attempt('durationMs')}::int[], ${attempt('host')}::text[], ${attempt('address')}::text[],
         ${json(attempt('tls'))}::json[], ${json(attempt('response'))}::json[],
         ${json(tries.map(({ attempt }) => cutResponse(attempt?.response ?? null)))}::json[], ${attempt('error')}::text[],
         ${attempt('errorDetail')}::text[]
-      ) as t (id, token, status, wait_seconds, transport, attempt_id, age_ms, duration_ms, host, host_address, tls, response,
+      ) as t (id, token, status, wait_seconds, transport, account_id, attempt_id, age_ms, duration_ms, host, host_address, tls, response,
         shown_response, error, error_detail)
     ), ours as materialized (
       select tried.*, queued.owner_id, queued.message_id, queued.n, recipient.place
@@ -230,7 +232,7 @@ async function changeRecipients(
       from ours
       where recipients.ctid = ours.place
       returning ours.id, ours.message_id, ours.owner_id, 'queued' as old_status, recipients.status, recipients.address as recipient,
-        recipients.address_key, ours.wait_seconds, ours.transport, ours.attempt_id, ours.age_ms, ours.duration_ms, ours.host,
+        recipients.address_key, ours.wait_seconds, ours.transport, ours.account_id, ours.attempt_id, ours.age_ms, ours.duration_ms, ours.host,
         ours.host_address, ours.tls, ours.response, ours.error, ours.error_detail
     ), ended as (
       delete from send_queue where ${isOneOf(sql, sql`select id from changed where status <> 'queued'`, sendQueue)}
@@ -240,7 +242,7 @@ async function changeRecipients(
         lease_token = null, lease_until = null
       from changed
       where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = changed.id
-    ), counted as (${countChanges(sql, sql`min(changed.transport)`)}),
+    ), counted as (${countChanges(sql, { transport: sql`min(changed.transport)`, account: copyAccount(sql) })}),
     kept as (
       insert into send_attempts (message_id, id, owner_id, recipients, started_at, duration_ms, host, address, tls, response,
         error, error_detail)
@@ -250,6 +252,17 @@ async function changeRecipients(
     )
     select id, owner_id as "ownerId", recipient as address, address_key as "addressKey", status from changed`;
   return new Map(rows.map((row) => [row.id, row]));
+}
+
+/** An aggregate over `changed`: the account whose Sent folder gets a copy. Without an email identity nobody connects to the folder. */
+function copyAccount(sql: Sql) {
+  return sql`
+    min(changed.account_id::text) filter (where changed.status in ('sent', 'delivered') and exists (
+      select from mail_servers server
+      join identities on identities.owner_id = server.owner_id and identities.smtp_account_id = server.account_id
+        and identities.kind = 'email'
+      where server.owner_id = changed.owner_id and server.account_id = changed.account_id and server.side = 'imap'
+    ))::uuid`;
 }
 
 function cutResponse(response: SmtpResponse | null): SmtpResponse | null {

@@ -12,6 +12,7 @@ import { databaseKill, databaseStop } from './database.ts';
 import { diskFull } from './disk-full.ts';
 import { failover } from './failover.ts';
 import { type Fault, type FaultRun, makeRandom, type Outcome } from './fault.ts';
+import { imapKill } from './imap-kill.ts';
 import { kill } from './kill.ts';
 import { killOneOfThree } from './kill-one-of-three.ts';
 import { mime } from './mime.ts';
@@ -37,6 +38,7 @@ const faults: Record<string, Fault> = {
   'send-kill': sendKill,
   'send-relay': sendRelay,
   'send-database': sendDatabase,
+  'imap-kill': imapKill,
 };
 const shownViolations = 20;
 const interruption = new Error('Interrupted.');

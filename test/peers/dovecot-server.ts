@@ -20,10 +20,14 @@ import { findPeer, makePeerFolder } from './programs.ts';
 export interface Dovecot {
   port: number;
   password: string;
+  /** Where Postfix asks whether a login is right. */
+  authSocket: string;
   /** Delivers a message as a delivery program does: into the maildir. */
   deliver(user: string, message: string, date?: Date): void;
   /** Loses the index of the inbox: it gets another UIDVALIDITY and other UIDs. */
   rebuild(user: string): void;
+  /** The names of the files of a folder: their ends are flags. */
+  names(user: string, folder: string): string[];
   /** What is in a folder. */
   read(user: string, folder: string): string[];
   stop(): Promise<void>;
@@ -36,8 +40,11 @@ export interface Dovecot {
 /** Not root: Dovecot reads mailboxes as this user. */
 const nobody = 65_534;
 
-/** `users`: names, with the rule of their quota. */
-export async function openDovecot(users: Record<string, string>): Promise<Dovecot> {
+/** `users`: names, with the rule of their quota. `introspectionUrl`: who knows access tokens; without it there is no XOAUTH2. */
+export async function openDovecot(
+  users: Record<string, string>,
+  introspectionUrl: string | null = null,
+): Promise<Dovecot> {
   const folder = makePeerFolder('dovecot');
   const at = (name: string) => path.join(folder.path, name);
   const [config, log, mail] = [at('config'), at('log'), at('mail')];
@@ -53,7 +60,14 @@ export async function openDovecot(users: Record<string, string>): Promise<Doveco
     for (const part of ['cur', 'new', 'tmp'])
       await mkdir(path.join(mail, name, 'Maildir', part), { recursive: true });
   execFileSync('chown', ['-R', `${nobody}:${nobody}`, mail]);
-  await writeFile(config, writeConfig(folder.path, port));
+  await writeFile(config, writeConfig(folder.path, port, introspectionUrl !== null));
+  const oauth2 = {
+    introspection_url: introspectionUrl,
+    introspection_mode: 'post',
+    username_attribute: 'email',
+  };
+  const lines = Object.entries({ ...oauth2, active_attribute: 'active', active_value: 'true' });
+  await writeFile(at('oauth2'), lines.map(([name, value]) => `${name} = ${value}\n`).join(''));
 
   let running: ChildProcess | null = null;
   async function start(): Promise<void> {
@@ -74,9 +88,11 @@ export async function openDovecot(users: Record<string, string>): Promise<Doveco
 
   let files = 0;
   const maildir = (user: string, name = '') => path.join(mail, user, 'Maildir', name);
+  const names = (user: string, name: string) => globSync(`.${name}/{cur,new}/*`, { cwd: maildir(user) });
   return {
     port,
     password,
+    authSocket: at('run/auth-postfix'),
     start,
     stop,
     readLog: () => readFileSync(log, 'utf8'),
@@ -97,14 +113,18 @@ export async function openDovecot(users: Record<string, string>): Promise<Doveco
     rebuild(user) {
       for (const file of globSync('dovecot*', { cwd: maildir(user) })) rmSync(maildir(user, file));
     },
-    read: (user, name) =>
-      globSync(`.${name}/{cur,new}/*`, { cwd: maildir(user) }).map((file) =>
-        readFileSync(maildir(user, file), 'utf8'),
-      ),
+    names,
+    read: (user, name) => names(user, name).map((file) => readFileSync(maildir(user, file), 'utf8')),
   };
 }
 
-function writeConfig(folder: string, port: number): string {
+function writeConfig(folder: string, port: number, hasOAuth2: boolean): string {
+  const oauth2 = `
+passdb {
+  driver = oauth2
+  mechanisms = xoauth2
+  args = ${folder}/oauth2
+}`;
   return `
 base_dir = ${folder}/run
 state_dir = ${folder}/state
@@ -113,12 +133,12 @@ protocols = imap
 listen = 127.0.0.1
 ssl = no
 disable_plaintext_auth = no
-auth_mechanisms = plain login
+auth_mechanisms = plain login${hasOAuth2 ? ' xoauth2' : ''}
 auth_failure_delay = 0
 first_valid_uid = 1
 mail_location = maildir:~/Maildir
 mail_plugins = quota
-mail_max_userip_connections = 100
+mail_max_userip_connections = 100${hasOAuth2 ? oauth2 : ''}
 passdb {
   driver = passwd-file
   args = ${folder}/users
@@ -129,6 +149,11 @@ userdb {
 }
 plugin {
   quota = maildir:User quota
+}
+service auth {
+  unix_listener auth-postfix {
+    mode = 0666
+  }
 }
 service imap-login {
   inet_listener imap {

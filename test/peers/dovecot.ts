@@ -3,9 +3,9 @@ import { after, afterEach } from 'node:test';
 import { type Dovecot, openDovecot } from './dovecot-server.ts';
 import { tellIfFailed } from './programs.ts';
 
-/** `users`: names, with the rule of their quota. */
-export async function startDovecot(users: Record<string, string>): Promise<Dovecot> {
-  const dovecot = await openDovecot(users);
+/** Stops after the tests of the file. */
+export async function startDovecot(...given: Parameters<typeof openDovecot>): Promise<Dovecot> {
+  const dovecot = await openDovecot(...given);
   afterEach((context) => tellIfFailed(context, 'Dovecot', dovecot.readLog()));
   after(() => dovecot.remove());
   return dovecot;
