@@ -1,17 +1,21 @@
 /**
- * A small IMAP server in its own process, with the argument `tls` with TLS from the start. For a list of messages it delivers one after the other, evenly spaced, and replies when
- * the EXISTS line of each was written. For `idling` it replies how often clients have started to wait with IDLE.
+ * A small IMAP server in its own process; with the argument `tls`, TLS from the start. For a list of messages it delivers one after
+ * the other, evenly spaced, and replies when the EXISTS line of each was written. For `connected` it replies how many clients are
+ * logged in, if as many have waited with IDLE.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { openImapServer } from '../test/imap-server.ts';
 import { machineMs } from './clock.ts';
 
-export type ImapQuestion = 'idling' | { messages: string[]; everyMs: number };
+export type ImapQuestion = 'connected' | { messages: string[]; everyMs: number };
 
 const certificate = process.argv[2] === 'tls' ? makeSelfSigned('localhost', new Date()) : undefined;
 const server = await openImapServer('secret', certificate);
 process.stdout.write(`port ${server.port}\n`);
+
+/** A client that checks other folders meanwhile waits again afterwards, and counts again. */
+const countIdles = () => server.commands.filter((command) => command === 'IDLE').length;
 
 async function deliver(messages: readonly string[], everyMs: number): Promise<number[]> {
   const toldMs: number[] = [];
@@ -30,7 +34,7 @@ async function deliver(messages: readonly string[], everyMs: number): Promise<nu
 }
 
 process.on('message', async (question: ImapQuestion) => {
-  if (question === 'idling') process.send?.(server.commands.filter((command) => command === 'IDLE').length);
+  if (question === 'connected') process.send?.(Math.min(server.sessions(), countIdles()));
   else process.send?.(await deliver(question.messages, question.everyMs));
 });
 for (const event of ['disconnect', 'SIGTERM', 'SIGINT']) process.on(event, () => process.exit());
