@@ -148,7 +148,7 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: () => this.#end(new Error('The server closed the connection')),
+      closed: (reason: Error) => this.#end(reason),
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };
