@@ -29,6 +29,10 @@ export interface ImapServer {
   refusedFolder: string | null;
   /** Called when the server has told a client of new mail. */
   onNews: () => void;
+  /** The text that a hostile server sends again and again, instead of an answer to commands that start so. */
+  flood: { command: string; text: string } | null;
+  /** How many bytes of it a client took before it went away. All of `maxFlood`: it did not go. */
+  flooded: number;
   /** How many connections are logged in. */
   sessions(): number;
   /** Puts a message into a folder, and tells those who wait with IDLE. */
@@ -46,6 +50,7 @@ export interface ImapServer {
   stop(): Promise<void>;
 }
 
+export const maxFlood = 128 * 1024 * 1024;
 const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
 
 /** Stops after the tests of the file. */
@@ -90,6 +95,16 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
       socket.on('close', () => sessions.delete(this));
       socket.on('data', (bytes) => this.#read(bytes));
       this.write(`* OK [CAPABILITY ${server.capabilities}] ready`);
+    }
+
+    #flood(text: string): void {
+      while (!this.socket.destroyed && server.flooded < maxFlood) {
+        server.flooded += text.length;
+        if (this.socket.write(text)) continue;
+        this.socket.once('drain', () => this.#flood(text));
+        return;
+      }
+      this.socket.destroy();
     }
 
     write(line: string): void {
@@ -140,6 +155,10 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
       }
       const [, tag = '', command = ''] = /^(\S+) (.*)$/.exec(line) ?? [];
       server.commands.push(command);
+      if (server.flood && command.startsWith(server.flood.command)) {
+        this.#flood(server.flood.text);
+        return;
+      }
       const [name = '', ...rest] = command.split(' ');
       const words = rest.map((word) => word.replace(/^"(.*)"$/, '$1'));
       const path = words[0] ?? '';
@@ -264,6 +283,8 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     folders,
     refusedFolder: null,
     onNews: () => {},
+    flood: null,
+    flooded: 0,
     sessions: () => [...sessions].filter(({ isLoggedIn }) => isLoggedIn).length,
     deliver(path, raw, date = new Date()) {
       const folder = folderOf(path);

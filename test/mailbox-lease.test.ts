@@ -3,7 +3,12 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
-import { claimConnections, listHeld, releaseConnection } from '../src/store/imap-connections.ts';
+import {
+  addConnections,
+  claimConnections,
+  listHeld,
+  releaseConnection,
+} from '../src/store/imap-connections.ts';
 import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { startImapServer } from './imap-server.ts';
@@ -230,4 +235,17 @@ test('of two processes that both believe they have the lease, one position wins 
   server.deliver('INBOX', mailWith('one more'));
   await api.messages(id, 41);
   assert.deepEqual(await stored(), [...wanted, 'one more'].sort());
+});
+
+test('an owner with many mailboxes does not keep another from its first', async () => {
+  const api = await startMailboxService({ POSTHORN_ROLES: 'api' });
+  const [many, few] = [await api.makeUser(), await api.makeUser()];
+  const server = { port: 1, password: 'x' };
+  for (let n = 0; n < 5; n++) await api.connect(server, `m${n}@many.example`, many);
+  await api.connect(server, 'first@few.example', few);
+  await addConnections(api.sql);
+  await api.sql`update imap_connections set next_try_at = now() - interval '1 hour' where owner_id = ${many.userId}`;
+  const owners = (await claimConnections(api.sql, newId(), 3)).map(({ ownerId }) => ownerId);
+  assert.equal(owners.length, 3);
+  assert.equal(owners.filter((id) => id === few.userId).length, 1);
 });

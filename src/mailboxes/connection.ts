@@ -159,10 +159,8 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: () => {
-        const detail = 'The server closed the connection';
-        this.#end(new ServerFailure(describeServerError('connection_failed', { detail })));
-      },
+      closed: ({ message: detail }: Error) =>
+        this.#end(new ServerFailure(describeServerError('connection_failed', { detail }))),
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };

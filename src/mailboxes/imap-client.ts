@@ -1,6 +1,7 @@
 /**
  * Connections to IMAP servers, by imapflow. Guarantees: the socket is connected to an address that the egress rules allowed; a login
- * goes out only over verified TLS, except to this machine in development; an expected failure is a value that says what to do.
+ * goes out only over verified TLS, except to this machine in development; an expected failure is a value that says what to do; a
+ * server that answers with more than it was asked for is cut, before it fills the memory.
  */
 import type { LookupFunction } from 'node:net';
 import { type FetchMessageObject, type FetchQueryObject, ImapFlow, type ImapFlowError } from 'imapflow';
@@ -73,23 +74,58 @@ export async function openImap(
   client.on('error', () => {});
   const close = () => client.close();
   parts.signal?.addEventListener('abort', close);
+  using limit = limitAnswer(client, shortBytes);
   try {
     await client.connect();
     return { client };
   } catch (error) {
     client.close();
-    return { error: describeImapError(error as Error) };
+    return { error: describeImapError(limit.excess ?? (error as Error)) };
   } finally {
     parts.signal?.removeEventListener('abort', close);
   }
 }
 
-/** Beside the message, a response has its header, or the names of a thousand folders. */
-const restBytes = 8 * 1024 * 1024;
+/** Beside the message, a response has its header. */
+export const headerBytes = 8 * 1024 * 1024;
+/** The names of ten thousand folders, or what a server says at the login. */
+export const shortBytes = 2 * 1024 * 1024;
+/** The UIDs of 500,000 messages. imapflow parses about 2 MB of a line in a second, and nothing else runs meanwhile. */
+export const lineBytes = 4 * 1024 * 1024;
 
 function limitResponses(maxMessageBytes: number) {
-  const bytes = maxMessageBytes + restBytes;
-  return { maxLiteralSize: bytes, maxLineLength: bytes, maxResponseSize: bytes + restBytes };
+  const bytes = maxMessageBytes + headerBytes;
+  return { maxLiteralSize: bytes, maxLineLength: lineBytes, maxResponseSize: bytes + headerBytes };
+}
+
+export interface AnswerLimit {
+  /** Why the connection was closed; null: the limit was kept. */
+  readonly excess: Error | null;
+  /** What came so far was used, and is in the memory no more. */
+  restart(): void;
+  [Symbol.dispose](): void;
+}
+
+const limitCheckMs = 50;
+
+/** Until it is disposed: closes the connection when more bytes came. imapflow limits each response, and not how many there are. */
+export function limitAnswer(client: ImapFlow, maxBytes: number): AnswerLimit {
+  let excess: Error | null = null;
+  let start = client.stats().received;
+  const timer = setInterval(() => {
+    if (client.stats().received - start <= maxBytes) return;
+    excess = new Error('The server sent more than it was asked for');
+    client.close();
+  }, limitCheckMs);
+  return {
+    get excess() {
+      return excess;
+    },
+    restart() {
+      start = client.stats().received;
+    },
+    [Symbol.dispose]: () => clearInterval(timer),
+  };
 }
 
 /** The server, or the way to it, failed. Of all that can end a sync, its user is shown only these failures. */
@@ -138,7 +174,7 @@ const errorCodes: Record<string, ServerErrorCode | undefined> = {
 /** RFC 5530 §3: a login that fails for a reason which may pass. */
 const passingReasons: readonly string[] = ['UNAVAILABLE', 'INUSE', 'LIMIT'];
 
-function describeImapError(error: ImapFlowError): ServerError {
+export function describeImapError(error: ImapFlowError): ServerError {
   const { code = '', authenticationFailed, responseText = null, serverResponseCode = '' } = error;
   const detail = describeSocketError(error as Error);
   if (authenticationFailed && passingReasons.includes(serverResponseCode))

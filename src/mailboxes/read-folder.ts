@@ -116,29 +116,35 @@ export class FolderReader {
   }
 
   async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<void> {
-    const facts = await this.#client.readHeaders(uids);
-    const chosen = await this.#choose(facts, rules);
+    const chosen = await this.#choose(await this.#readFacts(uids), rules);
     for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
     const to = this.#after(range, uids.at(-1) ?? 0);
     if (range === 'older') await this.#move(to, this.#olderUids?.length);
     else if (to.nextUid !== this.#position.nextUid) await this.#move(to);
   }
 
+  /** Lowest UID first. Of the headers, which can be long, only what they are known by is kept. */
+  async #readFacts(uids: readonly number[]): Promise<KnownFacts[]> {
+    const facts: KnownFacts[] = [];
+    const isSent = this.#position.kind === 'sent';
+    for await (const one of this.#client.readHeaders(uids)) {
+      const { uid, size, receivedAt } = one;
+      const key = isSent ? readKey(one) : null;
+      facts.push({ uid, size, receivedAt, fingerprint: fingerprintOf(one), key });
+    }
+    return facts.sort((one, other) => one.uid - other.uid);
+  }
+
   /** The messages that are to be recorded or noted, lowest UID first. */
-  async #choose(facts: readonly MessageFacts[], rules: SyncRules): Promise<ChosenMessage[]> {
+  async #choose(facts: readonly KnownFacts[], rules: SyncRules): Promise<ChosenMessage[]> {
     const { sql, log, maxMessageBytes } = this.#parts;
     const { identityId, ownerId } = this.#identity;
-    const prints = facts.map(fingerprintOf);
+    const prints = facts.map(({ fingerprint }) => fingerprint);
     const known = await findKnown(sql, identityId, prints);
-    const keys = this.#position.kind === 'sent' ? facts.map(readKey) : [];
-    const sent = await findSentKeys(
-      sql,
-      ownerId,
-      keys.filter((key) => key !== null),
-    );
-    return facts.flatMap((one, n): ChosenMessage[] => {
-      const fingerprint = prints[n] ?? '';
-      const key = keys[n] ?? null;
+    const keys = facts.map(({ key }) => key).filter((key) => key !== null);
+    const sent = await findSentKeys(sql, ownerId, keys);
+    return facts.flatMap((one): ChosenMessage[] => {
+      const { fingerprint, key } = one;
       const about = { isKnown: known.has(fingerprint), isOwnCopy: key !== null && sent.has(key) };
       const choice = chooseMessage(one, about, rules, maxMessageBytes);
       if (choice.kind === 'skip') {
@@ -163,7 +169,10 @@ export class FolderReader {
     const wanted = batch.filter(({ hasEvent }) => hasEvent !== null);
     const bytes = wanted.reduce((sum, { size }) => sum + size, 0);
     using _share = await memory.take(this.#identity.ownerId, bytes);
-    const raws = await this.#client.readMessages(wanted.map(({ uid }) => uid));
+    const raws = await this.#client.readMessages(
+      wanted.map(({ uid }) => uid),
+      bytes,
+    );
     const mails = wanted.flatMap(({ uid, receivedAt, hasEvent }): FoundMail[] => {
       const raw = raws.get(uid);
       // It was deleted meanwhile.
@@ -196,6 +205,12 @@ export class FolderReader {
     const progress = backlog === undefined ? {} : { backlog };
     this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, progress);
   }
+}
+
+interface KnownFacts extends Omit<MessageFacts, 'header'> {
+  fingerprint: string;
+  /** Of its Message-ID, for a folder of sent mail. */
+  key: string | null;
 }
 
 interface ChosenMessage extends SeenMessage {

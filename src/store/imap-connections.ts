@@ -44,11 +44,12 @@ export async function addConnections(sql: Sql, of?: { ownerId: string; identityI
     on conflict do nothing`;
 }
 
-/** For all owners. */
+/** For all owners, who take turns: one with thousands of mailboxes does not keep another from its first. */
 export async function claimConnections(sql: Sql, token: string, limit: number): Promise<ClaimedConnection[]> {
   return sql<ClaimedConnection[]>`
-    with due as (
-      select connection.identity_id, identities.smtp_account_id, server.version,
+    with due as materialized (
+      select connection.identity_id, identities.smtp_account_id, server.version, connection.next_try_at,
+        row_number() over (partition by connection.owner_id order by connection.next_try_at) as turn,
         (connection.account_id, connection.version) is distinct from (identities.smtp_account_id, server.version) as is_changed
       from imap_connections connection
       join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id
@@ -59,15 +60,19 @@ export async function claimConnections(sql: Sql, token: string, limit: number): 
         -- Each failure that is shown also makes the state of the server \`failing\`: somebody has verified the account since.
         or connection.error is not null and server.state = 'ok'
       )
-      order by connection.next_try_at limit ${limit}
+    ), next as (
+      select due.* from (select * from due order by turn, next_try_at limit ${limit}) due
+      join imap_connections connection on connection.identity_id = due.identity_id
+      -- Checked again on the locked row: another process may have claimed it, and given it back, since.
+      where (connection.lease_until is null or connection.lease_until < now()) and connection.next_try_at = due.next_try_at
       for update of connection skip locked
     )
     update imap_connections connection
     set lease_token = ${token}, lease_until = now() + ${leaseSeconds} * interval '1 second',
-      account_id = due.smtp_account_id, version = due.version,
+      account_id = next.smtp_account_id, version = next.version,
       failures = case when is_changed then 0 else failures end,
       refused_logins = case when is_changed or refused_logins >= ${maxRefusedLogins} then 0 else refused_logins end
-    from due where connection.identity_id = due.identity_id
+    from next where connection.identity_id = next.identity_id
     returning connection.identity_id as "identityId", connection.owner_id as "ownerId", connection.account_id as "accountId",
       connection.version, connection.failures, connection.refused_logins as "refusedLogins", connection.requests, connection.scan`;
 }
