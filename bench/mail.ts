@@ -1,6 +1,6 @@
 /** Used by all mail scenarios: a service with an identity, a local DNS server, a sender, and the control. */
 import { type Child, startChild } from './processes.ts';
-import { makeSampleMail } from './sample-mail.ts';
+import { makeSampleMail, type SampleMail } from './sample-mail.ts';
 import { alternate, type Bench, type Round } from './scenario.ts';
 import { type BenchedService, startService } from './service.ts';
 import type { LoadQuestion, Paced } from './smtp-load.control.ts';
@@ -18,8 +18,8 @@ export interface MailTools {
   post(service: Pick<BenchedService, 'url' | 'headers'>, count: number, path?: string): Promise<void>;
 }
 
-export async function startMailTools(bench: Bench): Promise<MailTools> {
-  const { wire, records } = await makeSampleMail();
+export async function startMailTools(bench: Bench, sample?: SampleMail): Promise<MailTools> {
+  const { wire, records } = sample ?? (await makeSampleMail());
   const dns = startProgram(bench, './dns.control.ts', [JSON.stringify(records)]);
   const load = startProgram(bench, './smtp-load.control.ts', [wire]);
   const [, dnsServer = ''] = await dns.printed(/listens on (\S+)/);

@@ -31,6 +31,8 @@ import * as deletion from './scenarios/delete.ts';
 import * as deliver from './scenarios/deliver.ts';
 import * as deliverMany from './scenarios/deliver-many.ts';
 import * as idle from './scenarios/idle.ts';
+import * as idleMail from './scenarios/idle-mail.ts';
+import * as imap from './scenarios/imap.ts';
 import * as inbound from './scenarios/inbound.ts';
 import * as inboundMx from './scenarios/inbound-mx.ts';
 import * as isolation from './scenarios/isolation.ts';
@@ -61,6 +63,8 @@ const scenarios: readonly Scenario[] = [
   submit,
   send,
   deadDestination,
+  imap,
+  idleMail,
   latency,
   stream,
   memory,
@@ -191,8 +195,13 @@ async function smoke(asked: Asked): Promise<number> {
   });
 }
 
-/** Whether every figure of the scenario was measured. */
+/** Whether every figure of the scenario was measured. A scenario that cannot run on this machine is skipped. */
 async function tryOut(scenario: Scenario, asked: Asked): Promise<boolean> {
+  const wants = scenario.findWants?.();
+  if (wants) {
+    process.stderr.write(`${scenario.name}: skipped. ${wants}\n`);
+    return true;
+  }
   const measured = await attempt(scenario.name, asked, async (bench) => {
     const taken: Record<string, readonly unknown[]> = isCompared(scenario)
       ? { ratio: await scenario.run(bench) }
@@ -209,6 +218,8 @@ async function tryOut(scenario: Scenario, asked: Asked): Promise<boolean> {
 async function runOne(scenario: Scenario, asked: Asked): Promise<Outcome | null> {
   const began = performance.now();
   return attempt(scenario.name, asked, async (bench) => {
+    const wants = scenario.findWants?.();
+    if (wants) throw new Error(wants);
     const outcome = isCompared(scenario)
       ? compareRounds(scenario, await scenario.run(bench), secondsSince(began))
       : checkFigures(scenario, await scenario.run(bench), secondsSince(began));

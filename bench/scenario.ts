@@ -6,15 +6,19 @@
 
 export type Scenario = ComparedScenario | BoundedScenario;
 
-export interface ComparedScenario {
+interface AnyScenario {
   name: string;
+  /** What this machine lacks for the scenario; null: nothing. */
+  findWants?(): string | null;
+}
+
+export interface ComparedScenario extends AnyScenario {
   /** The minimum of service rate / control rate. */
   goal: number;
   run(bench: Bench): Promise<Round[]>;
 }
 
-export interface BoundedScenario {
-  name: string;
+export interface BoundedScenario extends AnyScenario {
   /** The maximum of each figure. */
   goal: Figures;
   run(bench: Bench): Promise<Taken>;

@@ -9,6 +9,7 @@ import path from 'node:path';
 const layers: readonly (readonly string[])[] = [
   ['cli'],
   ['main'],
+  ['start'],
   ['http', 'smtp'],
   ['mailboxes'],
   ['identities', 'receiving', 'sending', 'providers', 'webhooks'],

@@ -195,7 +195,8 @@ describe('a name that c-ares refuses to ask', () => {
     const values = Array.from({ length: 200 }, (_, n) => `${n}${'x'.repeat(200)}`);
     first.answer(name, { TXT: values });
     assert.deepEqual(await dns.resolve(name, 'TXT', never), { kind: 'records', values });
-    assert.equal(first.count(name), 2);
+    // Once by UDP and once by TCP; on a slow machine UDP is asked again.
+    assert.ok(first.count(name) >= 2);
   });
 
   test('that there is none, and why', async () => {

@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import net, { type AddressInfo, type Socket } from 'node:net';
 import { after } from 'node:test';
+import tls, { type TlsOptions } from 'node:tls';
 
 interface StoredMail {
   uid: number;
@@ -26,6 +27,8 @@ export interface ImapServer {
   folders: Map<string, Folder>;
   /** It can be listed, and not opened. */
   refusedFolder: string | null;
+  /** Called when the server has told a client of new mail. */
+  onNews: () => void;
   /** How many connections are logged in. */
   sessions(): number;
   /** Puts a message into a folder, and tells those who wait with IDLE. */
@@ -45,14 +48,14 @@ export interface ImapServer {
 
 const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
 
-/** Stops after the tests of the file. */
-export async function startImapServer(password = 'secret'): Promise<ImapServer> {
+export async function startImapServer(password?: string): Promise<ImapServer> {
   const server = await openImapServer(password);
   after(() => server.stop());
   return server;
 }
 
-export async function openImapServer(password = 'secret'): Promise<ImapServer> {
+/** Also for the bench. With `options`, TLS from the start. */
+export async function openImapServer(password = 'secret', options?: TlsOptions): Promise<ImapServer> {
   const sessions = new Set<Session>();
   const make = (use: string | null): Folder => ({ uidValidity: 1, uidNext: 1, use, mails: [] });
   const folders = new Map([
@@ -95,7 +98,10 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
     /** Messages that came since the client last heard of the folder: also at IDLE and NOOP, as every server does. */
     tellNews(): void {
       const count = this.open?.folder.mails.length ?? 0;
-      if (this.open && count > this.#told) this.write(`* ${count} EXISTS`);
+      if (this.open && count > this.#told) {
+        this.write(`* ${count} EXISTS`);
+        server.onNews();
+      }
       this.#told = count;
     }
 
@@ -247,7 +253,8 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
     }
   }
 
-  const listener = net.createServer((socket) => sessions.add(new Session(socket)));
+  const serve = (socket: Socket) => sessions.add(new Session(socket));
+  const listener = options ? tls.createServer(options, serve) : net.createServer(serve);
   const server: ImapServer = {
     port: 0,
     password,
@@ -255,6 +262,7 @@ export async function openImapServer(password = 'secret'): Promise<ImapServer> {
     commands: [],
     folders,
     refusedFolder: null,
+    onNews: () => {},
     sessions: () => [...sessions].filter(({ isLoggedIn }) => isLoggedIn).length,
     deliver(path, raw, date = new Date()) {
       const folder = folderOf(path);

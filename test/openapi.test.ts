@@ -19,6 +19,9 @@ interface Documented {
   requestBody?: { required?: boolean };
   responses: Record<string, { content?: Record<string, { schema: Schema }> }>;
 }
+interface Body {
+  content: Record<string, { schema: { $ref?: string } } | undefined>;
+}
 interface Schema {
   properties?: Record<string, { enum?: string[] }>;
 }
@@ -67,6 +70,49 @@ test('every operation has a name of its own, and the schemas have names', () => 
     assert.deepEqual(schema, { $ref: `#/components/schemas/${name}` });
   }
   assert.ok(JSON.stringify(written).length < JSON.stringify(document).length / 2);
+});
+
+test('every JSON body has the name of its operation', () => {
+  const bodies = Object.values<Record<string, { operationId: string; requestBody?: Body }>>(written.paths)
+    .flatMap((methods) => Object.values(methods))
+    .flatMap(({ operationId, requestBody }) => {
+      const schema = requestBody?.content['application/json']?.schema;
+      return schema ? [[operationId, schema.$ref ?? 'inline']] : [];
+    });
+  assert.ok(bodies.length > 10);
+  for (const [operation = '', reference] of bodies) {
+    // A body that two operations share has the name of the first.
+    const named = operation === 'createUserApiKey' ? 'createApiKey' : operation;
+    const name = `${named.charAt(0).toUpperCase()}${named.slice(1)}Request`;
+    assert.equal(reference, `#/components/schemas/${name}`);
+  }
+});
+
+test('a field that can be null or has fixed values says what they mean', () => {
+  interface Field {
+    type?: string | string[];
+    enum?: string[];
+    anyOf?: Field[];
+    items?: Field;
+    properties?: Record<string, Field>;
+    description?: string;
+  }
+  const isPlain = ({ type, enum: values = [], anyOf = [] }: Field) =>
+    !type?.includes('null') && values.length < 2 && !anyOf.some((one) => one.type === 'null');
+  const findUnclear = (schema: Field, name: string): string[] => [
+    ...Object.entries(schema.properties ?? {}).flatMap(([key, field]) => [
+      ...(field.description || isPlain(field) ? [] : [`${name}.${key}`]),
+      ...findUnclear(field, `${name}.${key}`),
+    ]),
+    ...[...(schema.items ? [schema.items] : []), ...(schema.anyOf ?? [])].flatMap((inner) =>
+      findUnclear(inner, name),
+    ),
+  ];
+  const schemas = Object.entries<Field>(written.components.schemas);
+  assert.deepEqual(
+    schemas.flatMap(([name, schema]) => findUnclear(schema, name)),
+    [],
+  );
 });
 
 test('every event is described as a webhook, with the headers of its signature', async () => {
@@ -279,6 +325,14 @@ describe('every example runs:', () => {
     return made.body.id;
   }
 
+  /** An identity whose mailbox another server holds. */
+  async function makeSyncedIdentity(): Promise<string> {
+    const body = { value: 'synced@example.com', smtp_account_id: await makeExample('/smtp-accounts') };
+    const made = await service.call('POST', '/identities', { body });
+    assert.equal(made.status, 201, made.text);
+    return made.body.id;
+  }
+
   test('every body has one', () => {
     assert.ok(examples.length > 10);
     for (const { method, path, requestBody } of examples)
@@ -296,7 +350,9 @@ describe('every example runs:', () => {
       const made = { identity: identity.id, webhook: webhook.id };
       // A record of the example of its list: PATCH changes it.
       const list = path.replace('/{id}', '');
-      const ownRecord = /^\/(smtp-accounts|providers)\/\{id\}/.test(path) ? await makeExample(list) : null;
+      let ownRecord: string | null = null;
+      if (/^\/(smtp-accounts|providers)\/\{id\}/.test(path)) ownRecord = await makeExample(list);
+      if (path === '/identities/{id}/sync') ownRecord = await makeSyncedIdentity();
       const [type = '', { example, schema } = { schema: {} }] =
         Object.entries(requestBody?.content ?? {})[0] ?? [];
       const given = example ?? schema.examples?.[0];

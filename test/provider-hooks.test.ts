@@ -183,6 +183,16 @@ describe('postmark', () => {
     assert.match(detail, /Include raw email content/);
   });
 
+  test('a call with more values than any provider sends is not parsed', async () => {
+    const values = '{},'.repeat(200_000);
+    for (const depth of [1, 200]) {
+      const many = `${'['.repeat(depth)}${values}{}${']'.repeat(depth)}`;
+      const body = `{"RecordType":"Delivery","DeliveredAt":${many}}`;
+      const answer = await post(providers.postmark.eventsUrl, { headers: {}, body });
+      assertProblem(answer, 400, 'hook_incomplete');
+    }
+  });
+
   test('what is no call of Postmark is 400', async () => {
     for (const body of ['', '{', '[]', 'null', '"x"', '{"RecordType":"constructor"}', '{"MessageID":{}}']) {
       const answers = [

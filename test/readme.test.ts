@@ -1,15 +1,18 @@
-/** The README's tour and the examples of docs/sending.md, run by a shell as a person would paste them, against a real service. */
+/** The README's commands and the examples of docs/sending.md, run by a shell as a person would paste them, against a real service. */
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { startTestService, waitFor } from './harness.ts';
+import { startImapServer } from './imap-server.ts';
+import { isIdling, mailWith } from './mailbox-service.ts';
 import { makeFolder, root, run } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 
 const readme = readFileSync(path.join(root, 'README.md'), 'utf8');
 const sending = readFileSync(path.join(root, 'docs/sending.md'), 'utf8');
 const tour = readBlocks(readme, /<!-- tour:.*?<!-- end of the tour -->/s);
+const connecting = readBlocks(readme, /<!-- mailbox:.*?<!-- end of the mailbox -->/s);
 const examples = readBlocks(sending, /<!-- examples:.*?<!-- end of the examples -->/s);
 const pages = globSync('{*.md,{docs,bench}/**/*.md}', { cwd: root });
 const manifest = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'));
@@ -64,6 +67,35 @@ test('the tour works when pasted', async () => {
     await waitFor(`the POST of message.${event}`, () => posted.test(readFileSync(received, 'utf8')));
   }
   assert.match(readFileSync(received, 'utf8'), /'webhook-signature': 'v1,/);
+});
+
+test('three pasted commands connect a mailbox, and new mail in it makes a POST', async () => {
+  const service = await startTestService();
+  const imap = await startImapServer('secret');
+  const receiver = await startReceiver();
+  after(() => receiver.close());
+  const script = connecting
+    .replace('"port":143', `"port":${imap.port}`)
+    .replace('http://localhost:4000', receiver.url(''));
+  assert.equal(script.match(/curl /g)?.length, 3, script);
+  const settings = { BASE_URL: service.url, API_KEY: service.user.apiKey, OWNER: service.user.userId };
+  const program = run('sh', ['-eu', '-c', script], settings);
+  assert.equal(await program.ended, 0, program.output());
+  const [identity, webhook] = program
+    .output()
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  assert.match(identity.smtp_account_id, /^[0-9a-f-]{36}$/);
+  assert.equal(webhook.enabled, true);
+  await isIdling(imap);
+  imap.deliver('INBOX', mailWith('Hello from the mailbox'));
+  const [request] = await receiver.received(1, ({ url }) => url === '/hooks');
+  const { event, data } = JSON.parse(request?.body.toString() ?? '');
+  assert.deepEqual(
+    [event, data.message.subject, data.message.source],
+    ['message.received', 'Hello from the mailbox', 'imap'],
+  );
 });
 
 test('the examples of docs/sending.md work when pasted', async () => {

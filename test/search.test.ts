@@ -164,3 +164,9 @@ test('a message with thousands of words is found by the first ones', async () =>
   >`select cardinality(words) as count from messages where id = ${id}`;
   assert.equal(row?.count, 100);
 });
+
+test('a subject of combining marks is read in linear time', () => {
+  // Sorting a run of so many marks takes longer than the test may.
+  const marks = '\u0301\u0316'.repeat(500_000);
+  assert.equal(readWords(`a${marks} Cafe\u0301`).at(-1), 'caf\u00e9');
+});

@@ -7,12 +7,12 @@ export const KeyScope = oneOf(keyScopes);
 
 export const ApiKey = rowSchema<ApiKeyRow>()({
   id: Uuid,
-  name: NullableString,
+  name: describe(NullableString, 'The name that you gave the key.'),
   scope: describe(KeyScope, 'What the key may do. Each route names the scopes that it accepts.'),
   prefix: Type.String({ description: 'The first 8 characters of the key.' }),
   suffix: Type.String({ description: 'The last 4 characters of the key.' }),
   createdAt: Timestamp,
-  expiresAt: NullableTimestamp,
+  expiresAt: describe(NullableTimestamp, 'Null: the key does not expire.'),
   lastUsedAt: describe(NullableTimestamp, 'Accurate to a minute. Null: never used.'),
 });
 

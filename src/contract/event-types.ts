@@ -7,7 +7,7 @@ import {
   MessageReceived,
   MessageSent,
 } from './payload.ts';
-import { oneOf } from './schemas.ts';
+import { describe, oneOf } from './schemas.ts';
 
 export const eventNames = [
   'message.received',
@@ -18,8 +18,8 @@ export const eventNames = [
 ] as const;
 
 export const EventType = Type.Object({
-  name: oneOf(eventNames),
-  availability: oneOf(['supported', 'coming_soon']),
+  name: describe(oneOf(eventNames), 'What webhooks list in `events`.'),
+  availability: describe(oneOf(['supported', 'coming_soon']), 'Whether this event happens already.'),
   description: Type.String(),
   schema: Type.Unsafe<TSchema | null>({
     description: 'JSON Schema of the body that webhooks receive. Null until the event is supported.',

@@ -1,12 +1,12 @@
 /** An event in responses. */
 import { Type } from 'typebox';
 import type { Event as EventRow } from '../store/events.ts';
-import { NullableUuid, rowSchema, Timestamp, Uuid } from './schemas.ts';
+import { describe, NullableUuid, rowSchema, Timestamp, Uuid } from './schemas.ts';
 
 export const EventSummary = rowSchema<EventRow>()({
   id: Uuid,
-  event: Type.String(),
-  identityId: NullableUuid,
+  event: Type.String({ description: 'The name of the event, such as `message.received`.' }),
+  identityId: describe(NullableUuid, 'The identity that the event is about.'),
   createdAt: Timestamp,
 });
 

@@ -17,7 +17,7 @@ const Sync = closed({
 
 export const Mailbox = rowSchema<MailboxRow>()({
   id: Uuid,
-  kind: oneOf(mailboxKinds),
+  kind: describe(oneOf(mailboxKinds), 'What the mailbox is for.'),
   path: describe(NullableString, 'The folder at the other server. Null if there is none.'),
   total: Type.Unsafe<number | null>({
     type: ['integer', 'null'],

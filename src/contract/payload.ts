@@ -21,9 +21,12 @@ export const MessageReceived = Type.Object(
         test: Type.Optional(Type.Literal(true, { description: 'Only in test events.' })),
         message: Message,
         rawEmail: describe(NullableString, 'The raw message. Null if it is too large: use `rawEmailUrl`.'),
-        rawEmailEncoding: oneOf(['utf-8', 'base64']),
-        rawEmailSize: Type.Integer(),
-        rawEmailSha256: Type.String(),
+        rawEmailEncoding: describe(
+          oneOf(['utf-8', 'base64']),
+          'How `rawEmail` is written: `base64` if the message is not valid UTF-8.',
+        ),
+        rawEmailSize: Type.Integer({ description: 'Bytes of the raw message.' }),
+        rawEmailSha256: Type.String({ description: 'Of the raw message, in hexadecimal.' }),
         rawEmailUrl: Type.String({ description: 'A signed link that needs no API key.' }),
       },
       { additionalProperties: false },
@@ -33,11 +36,11 @@ export const MessageReceived = Type.Object(
 );
 const SentRecipient = closed({
   address: Type.String(),
-  kind: oneOf(recipientKinds),
+  kind: describe(oneOf(recipientKinds), 'The field that named the recipient.'),
   status: describe(oneOf(recipientStatuses), 'After this event.'),
-  at: Timestamp,
+  at: describe(Timestamp, 'When it happened.'),
   host: describe(NullableString, 'The mail server that answered or reported.'),
-  response: SmtpResponse,
+  response: describe(SmtpResponse, 'What the mail server replied. Null: nothing.'),
   bounce: describe(
     Type.Union([
       closed({
@@ -45,7 +48,10 @@ const SentRecipient = closed({
           oneOf(bounceTypes),
           '`hard`: the address does not exist. `soft`: it may work later. `policy`: the server refuses the sender or the content.',
         ),
-        source: oneOf(bounceSources),
+        source: describe(
+          oneOf(bounceSources),
+          'How it is known: `smtp`: a server refused the message. `dsn`: a bounce message came back. `provider`: the provider reported it. `suppression`: the address is suppressed. `expired`: the tries ended.',
+        ),
       }),
       Type.Null(),
     ]),

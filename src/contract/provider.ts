@@ -7,8 +7,8 @@ import { ServerState } from './smtp-account.ts';
 export const Provider = closed({
   id: Uuid,
   ownerId: Uuid,
-  kind: oneOf(providerKinds),
-  name: NullableString,
+  kind: describe(oneOf(providerKinds), 'The service.'),
+  name: describe(NullableString, 'The name that you gave it.'),
   inboundUrl: Type.String({
     description: 'Enter it at the provider for mail that comes in. Keep it secret: it needs no API key.',
   }),

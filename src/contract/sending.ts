@@ -17,15 +17,18 @@ export const SmtpResponse = Type.Union([
   closed({
     code: Type.Integer({ description: 'Such as 250 or 550.' }),
     enhanced: describe(NullableString, 'Such as `5.1.1` (RFC 3463).'),
-    text: Type.String(),
+    text: Type.String({ description: 'The text of the reply.' }),
   }),
   Type.Null(),
 ]);
 
 const Recipient = closed({
   address: Type.String(),
-  kind: oneOf(recipientKinds),
-  status: oneOf(recipientStatuses),
+  kind: describe(oneOf(recipientKinds), 'The field that named the recipient.'),
+  status: describe(
+    oneOf(recipientStatuses),
+    '`queued`: it is tried until it succeeds or the tries end. `sent`: the next mail server took it. `delivered`: the mail server of the recipient took it. `bounced`: it was refused for good. `suppressed`: the address is suppressed, so nothing was sent. `cancelled`: you cancelled it.',
+  ),
   attemptCount: Type.Integer(),
   nextAttemptAt: describe(NullableTimestamp, 'Null if there is no next attempt.'),
   lastResponse: describe(SmtpResponse, 'What a server last replied.'),
@@ -44,7 +47,10 @@ export const Sending = closed({
     additionalProperties: { type: 'string' },
     description: 'What was given with the message.',
   }),
-  transport: oneOf(transports),
+  transport: describe(
+    oneOf(transports),
+    '`direct`: to the mail servers of the recipients. `relay`: through the relay of this installation. `account`, `provider`: through those of the identity. `capture`: nothing leaves this installation.',
+  ),
   recipients: Type.Array(Recipient),
 });
 
@@ -55,14 +61,17 @@ export const SendAttempt = closed({
   recipients: Type.Array(Type.String()),
   host: describe(NullableString, 'The mail server. Null: none was found.'),
   address: describe(NullableString, 'Its IP address. Null: there was no connection.'),
-  tls: Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
-  response: SmtpResponse,
+  tls: describe(
+    Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
+    'Null: the connection was not encrypted, or there was none.',
+  ),
+  response: describe(SmtpResponse, 'What the server replied last. Null: nothing.'),
   error: describe(NullableString, 'Why there is no response that counts.'),
 });
 
 export const Suppression = closed({
   address: Type.String(),
-  reason: oneOf(suppressionReasons),
+  reason: describe(oneOf(suppressionReasons), 'Why the address is suppressed.'),
   messageId: describe(NullableUuid, 'The message that bounced or that was complained about.'),
   createdAt: Timestamp,
 });

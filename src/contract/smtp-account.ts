@@ -18,26 +18,39 @@ const Server = closed({
   secure: Type.Boolean({ description: 'TLS from the start. False: STARTTLS.' }),
   username: Type.String(),
   oauth2: Type.Union(
-    [closed({ clientId: Type.String(), tokenUrl: Type.String(), scope: NullableString }), Type.Null()],
+    [
+      closed({
+        clientId: Type.String(),
+        tokenUrl: Type.String({ description: 'Where access tokens are fetched.' }),
+        scope: describe(
+          NullableString,
+          'What the access tokens are asked for. Null: the default of the server.',
+        ),
+      }),
+      Type.Null(),
+    ],
     { description: 'Null: the login is a password.' },
   ),
 });
 
 /** Why a mail server elsewhere cannot be used; also of a mailbox. */
-export const ServerError = Type.Union([
-  closed({
-    code: Type.String({
-      description: 'Such as `authentication_failed`, `certificate_invalid`, `host_not_found` or `timeout`.',
+export const ServerError = Type.Union(
+  [
+    closed({
+      code: Type.String({
+        description: 'Such as `authentication_failed`, `certificate_invalid`, `host_not_found` or `timeout`.',
+      }),
+      message: Type.String({ description: 'What to do.' }),
+      response: describe(NullableString, 'What the server replied, up to 200 characters.'),
     }),
-    message: Type.String({ description: 'What to do.' }),
-    response: describe(NullableString, 'What the server replied, up to 200 characters.'),
-  }),
-  Type.Null(),
-]);
+    Type.Null(),
+  ],
+  { description: 'Null: nothing is wrong.' },
+);
 
 /** Whether mail can go in this direction; also of a provider. */
 export const ServerState = closed({
-  state: oneOf(serverStates),
+  state: describe(oneOf(serverStates), '`unknown`: neither used nor verified yet. `failing`: see `error`.'),
   checkedAt: describe(NullableTimestamp, 'When it was last used or verified.'),
   error: ServerError,
 });

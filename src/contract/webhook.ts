@@ -9,9 +9,11 @@ export const Webhook = rowSchema<WebhookRow>()({
   ownerId: Uuid,
   identityId: describe(NullableUuid, 'Null: the webhook receives the events of all identities.'),
   url: Type.String(),
-  events: Type.Array(Type.String()),
-  enabled: Type.Boolean(),
-  description: NullableString,
+  events: Type.Array(Type.String(), { description: 'The events that the webhook receives.' }),
+  enabled: Type.Boolean({
+    description: 'False: no new deliveries are made, and pending ones wait until the webhook is enabled.',
+  }),
+  description: describe(NullableString, 'Your own words.'),
   disabledReason: describe(NullableString, 'Why Posthorn disabled the webhook: `gone` or `failing`.'),
   createdAt: Timestamp,
   updatedAt: Timestamp,
@@ -23,4 +25,7 @@ export const WebhookSecret = Type.Object({
 
 export const CreatedWebhook = Type.Object({ ...Webhook.properties, ...WebhookSecret.properties });
 
-export const WebhookTest = Type.Object({ delivered: Type.Boolean(), attempt: Attempt });
+export const WebhookTest = Type.Object({
+  delivered: Type.Boolean({ description: 'Whether the answer had a status from 200 to 299.' }),
+  attempt: Attempt,
+});

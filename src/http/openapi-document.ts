@@ -10,7 +10,7 @@ import { Event, EventSummary } from '../contract/event.ts';
 import { EventType, eventTypes } from '../contract/event-types.ts';
 import { DnsRecord, Identity } from '../contract/identity.ts';
 import { Mailbox } from '../contract/mailbox.ts';
-import { Message, MessageSummary } from '../contract/message.ts';
+import { Address, Attachment, Message, MessageSummary } from '../contract/message.ts';
 import {
   MessageBounced,
   MessageComplained,
@@ -18,10 +18,11 @@ import {
   MessageReceived,
   MessageSent,
 } from '../contract/payload.ts';
+import { Provider } from '../contract/provider.ts';
 import { Replay } from '../contract/replay.ts';
 import { SendAttempt, Sending, Suppression } from '../contract/sending.ts';
 import { CurrentSession, Session } from '../contract/session.ts';
-import { SmtpAccount } from '../contract/smtp-account.ts';
+import { ServerError, SmtpAccount } from '../contract/smtp-account.ts';
 import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
@@ -111,8 +112,8 @@ const schemas: Record<string, TSchema> = {
   ...{ Webhook, CreatedWebhook, WebhookSecret, WebhookTest, Replay },
   ...{ Delivery, DeliveryItem, DeliveryWithAttempts, Attempt },
   ...{ Event, EventSummary, EventType, Traffic },
-  ...{ Message, MessageSummary, Sending, SendAttempt, Suppression },
-  ...{ SmtpAccount, Mailbox },
+  ...{ Message, MessageSummary, Address, Attachment, Sending, SendAttempt, Suppression },
+  ...{ SmtpAccount, Provider, Mailbox, ServerError },
   ...{ MessageReceived, MessageSent, MessageDelivered, MessageBounced, MessageComplained },
 };
 
@@ -159,7 +160,7 @@ interface Operation {
   tags?: string[];
   parameters?: unknown[];
   security?: Record<string, unknown>[];
-  requestBody?: { content: Record<string, unknown> };
+  requestBody?: { content: Record<string, { schema?: unknown }> };
   responses: Record<string, Response>;
 }
 
@@ -184,9 +185,12 @@ export function completeDocument(
   const sendMessage = paths['/messages']?.post?.requestBody;
   if (sendMessage) sendMessage.content['message/rfc822'] = { schema: RawMessage };
   const limits = { RateLimit: refer('RateLimit'), 'RateLimit-Policy': refer('RateLimitPolicy') };
-  const named = new Map(
-    Object.entries({ ...schemas, Problem }).map(([name, schema]) => [JSON.stringify(schema), name]),
-  );
+  // By the schema. A body that two operations share has the name of the first.
+  const named = new Map<string, string>();
+  for (const [name, schema] of Object.entries({ ...schemas, Problem, ...collectBodies(paths) })) {
+    const json = JSON.stringify(schema);
+    if (!named.has(json)) named.set(json, name);
+  }
   const used = new Set(Object.values(paths).flatMap((one) => Object.values(one).flatMap(({ tags }) => tags)));
   return dropUnused({
     ...document,
@@ -209,6 +213,17 @@ export function completeDocument(
       ),
     },
   });
+}
+
+/** The JSON bodies of requests by the name of their operation, such as `CreateWebhookRequest`. */
+function collectBodies(paths: Record<string, Record<string, Operation>>): Record<string, unknown> {
+  const operations = Object.values(paths).flatMap((methods) => Object.values(methods));
+  return Object.fromEntries(
+    operations.flatMap(({ operationId = '', requestBody }) => {
+      const schema = requestBody?.content['application/json']?.schema;
+      return schema ? [[`${operationId[0]?.toUpperCase()}${operationId.slice(1)}Request`, schema]] : [];
+    }),
+  );
 }
 
 /** Without the schemas of routes that this service does not have. */

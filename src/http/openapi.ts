@@ -15,9 +15,9 @@ import { makeSessionCookie } from './session-cookie.ts';
 
 const ProblemDocument = Type.Object(
   {
-    type: Type.String(),
-    title: Type.String(),
-    status: Type.Integer(),
+    type: Type.String({ description: 'A URN that ends with `code`.' }),
+    title: Type.String({ description: 'The same for all problems of this `code`.' }),
+    status: Type.Integer({ description: 'The HTTP status.' }),
     detail: Type.String({ description: 'What is wrong, and what to do about it.' }),
     code: Type.String({ enum: Object.keys(problems), description: 'Never changes: decide by this code.' }),
     requestId: Type.String({ description: 'The id of the request in the log.' }),

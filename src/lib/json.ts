@@ -1,36 +1,48 @@
 /** Strict JSON: refuses what `JSON.parse` would silently change, and what is nested too deep to store. */
 
 /** PostgreSQL and `JSON.stringify` recurse; both run out of stack at some thousands of levels. */
-const maxDepth = 100;
+export const maxDepth = 100;
 
 /** Perhaps half of a surrogate pair, or a number that is too large. */
 const suspicious = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
 
 /** Throws a SyntaxError that says what is wrong. `maxValues`: a document with about more values is a RangeError. */
 export function parseJson(text: string, maxValues = Number.POSITIVE_INFINITY): unknown {
-  const { depth, values } = measure(text);
+  const { depth, values } = measureJson(text, maxValues);
   if (depth > maxDepth) throw new SyntaxError(`The document is nested deeper than ${maxDepth} levels`);
   if (values > maxValues) throw new RangeError(`The document has more than ${maxValues} values`);
   return suspicious.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
 }
 
-/** Stops where the document is too deep. */
-function measure(text: string): { depth: number; values: number } {
+const codeOf = (character: string) => character.charCodeAt(0);
+const [quote, backslash, comma] = ['"', '\\', ','].map(codeOf);
+const opening = ['[', '{'].map(codeOf);
+const closing = [']', '}'].map(codeOf);
+
+/** Without memory, unlike parsing. Stops where the document is too deep or has more values. */
+export function measureJson(text: string, maxValues: number): { depth: number; values: number } {
   let depth = 0;
   let values = 0;
-  let quoted = false;
-  for (let i = 0; i < text.length; i++) {
-    const character = text[i];
-    if (character === '"') quoted = !quoted;
-    else if (quoted) i += character === '\\' ? 1 : 0;
-    else if (character === '[' || character === '{') {
+  for (let i = 0; i < text.length && depth <= maxDepth && values <= maxValues; i++) {
+    const code = text.charCodeAt(i);
+    if (code === quote) i = findStringEnd(text, i + 1);
+    else if (code === comma) values += 1;
+    else if (opening.includes(code)) {
       depth += 1;
       values += 1;
-    } else if (character === ']' || character === '}') depth -= 1;
-    else if (character === ',') values += 1;
-    if (depth > maxDepth) break;
+    } else if (closing.includes(code)) depth -= 1;
   }
   return { depth, values };
+}
+
+/** The next quote with an even number of backslashes before it. */
+function findStringEnd(text: string, start: number): number {
+  for (let end = text.indexOf('"', start); end !== -1; end = text.indexOf('"', end + 1)) {
+    let first = end;
+    while (first > start && text.charCodeAt(first - 1) === backslash) first -= 1;
+    if ((end - first) % 2 === 0) return end;
+  }
+  return text.length;
 }
 
 function refuseChanged(key: string, value: unknown): unknown {

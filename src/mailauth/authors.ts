@@ -4,6 +4,7 @@
  * Guarantee: a message that may show a domain to its reader names that domain here, or has `tooMany`.
  */
 import { isIP } from 'node:net';
+import { toCompatibilityForm } from '../lib/compatibility-form.ts';
 import { readAddresses } from '../mime/address-list.ts';
 import { decodeLine } from '../mime/encoded-words.ts';
 import { cutHeader, readFields } from '../mime/headers.ts';
@@ -84,8 +85,6 @@ function findDomains(value: string): string[] {
 
 /** `ba\u00adnk.example` looks like `bank.example`, and so do `bank\u3002example` and `\u24d1ank.example` (UTS 46 §2.3). */
 function readAsShown(text: string): string {
-  return text
-    .replace(/\p{Default_Ignorable_Code_Point}+/gu, '')
-    .normalize('NFKC')
-    .replaceAll('\u3002', '.');
+  const visible = text.replace(/\p{Default_Ignorable_Code_Point}+/gu, '');
+  return toCompatibilityForm(visible).replaceAll('\u3002', '.');
 }

@@ -191,6 +191,7 @@ export async function findSentKeys(
   ownerId: string,
   messageKeys: readonly string[],
 ): Promise<Set<string>> {
+  // Only mail in a sent folder has keys, and new mail in the inbox should not wait for a query.
   if (messageKeys.length === 0) return new Set();
   const rows = await sql<{ key: string }[]>`
     select key from unnest(${messageKeys}::uuid[]) as given (key)

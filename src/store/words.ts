@@ -6,6 +6,7 @@
 import { hash } from 'node:crypto';
 import type { Sql } from '../db/client.ts';
 import type { Fragment } from '../db/sql.ts';
+import { toCompatibilityForm } from '../lib/compatibility-form.ts';
 
 interface Correspondent {
   name: string | null;
@@ -52,7 +53,7 @@ const wordPattern =
 
 /** Without regard to case. `ada@example.com` is three words. */
 export function readWords(text: string): string[] {
-  return text.normalize('NFKC').toLowerCase().match(wordPattern) ?? [];
+  return toCompatibilityForm(text).toLowerCase().match(wordPattern) ?? [];
 }
 
 /** The numbers as they are stored for a message of this time. */

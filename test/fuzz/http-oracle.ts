@@ -59,6 +59,9 @@ export class Oracle {
       return;
     }
     const found = this.#find(method === 'HEAD' ? 'get' : method.toLowerCase(), target);
+    // The pages of the dashboard are no operations. Fastify takes `*` for `/`.
+    if (!found && /^\/?(\*|app(\/[^?#]*)?)?([?#]|$)/.test(target) && headers.has('content-security-policy'))
+      return;
     assert.ok(found, `${status} for ${method} ${target.slice(0, 200)}, which is not documented`);
     const response = found.responses[status];
     assert.ok(response, `${status} is not documented for ${method} ${target.slice(0, 200)}`);

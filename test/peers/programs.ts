@@ -38,6 +38,10 @@ function isExecutable(file: string): boolean {
   }
 }
 
+export function hasPeer(name: PeerName): boolean {
+  return locate(name) !== undefined;
+}
+
 export function findPeer(name: PeerName): string {
   const found = locate(name);
   if (!found) throw new Error(explainMissing([name]));

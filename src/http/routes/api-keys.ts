@@ -20,7 +20,7 @@ import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
 export const NewApiKey = body(
   {
-    name: Type.Optional(nullableText(100)),
+    name: Type.Optional(describe(nullableText(100), 'For you.')),
     scope: Type.Optional(
       describe(
         KeyScope,

@@ -39,8 +39,18 @@ const catchAll = 'On a domain: receive mail for every address of the domain that
 
 const writable = {
   incoming_domain: Type.Optional(Type.Boolean({ description: catchAll })),
-  provider_id: Type.Optional(NullableUuid),
-  smtp_account_id: Type.Optional(NullableUuid),
+  provider_id: Type.Optional(
+    describe(
+      NullableUuid,
+      'The provider that mail of the identity goes through: its `id` from `GET /providers`.',
+    ),
+  ),
+  smtp_account_id: Type.Optional(
+    describe(
+      NullableUuid,
+      'The SMTP account that mail of the identity goes through and, with IMAP, arrives from: its `id` from `GET /smtp-accounts`.',
+    ),
+  ),
   meta: Type.Optional(Meta),
 };
 

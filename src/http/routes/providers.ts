@@ -38,7 +38,11 @@ const Credentials = Type.Unsafe<Record<string, unknown>>({
 const Name = describe(nullableText(200), 'For you.');
 
 const NewProvider = body(
-  { kind: oneOf(providerKinds), name: Type.Optional(Name), credentials: Credentials },
+  {
+    kind: describe(oneOf(providerKinds), 'The service.'),
+    name: Type.Optional(Name),
+    credentials: Credentials,
+  },
   {
     example: {
       kind: 'postmark',

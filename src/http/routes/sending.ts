@@ -47,16 +47,20 @@ const bodyPace: PaceLimits = {
   messageTimeoutMs: 120_000,
 };
 
+const givenAddress = {
+  name: { type: ['string', 'null'], description: 'The display name.' },
+  address: { type: 'string' },
+};
 const GivenAddress = Type.Unsafe<unknown>({
   type: ['string', 'object'],
-  properties: { name: { type: ['string', 'null'] }, address: { type: 'string' } },
+  properties: givenAddress,
   required: ['address'],
   additionalProperties: false,
 });
 const GivenAddresses = Type.Unsafe<unknown>({
   type: ['string', 'array', 'object'],
   items: GivenAddress,
-  properties: { name: { type: ['string', 'null'] }, address: { type: 'string' } },
+  properties: givenAddress,
   required: ['address'],
   additionalProperties: false,
 });
@@ -70,9 +74,9 @@ const NewMessage = body(
       ),
     ),
     to: Type.Optional(describe(GivenAddresses, 'An address list (RFC 5322), or an array of addresses.')),
-    cc: Type.Optional(GivenAddresses),
+    cc: Type.Optional(describe(GivenAddresses, 'Further recipients that all see.')),
     bcc: Type.Optional(describe(GivenAddresses, 'Recipients that the others do not see.')),
-    replyTo: Type.Optional(GivenAddresses),
+    replyTo: Type.Optional(describe(GivenAddresses, 'Where answers go. Left out: to `from`.')),
     subject: Type.Optional(Type.String()),
     text: Type.Optional(Type.String()),
     html: Type.Optional(describe(Type.String(), 'Without `text`, a text is derived from it.')),

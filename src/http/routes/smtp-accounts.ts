@@ -33,15 +33,17 @@ import { findServerFaults } from '../server-faults.ts';
 /** Text for a login: NUL and line breaks would end it. */
 const loginText = (maxLength: number, description?: string) =>
   Type.String({ minLength: 1, maxLength, format: 'line', ...(description ? { description } : {}) });
-const nullableLine = (maxLength: number) =>
-  Type.Unsafe<string | null>({ type: ['string', 'null'], maxLength, format: 'line' });
+const nullableLine = (maxLength: number, description: string) =>
+  Type.Unsafe<string | null>({ type: ['string', 'null'], maxLength, format: 'line', description });
 
 const oauth2 = {
-  clientId: loginText(1000),
-  clientSecret: Type.Optional(nullableLine(1000)),
-  refreshToken: loginText(8000),
+  clientId: loginText(1000, 'Of the application that you registered at the provider.'),
+  clientSecret: Type.Optional(nullableLine(1000, 'Null or left out: the client is public and has none.')),
+  refreshToken: loginText(8000, 'What access tokens are fetched with.'),
   tokenUrl: loginText(2048, 'Where access tokens are fetched: https on port 443.'),
-  scope: Type.Optional(nullableLine(2000)),
+  scope: Type.Optional(
+    nullableLine(2000, 'What the access tokens are asked for. Null or left out: the default of the server.'),
+  ),
 };
 const server = {
   host: loginText(255, 'A name or an IP address.'),
@@ -78,8 +80,20 @@ const exampleServer = {
   password: 'secret',
 };
 const NewSmtpAccount = body(
-  { label, smtp: GivenServer, imap: Type.Optional(orNull(GivenServer)) },
-  { example: { label: 'My mail', smtp: exampleServer } },
+  {
+    label,
+    smtp: GivenServer,
+    imap: Type.Optional(
+      describe(orNull(GivenServer), 'Where mail arrives. Null or left out: the account only sends.'),
+    ),
+  },
+  {
+    example: {
+      label: 'My mail',
+      smtp: exampleServer,
+      imap: { ...exampleServer, host: 'imap.example.com', port: 993 },
+    },
+  },
 );
 const writable = {
   label: Type.Optional(label),

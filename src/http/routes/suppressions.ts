@@ -18,7 +18,7 @@ import type { App } from '../fastify.ts';
 import { type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-const Address = Type.String({ format: 'email-address', maxLength: 1000 });
+const Address = Type.String({ format: 'email-address' });
 const NewSuppression = body(
   { address: Address, reason: Type.Optional(describe(oneOf(suppressionReasons), 'Default: `manual`.')) },
   { example: { address: 'ada@example.com' } },

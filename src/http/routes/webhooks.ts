@@ -39,12 +39,25 @@ import { actAndRespondOnce, type PostParts, respondOnce } from '../idempotency.t
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 import { rateLimited } from '../rate-limit.ts';
 
-const Url = Type.String({ maxLength: maxUrlLength, format: 'webhook-url' });
-const Events = Type.Array(oneOf(eventNames), { minItems: 1, uniqueItems: true });
+const Url = Type.String({
+  maxLength: maxUrlLength,
+  format: 'webhook-url',
+  description: 'Where events are POSTed.',
+});
+const Events = Type.Array(oneOf(eventNames), {
+  minItems: 1,
+  uniqueItems: true,
+  description: 'The events to send: see `GET /event-types`.',
+});
 const optional = {
   identityId: Type.Optional(describe(NullableUuid, 'Send only the events of this identity. Null: of all.')),
-  enabled: Type.Optional(Type.Boolean({ default: true })),
-  description: Type.Optional(nullableText(500)),
+  enabled: Type.Optional(
+    Type.Boolean({
+      default: true,
+      description: 'False: no new deliveries are made, and pending ones wait until the webhook is enabled.',
+    }),
+  ),
+  description: Type.Optional(describe(nullableText(500), 'Your own words.')),
 };
 const NewWebhook = body(
   { url: Url, events: Events, ownerId: describe(Uuid, 'The `userId` of `GET /me`.'), ...optional },
@@ -61,7 +74,10 @@ const readOnly = Object.keys(Webhook.properties).filter(
   (field) => !(field in writable) && field !== 'ownerId',
 );
 const WebhookPatch = body(
-  { ...writable, ownerId: Type.Optional(Uuid) },
+  {
+    ...writable,
+    ownerId: Type.Optional(describe(Uuid, 'Cannot be changed: only your own `userId` is accepted.')),
+  },
   { example: { enabled: false }, readOnly },
 );
 

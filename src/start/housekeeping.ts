@@ -1,0 +1,130 @@
+/** The loops that keep the database in order, in every process: looking for work, purging, settling webhooks, the change-over. */
+import { setTimeout as pause } from 'node:timers/promises';
+import { isUnavailable } from '../db/client.ts';
+import { newId } from '../lib/ids.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import { readVersion } from '../lib/version.ts';
+import { changeOverBatch, isChangingOver } from '../store/change-over.ts';
+import { type DueWork, findDueWork, isPurgeDue } from '../store/due-work.ts';
+import { settleWebhooks } from '../store/held.ts';
+import { purgeResponses } from '../store/idempotency.ts';
+import { nameOfThisProcess, removeProcess, reportProcess } from '../store/processes.ts';
+import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from '../store/purge.ts';
+import type { Parts } from './parts.ts';
+
+const purgePollMs = 10_000;
+const purgeBatch = 500;
+const reportPollMs = 10_000;
+const settlePollMs = 2000;
+const watchPollMs = 1000;
+/** For loops that `startWatching` polls for. */
+const watched = { idleMs: 3_600_000 };
+
+/** Polls for several loops with one statement, and wakes those that have work. */
+export function startWatching({ sql, log }: Parts, loops: Record<keyof DueWork, Loop | undefined>): Loop {
+  const work = async () => {
+    const due = await findDueWork(sql);
+    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) loops[name]?.wake();
+    return false;
+  };
+  return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });
+}
+
+/** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
+export function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
+  const work = async () => {
+    const { webhooks, resumed } = await settleWebhooks(sql);
+    if (resumed > 0) wakeDelivery();
+    return webhooks > 0;
+  };
+  return startLoop({
+    name: 'settling webhooks',
+    pollMs: settlePollMs,
+    ...watched,
+    restFactor: 1,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
+}
+
+export function startPurging({ sql, log, metrics, config: { retentionDays } }: Parts): Loop {
+  const onCancelled: Parameters<typeof purgeOld>[3] = (deliveries) => {
+    metrics.ended.inc({ outcome: 'cancelled' }, deliveries.length);
+    for (const delivery of deliveries) log.info(delivery, 'delivery cancelled: the retention has ended');
+  };
+  const work = async () => {
+    if (!(await isPurgeDue(sql, retentionDays))) return false;
+    const more = [
+      await purgeResponses(sql),
+      await purgeDeletedWebhooks(sql),
+      await purgeDeletedIdentities(sql),
+      await purgeOld(sql, retentionDays, purgeBatch, onCancelled),
+      await purgeExpired(sql, retentionDays),
+    ];
+    return more.includes(true);
+  };
+  return startLoop({
+    name: 'purging',
+    pollMs: purgePollMs,
+    restFactor: 4,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
+}
+
+/** Changes what older versions stored, with most of the time left to the rest of the service. */
+export function startChangeOver({ sql, log }: Parts): Loop {
+  log.info('changing stored messages to the new form, in the background');
+  let announced = 0;
+  let isDone = false;
+  const work = async () => {
+    if (isDone) return false;
+    const changed = await changeOverBatch(sql);
+    if (changed === null) {
+      isDone = !(await isChangingOver(sql));
+      if (isDone) log.info('all stored messages have the new form');
+      return false;
+    }
+    if (changed >= announced + 10_000) {
+      log.info({ changed }, 'changing stored messages');
+      announced = changed;
+    }
+    return true;
+  };
+  return startLoop({
+    name: 'changing stored messages',
+    pollMs: purgePollMs,
+    restFactor: 3,
+    log,
+    isTransient: isUnavailable,
+    work,
+  });
+}
+
+/** Tells other processes and commands that this process runs, and which keys it has. */
+export async function startReporting({ sql, log, sealer, config }: Parts): Promise<Pick<Loop, 'stop'>> {
+  const self = {
+    ...{ id: newId(), name: nameOfThisProcess(), roles: config.roles },
+    ...{ version: readVersion(), keyIds: sealer.keyIds },
+  };
+  await reportProcess(sql, self);
+  const loop = startLoop({
+    ...{ name: 'reporting this process', pollMs: reportPollMs, log, isTransient: isUnavailable },
+    async work() {
+      await reportProcess(sql, self);
+      return false;
+    },
+  });
+  return {
+    async stop() {
+      await loop.stop();
+      // The row would expire by itself, so a stop does not wait for a database that is unavailable.
+      await Promise.race([
+        removeProcess(sql, self.id).catch(() => {}),
+        pause(1000, undefined, { ref: false }),
+      ]);
+    },
+  };
+}

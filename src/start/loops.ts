@@ -1,0 +1,178 @@
+/** The loops of a process, by its roles, and how to wake them. */
+import type { Config } from '../config.ts';
+import { completeData } from '../contract/payload.ts';
+import { isUnavailable } from '../db/client.ts';
+import type { Database } from '../db/open.ts';
+import { startWaker } from '../db/wake.ts';
+import type { ApiParts } from '../http/app.ts';
+import { EventStreams } from '../http/event-streams.ts';
+import { startVerification } from '../identities/verify.ts';
+import { type Loop, startLoop } from '../lib/loop.ts';
+import { type SyncTimes, startSync } from '../mailboxes/sync.ts';
+import type { AcceptParts } from '../receiving/accept.ts';
+import { acceptSynced } from '../receiving/accept-synced.ts';
+import { MessageRecorder } from '../receiving/record.ts';
+import { makeBounceAddress } from '../sending/bounce-address.ts';
+import { standardSchedule } from '../sending/decide.ts';
+import { startSending } from '../sending/send.ts';
+import { Signer } from '../sending/signer.ts';
+import { isChangingOver } from '../store/change-over.ts';
+import type { StreamedEvent } from '../store/event-stream.ts';
+import { runReplayBatch } from '../store/replays.ts';
+import { startDelivery } from '../webhooks/deliver.ts';
+import { Poster } from '../webhooks/post.ts';
+import {
+  startChangeOver,
+  startPurging,
+  startReporting,
+  startSettling,
+  startWatching,
+} from './housekeeping.ts';
+import type { Parts } from './parts.ts';
+import { type Stops, stopLater } from './stops.ts';
+
+const deliveryPoolSize = 5;
+const sendingPoolSize = 4;
+const syncPoolSize = 4;
+const mailLockTimeoutMs = 250;
+const replayPollMs = 1000;
+/** For loops that `startWatching` polls for. */
+const watched = { idleMs: 3_600_000 };
+
+export type OfferDeliveries = ReturnType<typeof startDelivery>['offer'];
+
+export function makeRecorder(
+  { acceptUnverified }: Config,
+  database: Database,
+  offerDeliveries: OfferDeliveries | null,
+): MessageRecorder {
+  // One connection: with two, PostgreSQL used a third more processor time, because the batches were half as large.
+  const groupSql = database.openAnother('mail', { max: 1, lockTimeoutMs: mailLockTimeoutMs });
+  return new MessageRecorder({ groupSql, acceptUnverified, offerDeliveries });
+}
+
+/** Delivery and sending are woken in every process, the purge and the settling in this one only. */
+export type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'> & {
+  wakeSending(): void;
+  /** Call it after the commit of events. */
+  wakeStreams(): void;
+  /** Both: deliveries and streams. */
+  wakeAfterEvents(): void;
+};
+
+export async function startLoops(
+  parts: Parts,
+  database: Database,
+  stops: Stops,
+): Promise<Wakes & { offerDeliveries: OfferDeliveries | null; streams: EventStreams | null }> {
+  const { sql, log, verification, config } = parts;
+  const purging = stopLater(stops, startPurging(parts));
+  if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
+  stopLater(stops, await startReporting(parts));
+  const checks = config.roles.includes('verify') ? startVerification(verification, watched) : undefined;
+  if (checks) stopLater(stops, checks);
+  const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : undefined;
+  const waker = stopLater(stops, await startWaker(sql, log, 'deliveries', delivering?.wake ?? null));
+  const streams = config.roles.includes('api') ? stopLater(stops, startStreams(parts)) : undefined;
+  const streamWaker = stopLater(
+    stops,
+    await startWaker(sql, log, 'streams', streams ? () => streams.wake() : null),
+  );
+  const wakeAfterEvents = () => {
+    waker.wake();
+    streamWaker.wake();
+  };
+  const sending = config.roles.includes('send')
+    ? stopLater(stops, startSendingMail(parts, database, wakeAfterEvents))
+    : undefined;
+  const sendWaker = stopLater(stops, await startWaker(sql, log, 'mail', sending?.wake ?? null));
+  const settling = stopLater(stops, startSettling(parts, waker.wake));
+  stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
+  return {
+    ...{
+      wakeDelivery: waker.wake,
+      wakeSending: sendWaker.wake,
+      wakeStreams: streamWaker.wake,
+      wakeAfterEvents,
+    },
+    streams: streams ?? null,
+    ...{ wakePurge: purging.wake, wakeSettling: settling.wake },
+    offerDeliveries: delivering?.offer ?? null,
+  };
+}
+
+/** Delivery, and replays, which create deliveries. `wake` wakes both. */
+function startDelivering(parts: Parts, database: Database, stops: Stops) {
+  const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
+  const delivery = startDelivery({
+    ...{ sealer, log, metrics, tracer, userAgent },
+    sql: database.openAnother('delivery', { max: deliveryPoolSize }),
+    // Not the API's poster: delivery closes its own when it stops.
+    poster: new Poster({ egress: parts.egress }),
+    completeData: (stored) => completeData(stored, links, Date.now()),
+    scheduleSeconds: config.retrySchedule,
+  });
+  stopLater(stops, delivery);
+  const replays = stopLater(
+    stops,
+    startReplaying(parts, () => delivery.wake()),
+  );
+  const wake = () => {
+    delivery.wake();
+    replays.wake();
+  };
+  return { wake, replays, offer: delivery.offer };
+}
+
+function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
+  const { sealer, log, metrics, ways, dns, examiner, bounceKeys, confirmationLinks, config } = parts;
+  const sql = database.openAnother('sending', { max: sendingPoolSize });
+  return startSending({
+    ...{ sql, ways, log, metrics, wakeAfterEvents },
+    signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
+    bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
+    confirmations: { mailHost: config.mailHost, linkTo: confirmationLinks.to },
+    scheduleSeconds: config.sendSchedule ?? standardSchedule,
+  });
+}
+
+/** Returns how to wake it, in every process. */
+export async function startSyncing(
+  parts: Parts,
+  database: Database,
+  mail: AcceptParts,
+  stops: Stops,
+  times: Partial<SyncTimes> | undefined,
+): Promise<() => void> {
+  const { log, metrics, config, verifyAccounts } = parts;
+  const { maxMessageBytes } = config;
+  const startLoop = () => {
+    const sql = database.openAnother('sync', { max: syncPoolSize });
+    const accounts = { ...verifyAccounts, sql };
+    const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
+      acceptSynced({ ...mail, sql }, found, alsoWrite);
+    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails, times }));
+  };
+  const loop = config.roles.includes('sync') ? startLoop() : null;
+  return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;
+}
+
+function startStreams({ sql, log, links }: Parts): EventStreams {
+  const writeBody = (event: StreamedEvent) => {
+    const data = completeData(event, links, Date.now());
+    // A line break in JSON is a blank, and in a stream the end of the field.
+    return `{"event":${JSON.stringify(event.event)},"data":${data}}`.replaceAll(/[\r\n]/g, ' ');
+  };
+  return new EventStreams({ sql, log, writeBody });
+}
+
+function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
+  const work = async () => {
+    const step = await runReplayBatch(sql);
+    if (step?.queued) wakeDelivery();
+    return step !== undefined;
+  };
+  return startLoop({
+    ...{ name: 'replaying', pollMs: replayPollMs, ...watched, log, isTransient: isUnavailable, work },
+  });
+}
