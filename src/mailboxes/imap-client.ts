@@ -16,7 +16,7 @@ import {
   type ServerErrorCode,
 } from '../net/mail-server.ts';
 
-export type { FetchMessageObject, FetchQueryObject, ImapFlow };
+export type { ImapFlow };
 
 export interface ImapParts {
   egress: Egress;
