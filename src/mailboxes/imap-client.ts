@@ -4,7 +4,7 @@
  * server that answers with more than it was asked for is cut, before it fills the memory.
  */
 import type { LookupFunction } from 'node:net';
-import { type FetchMessageObject, type FetchQueryObject, ImapFlow, type ImapFlowError } from 'imapflow';
+import { ImapFlow, type ImapFlowError } from 'imapflow';
 import { describeSocketError } from '../net/connect.ts';
 import type { Egress } from '../net/egress.ts';
 import {
