@@ -19,9 +19,9 @@ const position: Position = {
 const folder = { uidValidity: 7, uidNext: 12, total: 5 };
 
 describe('where reading starts', () => {
-  test('at first at the end of the folder', () => {
+  test('at first at the end of the folder, and what is there is looked at as older mail', () => {
     const first = startPosition({ ...position, uidValidity: null, nextUid: 1 }, folder, 0);
-    assert.deepEqual(first, { uidValidity: 7, nextUid: 12, older: null, scan: 0 });
+    assert.deepEqual(first, { uidValidity: 7, nextUid: 12, older: { uid: 1, end: 12 }, scan: 0 });
   });
 
   test('afterwards where it ended', () => {

@@ -107,7 +107,7 @@ test('a stopped sync goes on after the account was verified', async () => {
 
 test('another account is another mailbox: the old connection ends, and what is in the new one at first is not imported', async () => {
   const [old, moved] = [await startImapServer(), await startImapServer()];
-  moved.deliver('INBOX', mailWith('there at first'));
+  moved.deliver('INBOX', mailWith('there at first'), new Date(Date.now() - 3_600_000));
   const { id } = await service.connect(old, 'changes@home.example');
   await service.mailboxes(id);
   await isIdling(old);

@@ -14,9 +14,23 @@ after(() => receiver.close());
 
 const subjects = (messages: { subject: string }[]) => messages.map(({ subject }) => subject).sort();
 
+const hourAgo = () => new Date(Date.now() - 3_600_000);
+
+test('mail that comes after the login, and before a folder is first opened, is not lost', async () => {
+  const server = await startImapServer();
+  for (const folder of ['INBOX', 'Junk']) {
+    server.deliver(folder, mailWith('before'), hourAgo());
+    server.deliver(folder, mailWith(`during, ${folder}`), new Date(Date.now() + 60_000));
+  }
+  const { id } = await service.connect(server, 'during@home.example');
+  assert.deepEqual(subjects(await service.messages(id, 2)), ['during, INBOX', 'during, Junk']);
+  await service.mailboxes(id, ({ spam }) => spam?.sync?.state === 'idle' && spam.sync.backlog === 0);
+  assert.equal((await service.messages(id, 2)).length, 2);
+});
+
 test('new mail in the inbox reaches the webhook by IDLE, with the bytes of the server', async () => {
   const server = await startImapServer();
-  server.deliver('INBOX', mailWith('before'));
+  server.deliver('INBOX', mailWith('before'), hourAgo());
   const { id } = await service.connect(server, 'ada@home.example');
   const webhook = await service.makeWebhook(receiver.url('/idle'), { identityId: id });
   const { inbox, trash } = await service.mailboxes(id);

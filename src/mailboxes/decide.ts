@@ -11,8 +11,9 @@ export interface FolderState {
 }
 
 /**
- * The position that reading goes on from. At first that is the end of the folder. When the server numbers the folder anew (another
- * UIDVALIDITY, or a UIDNEXT that went back), what is in it is older mail that is read again: the ledger knows what is not new.
+ * The position that reading goes on from. At first, and when the server numbers the folder anew (another UIDVALIDITY, or a UIDNEXT
+ * that went back), what is in the folder is older mail, which is read too: the INTERNALDATE says what came after the connection, and
+ * the ledger what is not new.
  */
 export function startPosition(
   position: Position,
@@ -23,7 +24,7 @@ export function startPosition(
   const isRenumbered = !isFirst && (position.uidValidity !== uidValidity || uidNext < position.nextUid);
   const hasRequest = position.scan !== scan;
   const nextUid = isFirst || isRenumbered ? uidNext : position.nextUid;
-  const isRead = !isRenumbered && !hasRequest;
+  const isRead = !isFirst && !isRenumbered && !hasRequest;
   return { uidValidity, nextUid, older: isRead ? position.older : allBefore(nextUid), scan };
 }
 
