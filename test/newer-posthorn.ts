@@ -4,7 +4,7 @@ import path from 'node:path';
 import { root } from './programs.ts';
 
 export function makeNewer(folder: string, migration: string): void {
-  for (const name of ['src', 'migrations', 'package.json'])
+  for (const name of ['src', 'migrations', 'docs/guide.md', 'package.json'])
     cpSync(path.join(root, name), path.join(folder, name), { recursive: true });
   symlinkSync(path.join(root, 'node_modules'), path.join(folder, 'node_modules'));
   writeFileSync(path.join(folder, 'migrations/9001_later.sql'), migration);

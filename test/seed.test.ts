@@ -164,8 +164,8 @@ test('seed 2.2: deleting an identity cascades to its mailboxes and to worker syn
   const { id } = await makeIdentity();
   const { sql } = service;
   await sql`
-    insert into mailbox_sync (mailbox_id, owner_id, position)
-    select id, owner_id, '7' from mailboxes where identity_id = ${id}`;
+    insert into mailbox_sync (mailbox_id, owner_id, path)
+    select id, owner_id, kind from mailboxes where identity_id = ${id}`;
   const mailboxes = await sql`select id from mailboxes where identity_id = ${id}`;
   const left = async () => ({
     mailboxes: (await sql`select from mailboxes where identity_id = ${id}`).count,

@@ -362,7 +362,10 @@ export function isUnavailable(error: unknown): boolean {
   const code = errorCode(error);
   // The schema has changed since the statement was prepared: a new connection prepares the statement again.
   const isOutdated = code === '0A000' && /cached plan/.test((error as Error).message);
-  return code !== undefined && (unavailable.has(code) || code.startsWith('08') || isOutdated);
+  // A file of our own that is missing, and not the socket of the server.
+  const isFile = code === 'ENOENT' && (error as NodeJS.ErrnoException).syscall !== 'connect';
+  if (code === undefined || isFile) return false;
+  return unavailable.has(code) || code.startsWith('08') || isOutdated;
 }
 
 /** Whether PostgreSQL refused the statement, so that nothing was committed. After a lost connection nobody knows. */

@@ -75,7 +75,7 @@ export function makeValidation(options: UrlRules): Validation {
 
   return {
     compiler: ({ schema, httpPart }) => {
-      const validate = ajv.compile(schema);
+      const validate = compileLater(() => ajv.compile(schema));
       return httpPart === 'querystring' ? parseIntegersFirst(schema, validate) : validate;
     },
     findFieldErrors(request) {
@@ -88,6 +88,19 @@ export function makeValidation(options: UrlRules): Validation {
       );
     },
   };
+}
+
+/** At the first request: to compile all schemas at the start would take a quarter of it, and a process uses few of them. */
+function compileLater(compile: () => ValidateFunction): ValidateFunction {
+  let compiled: ValidateFunction | undefined;
+  const validate = (data: unknown) => {
+    compiled ??= compile();
+    const isValid = compiled(data);
+    later.errors = compiled.errors ?? null;
+    return isValid;
+  };
+  const later = validate as unknown as ValidateFunction;
+  return later;
 }
 
 /** Decimal integers only. The coercion of ajv would also accept `0x10` and, beyond any maximum, `1e999`. */
