@@ -35,9 +35,11 @@ test('new mail reaches the webhook by IDLE, with the bytes of the mailbox', asyn
   assert.equal(JSON.parse(request?.body.toString() ?? '').data.rawEmail, raw);
 });
 
-test('10,000 older messages are imported once, and new mail does not wait for them', async () => {
+test('thousands of older messages are imported once, and new mail does not wait for them', async () => {
+  // 10,000 take half a minute more, and show the same.
+  const count = 3000;
   const day = new Date('2024-02-02T00:00:00Z');
-  for (let n = 0; n < 10_000; n += 1) dovecot.deliver('older', mailWith(`old ${n}`), day);
+  for (let n = 0; n < count; n += 1) dovecot.deliver('older', mailWith(`old ${n}`), day);
   const { id } = await connect('older');
   await service.makeWebhook(receiver.url('/older'), { identityId: id });
   await service.mailboxes(id);
@@ -46,9 +48,9 @@ test('10,000 older messages are imported once, and new mail does not wait for th
   await service.mailboxes(id, ({ inbox }) => (inbox?.sync?.backlog ?? 0) > 0);
   dovecot.deliver('older', mailWith('new'));
   await receiver.received(1, ({ url }) => url === '/older');
-  assert.ok((await countMessages(id)) < 10_001, 'the new message came before the last older one');
+  assert.ok((await countMessages(id)) <= count, 'the new message came before the last older one');
   await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'idle');
-  assert.equal(await countMessages(id), 10_001);
+  assert.equal(await countMessages(id), count + 1);
   assert.equal(receiver.requests.filter(({ url }) => url === '/older').length, 1);
 });
 
