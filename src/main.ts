@@ -15,6 +15,7 @@ import { applyReceivedReport, type ReportParts } from './sending/reports.ts';
 import type { SubmitParts } from './sending/submit.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { startSubmissionServers } from './smtp/submission.ts';
+import { startWatching } from './start/housekeeping.ts';
 import { makeRecorder, startLoops, startSyncing, type Wakes } from './start/loops.ts';
 import { baseUrl, makeParts, type Parts, type ProviderServers } from './start/parts.ts';
 import { type Stops, stopEach, stopLater } from './start/stops.ts';
@@ -76,19 +77,20 @@ export async function startService(
       () => service.url,
       started.parts,
     );
-    const { offerDeliveries, streams, ...wakes } = await startLoops(parts, database, started.loops);
+    const { offerDeliveries, streams, wakeFor, ...wakes } = await startLoops(parts, database, started.loops);
     const reports = { ...parts.reports, ...wakes };
     const mail = {
       ...{ ...parts.mail, ...wakes, recorder: makeRecorder(config, database, offerDeliveries) },
       applyReport: (raw: Buffer, ownerId: string, type: string) =>
         applyReceivedReport(reports, raw, ownerId, type),
     };
-    const wakeSync = await startSyncing(parts, database, mail, started.loops, syncTimes);
+    const sync = await startSyncing(parts, database, mail, started.loops, syncTimes);
+    stopLater(started.loops, startWatching(parts, { ...wakeFor, mailboxes: sync.lookForWork }));
     const submit = { ...parts.submit, ...wakes };
     const listenerParts = {
       ...parts,
       ...wakes,
-      wakeSync,
+      wakeSync: sync.wake,
       mail,
       submit,
       reports,

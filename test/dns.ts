@@ -38,6 +38,8 @@ export interface DnsServer {
   questions: readonly Asked[];
   /** How often a name was asked for, with or without a type. */
   count(name: string, type?: RecordType): number;
+  /** The process may end while the server listens. */
+  unref(): void;
   close(): Promise<void>;
 }
 
@@ -115,6 +117,10 @@ export async function startDns({ ttl = 0 } = {}): Promise<DnsServer> {
     count(name, type) {
       return asked.filter((one) => one.name === key(name) && (type === undefined || one.type === type))
         .length;
+    },
+    unref() {
+      tcp.unref();
+      udp.unref();
     },
     async close() {
       for (const socket of sockets) socket.destroy();

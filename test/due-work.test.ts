@@ -1,7 +1,7 @@
 /** What tells the background loops that they have work: one statement for all of them. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Sql } from '../src/db/client.ts';
+import { type Sql, transaction } from '../src/db/client.ts';
 import { findDueWork, isPurgeDue } from '../src/store/due-work.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { createReplay } from '../src/store/replays.ts';
@@ -25,14 +25,14 @@ async function makeService() {
   } as const;
   await createReplay(sql, user.userId, replay);
   const isIdle = async () => {
-    const { checks, settling, replays } = await findDueWork(sql);
-    return !checks && !settling && !replays;
+    return !Object.values(await findDueWork(sql)).includes(true);
   };
   await waitFor('all loops to be idle', isIdle);
   return { ...service, webhook, replay };
 }
 
-const { sql, user, webhook, replay } = await makeService();
+const service = await makeService();
+const { sql, user, webhook, replay } = service;
 
 /** The answer after a change of the rows, which is rolled back. No loop sees it. */
 async function askAfter<T>(
@@ -52,16 +52,49 @@ async function askAfter<T>(
 }
 
 describe('a loop has work', () => {
-  const idle = { checks: false, settling: false, replays: false };
+  const idle = {
+    ...{ checks: false, settling: false, replays: false },
+    ...{ deliveries: false, mail: false, mailboxes: false },
+  };
+  const queue = (sql: Sql, ready: boolean, inSeconds: number) => sql`
+    insert into delivery_queue (id, owner_id, webhook_id, event_id, event, ready, next_attempt_at)
+    select gen_random_uuid(), ${user.userId}, ${webhook.id}, gen_random_uuid(), 'message.sent', ${ready},
+      now() + ${inSeconds} * interval '1 second'`;
+  const queueMail = (sql: Sql, ready: boolean, inSeconds: number) => sql`
+    insert into send_queue (id, owner_id, lane_id, message_id, n, ready, next_attempt_at)
+    select gen_random_uuid(), ${user.userId}, gen_random_uuid(), gen_random_uuid(), 1, ${ready},
+      now() + ${inSeconds} * interval '1 second'`;
+  const addServer = async (sql: Sql) => {
+    await sql`insert into smtp_accounts (id, owner_id, label) values (${webhook.id}, ${user.userId}, '')`;
+    await sql`
+      insert into mail_servers (owner_id, account_id, side, host, port, secure, username, secret)
+      values (${user.userId}, ${webhook.id}, 'imap', 'imap.example', 993, true, 'ada', ${Buffer.alloc(1)})`;
+  };
   const changes = {
     checks: (sql: Sql) => sql`update identities set next_check_at = now()`,
     settling: (sql: Sql) => sql`update webhooks set enabled = false`,
     replays: (sql: Sql) => createReplay(sql, user.userId, replay),
+    deliveries: (sql: Sql) => queue(sql, true, 0),
+    mail: (sql: Sql) => queueMail(sql, true, 0),
+    mailboxes: addServer,
   };
   for (const [name, change] of Object.entries(changes))
     test(name, async () => {
       assert.deepEqual(await askAfter(change, findDueWork), { ...idle, [name]: true });
     });
+
+  test('deliveries and mail that are due soon, and not those that are due later', async () => {
+    for (const [inSeconds, isDue] of [
+      [1, true],
+      [60, false],
+    ] as const) {
+      const found = await askAfter(async (sql) => {
+        await queue(sql, false, inSeconds);
+        await queueMail(sql, false, inSeconds);
+      }, findDueWork);
+      assert.deepEqual(found, { ...idle, deliveries: isDue, mail: isDue });
+    }
+  });
 });
 
 describe('there is something to purge', () => {
@@ -123,5 +156,25 @@ describe('a loop finds what another process has written, without a word from it'
       const due = await sql`select from identities where next_check_at <= now()`;
       return due.count === 0;
     });
+  });
+
+  test('a delivery, and a delivery whose process has died', async () => {
+    const { id } = await service.makeWebhook('http://127.0.0.1:9/found');
+    const tries = async (eventId: string) => {
+      const [row] = await sql<{ count: number }[]>`
+        select coalesce(max(attempt_count), 0)::int as count from delivery_queue where event_id = ${eventId} and webhook_id = ${id}`;
+      return row?.count;
+    };
+    const event = { event: 'message.received', ownerId: user.userId, identityId: null, data: '{}' };
+    const fresh = await recordEvent(sql, event);
+    await waitFor('the first try', async () => (await tries(fresh.id)) === 1);
+    const orphan = await transaction(sql, async (sql) => {
+      const recorded = await recordEvent(sql, event);
+      await sql`
+        update delivery_queue set lease_token = gen_random_uuid(), lease_until = now() + interval '1 second'
+        where event_id = ${recorded.id}`;
+      return recorded;
+    });
+    await waitFor('its first try', async () => (await tries(orphan.id)) === 1);
   });
 });

@@ -236,7 +236,10 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     #search(words: string[]): void {
       const range = words[words.indexOf('UID') + 1] ?? '1:*';
       const since = words.includes('SINCE') ? new Date(`${words[words.indexOf('SINCE') + 1]} UTC`) : null;
-      const found = this.#select(range).filter(({ date }) => !since || date >= since);
+      const places = /^(\d+):(\d+)$/.exec(words[0] ?? '');
+      const [first, last] = places ? [Number(places[1]), Number(places[2])] : [1, Number.MAX_SAFE_INTEGER];
+      const among = new Set(this.open?.folder.mails.slice(first - 1, last));
+      const found = this.#select(range).filter((mail) => among.has(mail) && (!since || mail.date >= since));
       this.write(`* SEARCH${found.map(({ uid }) => ` ${uid}`).join('')}`);
     }
 

@@ -8,6 +8,8 @@ import { canonicalField } from '../src/mailauth/canonical.ts';
 import { startDns } from './dns.ts';
 import { check, dns, none, overHttp, plain, publish, rsa, sign, smtp } from './signing.ts';
 
+beforeEach(() => dns.reset());
+
 test('a message without any DNS records: the shape of the sample event', async () => {
   assert.deepEqual(await check(plain), {
     spf: { result: 'none', domain: null },

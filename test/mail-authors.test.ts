@@ -5,6 +5,8 @@ import { parseMessage } from '../src/mime/parse.ts';
 import { composeMessage } from '../src/receiving/compose.ts';
 import { check, checkWithReasons, dns, plain, publish, rsa, sign, smtp } from './signing.ts';
 
+beforeEach(() => dns.reset());
+
 const identity = {
   ...{ id: 'i', publicId: 'p', ownerId: 'o', kind: 'email' as const, value: 'bob@example.net' },
   ...{ valueKey: 'bob@example.net', verified: true, inboxId: 'inbox', spamId: 'spam' },

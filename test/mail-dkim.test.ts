@@ -6,10 +6,12 @@ import {
   type KeyObject,
   sign as signBytes,
 } from 'node:crypto';
-import { describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import { hashBody } from '../src/mailauth/canonical.ts';
 import type { Answer } from './dns.ts';
 import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
+
+beforeEach(() => dns.reset());
 
 const weakRsa = generateKeyPairSync('rsa', { modulusLength: 512 });
 const ed25519 = generateKeyPairSync('ed25519');

@@ -4,6 +4,8 @@ import { describeUnverified } from '../src/mailauth/signatures.ts';
 import type { Answer } from './dns.ts';
 import { check, dns, none, plain, publish, rsa, sign, smtp } from './signing.ts';
 
+beforeEach(() => dns.reset());
+
 describe('DMARC', () => {
   const record = (tags: string): Answer => ({ TXT: [`v=DMARC1; ${tags}`] });
   const reject = { result: 'fail', policy: 'reject', aligned: false };

@@ -9,6 +9,8 @@ import { parseMessage } from '../src/mime/parse.ts';
 import { readStructure } from '../src/mime/structure.ts';
 import { check, checkWithReasons, dns, publish, rsa } from './signing.ts';
 
+beforeEach(() => dns.reset());
+
 /** Each field of the signed message, and what an attacker adds. */
 const fields: Record<string, [signed: string, added: string]> = {
   Date: ['Tue, 01 Jul 2025 10:00:00 +0000', 'Wed, 02 Jul 2025 10:00:00 +0000'],

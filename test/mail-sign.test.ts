@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
 import { generateKeyPairSync, type KeyObject } from 'node:crypto';
-import { describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { dkimVerify } from 'mailauth/lib/dkim/verify.js';
 import { makeLog } from '../src/lib/log.ts';
 import { readKeyOnce, signMessage } from '../src/mailauth/sign.ts';
 import { makeExaminer } from '../src/receiving/examine.ts';
 import { checkDkim, dns, plain, publish, rsa } from './signing.ts';
+
+beforeEach(() => dns.reset());
 
 const ed25519 = generateKeyPairSync('ed25519');
 const now = new Date();

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import type { Answer } from './dns.ts';
 import { check, dns, none, plain, smtp } from './signing.ts';
+
+beforeEach(() => dns.reset());
 
 describe('SPF', () => {
   const nobody = Object.fromEntries(

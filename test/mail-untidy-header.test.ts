@@ -1,10 +1,12 @@
 /** Headers without a proper end: what a person would read as the message is its text, and nothing is left out in silence. */
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { splitMessage } from '../src/mailauth/dkim.ts';
 import { type ParsedMessage, parseMessage } from '../src/mime/parse.ts';
-import { checkDkim, plain, publish, rsa, sign } from './signing.ts';
+import { checkDkim, dns, plain, publish, rsa, sign } from './signing.ts';
+
+beforeEach(() => dns.reset());
 
 const head = ['From: Ada <ada@example.com>', 'To: bob@example.net', 'Subject: Lunch'];
 const multipart = ['MIME-Version: 1.0', 'Content-Type: multipart/mixed; boundary=b'];

@@ -151,6 +151,23 @@ test('older mail is imported back to `since`, without events unless they are ask
   );
 });
 
+test('a large folder is searched in parts, and mail in each part is found', async () => {
+  const server = await startImapServer();
+  const longAgo = new Date('2001-01-01T00:00:00Z');
+  const old = mailWith('too old');
+  for (let n = 1; n <= 90_000; n += 1) {
+    if (n % 40_000 === 1) server.deliver('INBOX', mailWith(`at ${n}`), new Date('2024-01-01T00:00:00Z'));
+    else server.deliver('INBOX', old, longAgo);
+  }
+  const { id } = await service.connect(server, 'many@home.example');
+  await service.mailboxes(id);
+  await service.call('POST', `/identities/${id}/sync`, { body: { since: '2020-01-01T00:00:00Z' } });
+  const found = subjects(await service.messages(id, 3)).sort();
+  assert.deepEqual(found, ['at 1', 'at 40001', 'at 80001']);
+  const parts = server.commands.filter((one) => / SINCE /.test(one)).map((one) => /[\d:]+/.exec(one)?.[0]);
+  assert.deepEqual(parts.slice(0, 3), ['50001:90000', '10001:50000', '1:10000']);
+});
+
 test('a copy in the Sent folder of a message that was sent from here is not a second message', async () => {
   const server = await startImapServer();
   const { id } = await service.connect(server, 'copies@home.example');
@@ -224,7 +241,7 @@ test('the server vouches: mail is recorded whatever the status, also where anoth
 
 test('a message of several MiB keeps its bytes', async () => {
   const server = await startImapServer();
-  const { id } = await service.connect(server, 'large@home.example');
+  const { id } = await service.connect(server, 'huge@home.example');
   await service.mailboxes(id);
   await isIdling(server);
   const raw = `${mailWith('large')}${'0123456789abcdef\r\n'.repeat(200_000)}`;

@@ -1,7 +1,7 @@
 /**
  * `npm test [-- <files or node --test options>]`: one real PostgreSQL for the whole run (embedded, or TEST_DATABASE_URL),
  * a migrated template in it that every test file clones, an unused cluster for tests that need a server of their own, then
- * node's own test runner, several files at a time.
+ * the files in several processes, each of which runs one file after the other.
  */
 import { spawn } from 'node:child_process';
 import { globSync, mkdtempSync, rmSync } from 'node:fs';
@@ -15,6 +15,7 @@ import { identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
 import { copyCluster, freePort, urlOf } from './own-postgres.ts';
+import { runFiles } from './run-files.ts';
 
 const log = makeLog({ level: 'warn', json: false, stream: process.stderr });
 const root = path.dirname(import.meta.dirname);
@@ -81,16 +82,21 @@ async function dropTemplate(url: string, name: string): Promise<void> {
 
 function runTests(environment: Record<string, string>): Promise<number> {
   const { options, files } = splitArguments(process.argv.slice(2));
-  const all = globSync('test/**/*.test.ts', {
-    cwd: root,
-    exclude: ['test/peers/**', 'test/browser/**'],
-  }).sort();
+  const all = globSync('test/**/*.test.ts', { cwd: root, exclude: ['test/peers/**', 'test/browser/**'] });
+  const chosen = files.length > 0 ? files : all.sort();
+  const env = { ...process.env, ...environment };
+  // Options are those of node's own runner, which gives each file a process.
+  return options.length > 0
+    ? runNode([...options, ...chosen], env)
+    : runFiles(chosen, { processes: filesAtOnce, execArgv: quickLoading, env });
+}
+
+function runNode(args: string[], env: NodeJS.ProcessEnv): Promise<number> {
   const standard = ['--test', '--test-timeout=600000', `--test-concurrency=${filesAtOnce}`];
-  const args = [...quickLoading, ...standard, ...options, ...(files.length > 0 ? files : all)];
-  const child = spawn(process.execPath, args, {
+  const child = spawn(process.execPath, [...quickLoading, ...standard, ...args], {
     cwd: root,
     stdio: 'inherit',
-    env: { ...process.env, ...environment },
+    env,
   });
   const pass = (signal: NodeJS.Signals) => process.on(signal, () => child.kill(signal));
   pass('SIGINT');

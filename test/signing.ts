@@ -1,14 +1,13 @@
 /** Shared by the tests of mail authentication: a DNS server and senders that sign. */
 import assert from 'node:assert/strict';
 import { generateKeyPairSync, type KeyObject } from 'node:crypto';
-import { after, beforeEach } from 'node:test';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { type MailOrigin, makeAuthenticate, type Verify } from '../src/mailauth/authenticate.ts';
 import { startDns } from './dns.ts';
 
+/** For all files of a process: each file resets it before each of its tests. */
 export const dns = await startDns();
-after(() => dns.close());
-beforeEach(() => dns.reset());
+dns.unref();
 
 export const rsa = generateKeyPairSync('rsa', { modulusLength: 2048 });
 export const otherRsa = generateKeyPairSync('rsa', { modulusLength: 2048 });

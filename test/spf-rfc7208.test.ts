@@ -1,12 +1,14 @@
 /** SPF as RFC 7208 has it, section by section, through `makeAuthenticate` and a DNS server. The vectors are in spf-vectors/. */
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import { check, dns, plain } from './signing.ts';
 import { exceptions } from './spf-vectors/exceptions.ts';
 import { mechanismSections } from './spf-vectors/mechanisms.ts';
 import { macroSections, modifierSections } from './spf-vectors/modifiers-and-macros.ts';
 import { recordSections } from './spf-vectors/record.ts';
 import type { Given, Vector, Zone } from './spf-vectors/vector.ts';
+
+beforeEach(() => dns.reset());
 
 const sections = [...recordSections, ...mechanismSections, ...modifierSections, ...macroSections];
 

@@ -92,8 +92,8 @@ export async function openImap(
 export const headerBytes = 8 * 1024 * 1024;
 /** The names of ten thousand folders, or what a server says at the login. */
 export const shortBytes = 2 * 1024 * 1024;
-/** The UIDs of 500,000 messages. imapflow parses about 2 MB of a line in a second, and nothing else runs meanwhile. */
-export const lineBytes = 4 * 1024 * 1024;
+/** The UIDs of 47,000 messages or more. imapflow parses about 2 MB of a line in a second, and nothing else runs meanwhile. */
+export const lineBytes = 512 * 1024;
 
 function limitResponses(maxMessageBytes: number) {
   const bytes = maxMessageBytes + headerBytes;

@@ -19,6 +19,8 @@ import {
 
 /** imapflow makes a list of all UIDs of a search, whose short form is `1:4000000000`, and cuts it at the number of messages. */
 const maxMessages = 2_000_000;
+/** So many UIDs fit into `lineBytes`. */
+const searchedAtOnce = 40_000;
 
 export class MailboxClient {
   readonly #flow: ImapFlow;
@@ -77,9 +79,28 @@ export class MailboxClient {
     return { uidValidity: Number(uidValidity), uidNext, total: messages };
   }
 
-  /** UIDs of the open folder, lowest first. `since`: only mail with this date of arrival or a later one. */
-  async search(uids: string, since: Date | null): Promise<number[]> {
-    const query = since ? { uid: uids, since } : { uid: uids };
+  /** UIDs of the open folder from this one, lowest first. */
+  searchFrom(uid: number): Promise<number[]> {
+    return this.#search({ uid: `${uid}:*` });
+  }
+
+  /**
+   * UIDs of the open folder in this range, lowest first, of mail with this date of arrival or a later one. A large folder is
+   * searched in parts, the newest mail first: when a message is deleted meanwhile, those above it move down, and none is missed.
+   */
+  async searchRange(from: number, to: number, since: Date): Promise<number[]> {
+    const found = new Set<number>();
+    const uid = `${from}:${to}`;
+    let end = this.#flow.mailbox ? this.#flow.mailbox.exists : 0;
+    while (end > 0) {
+      const start = Math.max(1, end - searchedAtOnce + 1);
+      for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
+      end = Math.min(start - 1, this.#flow.mailbox ? this.#flow.mailbox.exists : 0);
+    }
+    return [...found].sort((one, other) => one - other);
+  }
+
+  async #search(query: { uid: string; since?: Date; seq?: string }): Promise<number[]> {
     const found = await this.#ask(async () => {
       const answer = await this.#flow.search(query, { uid: true });
       if (!answer) throw new Error('The server did not search the folder');

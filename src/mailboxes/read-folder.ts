@@ -91,7 +91,7 @@ export class FolderReader {
   /** Reads all new mail. The folder is open. */
   async readNew(rules: SyncRules): Promise<void> {
     const { nextUid } = this.#position;
-    const uids = (await this.#client.search(`${nextUid}:*`, null)).filter((uid) => uid >= nextUid);
+    const uids = (await this.#client.searchFrom(nextUid)).filter((uid) => uid >= nextUid);
     for (let at = 0; at < uids.length; at += chunkLength)
       await this.#readChunk('new', uids.slice(at, at + chunkLength), rules);
   }
@@ -103,8 +103,8 @@ export class FolderReader {
     // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
     const since = new Date(rules.importSince.getTime() - dayMs);
     if (!this.#olderUids) {
-      const range = `${older.uid}:${older.end - 1}`;
-      this.#olderUids = older.uid < older.end ? await this.#client.search(range, since) : [];
+      const isEmpty = older.uid >= older.end;
+      this.#olderUids = isEmpty ? [] : await this.#client.searchRange(older.uid, older.end - 1, since);
       await this.#move({}, this.#olderUids.length);
     }
     const chunk = this.#olderUids.splice(0, chunkLength);

@@ -36,6 +36,8 @@ export interface SyncParts {
   recordMails: RecordMails;
   accounts: LoginParts;
   times?: Partial<SyncTimes> | undefined;
+  /** Instead of `pollMs` while no connection is open: something else polls. */
+  idleMs?: number | undefined;
 }
 
 export type SyncTimes = typeof usualTimes;
@@ -143,10 +145,13 @@ export function startSync(parts: SyncParts): Loop {
     rate.take(claimed.length);
     // A lease of ours without a connection: the connection is ending.
     for (const one of claimed) if (!connections.has(one.identityId)) open(one);
-    return false;
+    return connections.size > 0 && pollMs;
   }
 
-  const loop = startLoop({ name: 'synchronising mailboxes', pollMs, log, isTransient: isUnavailable, work });
+  const loop = startLoop({
+    ...{ name: 'synchronising mailboxes', pollMs, idleMs: parts.idleMs ?? pollMs },
+    ...{ log, isTransient: isUnavailable, work },
+  });
   return {
     wake: loop.wake,
     async stop() {

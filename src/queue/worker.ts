@@ -38,6 +38,8 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   promote: () => Promise<Promotion>;
   /** How long an idle process may take to find jobs and retries that it was not told about. */
   pollMs?: number;
+  /** Instead of `pollMs` while there is no work: something else polls, and calls `lookForWork`. */
+  idleMs?: number | undefined;
   /** Reads for all jobs of a claim at once what most of their tries need. */
   prefetch: (jobs: readonly Job[], laneKeys: readonly string[]) => Promise<unknown>;
   /**
@@ -135,9 +137,12 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
   readonly #offerToken = randomUUID();
 
   constructor(queue: Queue<Job, Prepared, Outcome>) {
-    const { name, log, isUnavailable: isTransient, pollMs = defaultPollMs } = queue;
-    const start = (what: string, pollMs: number, work: () => Promise<boolean | number>) =>
-      startLoop({ name: `${what} ${name}`, pollMs, log, isTransient, work });
+    const { name, log, isUnavailable: isTransient, pollMs = defaultPollMs, idleMs = pollMs } = queue;
+    const start = (
+      what: string,
+      times: { pollMs: number; idleMs?: number },
+      work: () => Promise<boolean | number>,
+    ) => startLoop({ name: `${what} ${name}`, ...times, log, isTransient, work });
     const inTurn = makeTurns();
     this.#queue = {
       ...queue,
@@ -156,13 +161,13 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       if (outcomes.some(({ waitSeconds }) => (waitSeconds ?? Number.POSITIVE_INFINITY) * 1000 < pollMs))
         this.#promoting.wake();
     });
-    this.#claiming = start('claiming', pollMs, () => this.#claim());
-    this.#promoting = start('promoting', pollMs, async () => {
+    this.#claiming = start('claiming', { pollMs, idleMs }, () => this.#claim());
+    this.#promoting = start('promoting', { pollMs, idleMs }, async () => {
       const { promoted, nextInMs } = await queue.promote();
       if (promoted > 0) this.#claiming.wake();
       return promoted > 0 || (nextInMs ?? false);
     });
-    this.#renewing = start('renewing leases of', renewMs, async () => {
+    this.#renewing = start('renewing leases of', { pollMs: renewMs }, async () => {
       await this.#leases.renew(this.#queue.renew);
       return false;
     });
@@ -170,6 +175,12 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
 
   /** Claims now instead of at the next poll. */
   wake(): void {
+    this.#claiming.wake();
+  }
+
+  /** There is work, for this process or another: jobs to claim, or retries that are due soon. */
+  lookForWork(): void {
+    this.#promoting.wake();
     this.#claiming.wake();
   }
 

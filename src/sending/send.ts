@@ -53,6 +53,7 @@ export interface SendParts {
   /** Call it after the commit of events. */
   wakeAfterEvents(): void;
   limits?: LaneLimits;
+  idleMs?: number | undefined;
 }
 
 const sendLimits: LaneLimits = {
@@ -83,7 +84,7 @@ interface PreparedSend extends Preparation {
 }
 type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string; isConfirmation: boolean };
 
-export function startSending(parts: SendParts): Loop {
+export function startSending(parts: SendParts): Loop & { lookForWork(): void } {
   const { sql, ways, log, metrics } = parts;
   const memory = new Slots(largeMemory);
   const dead = new DeadDestinations();
@@ -110,7 +111,7 @@ export function startSending(parts: SendParts): Loop {
 
   const worker = new QueueWorker<ClaimedSend, PreparedSend, Outcome>({
     name: 'outgoing mail',
-    pollMs,
+    ...{ pollMs, idleMs: parts.idleMs },
     limits: parts.limits ?? sendLimits,
     leaseMs: leaseSeconds * 1000,
     maxTryMs: safeTryMs,
@@ -153,7 +154,7 @@ export function startSending(parts: SendParts): Loop {
     isUnavailable,
     log,
   });
-  return { wake: () => worker.wake(), stop: () => worker.stop() };
+  return { wake: () => worker.wake(), lookForWork: () => worker.lookForWork(), stop: () => worker.stop() };
 }
 
 /** Undefined: its link is no longer of use. */

@@ -18,13 +18,16 @@ const reportPollMs = 10_000;
 const settlePollMs = 2000;
 const watchPollMs = 1000;
 /** For loops that `startWatching` polls for. */
-const watched = { idleMs: 3_600_000 };
+export const watched = { idleMs: 3_600_000 };
+
+/** How to wake the loops that have work; undefined: not a loop of this process. */
+export type WakeFor = Record<keyof DueWork, (() => void) | undefined>;
 
 /** Polls for several loops with one statement, and wakes those that have work. */
-export function startWatching({ sql, log }: Parts, loops: Record<keyof DueWork, Loop | undefined>): Loop {
+export function startWatching({ sql, log }: Parts, wakeFor: WakeFor): Loop {
   const work = async () => {
     const due = await findDueWork(sql);
-    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) loops[name]?.wake();
+    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) wakeFor[name]?.();
     return false;
   };
   return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });

@@ -26,7 +26,8 @@ import {
   startPurging,
   startReporting,
   startSettling,
-  startWatching,
+  type WakeFor,
+  watched,
 } from './housekeeping.ts';
 import type { Parts } from './parts.ts';
 import { type Stops, stopLater } from './stops.ts';
@@ -36,9 +37,6 @@ const sendingPoolSize = 4;
 const syncPoolSize = 4;
 const mailLockTimeoutMs = 250;
 const replayPollMs = 1000;
-/** For loops that `startWatching` polls for. */
-const watched = { idleMs: 3_600_000 };
-
 export type OfferDeliveries = ReturnType<typeof startDelivery>['offer'];
 
 export function makeRecorder(
@@ -64,7 +62,13 @@ export async function startLoops(
   parts: Parts,
   database: Database,
   stops: Stops,
-): Promise<Wakes & { offerDeliveries: OfferDeliveries | null; streams: EventStreams | null }> {
+): Promise<
+  Wakes & {
+    offerDeliveries: OfferDeliveries | null;
+    streams: EventStreams | null;
+    wakeFor: Omit<WakeFor, 'mailboxes'>;
+  }
+> {
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
@@ -87,8 +91,11 @@ export async function startLoops(
     : undefined;
   const sendWaker = stopLater(stops, await startWaker(sql, log, 'mail', sending?.wake ?? null));
   const settling = stopLater(stops, startSettling(parts, waker.wake));
-  stopLater(stops, startWatching(parts, { checks, settling, replays: delivering?.replays }));
   return {
+    wakeFor: {
+      ...{ checks: checks?.wake, settling: settling.wake, replays: delivering?.replays.wake },
+      ...{ deliveries: delivering?.lookForWork, mail: sending?.lookForWork },
+    },
     ...{
       wakeDelivery: waker.wake,
       wakeSending: sendWaker.wake,
@@ -109,6 +116,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     sql: database.openAnother('delivery', { max: deliveryPoolSize }),
     // Not the API's poster: delivery closes its own when it stops.
     poster: new Poster({ egress: parts.egress }),
+    ...watched,
     completeData: (stored) => completeData(stored, links, Date.now()),
     scheduleSeconds: config.retrySchedule,
   });
@@ -121,14 +129,14 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     delivery.wake();
     replays.wake();
   };
-  return { wake, replays, offer: delivery.offer };
+  return { wake, replays, lookForWork: delivery.lookForWork, offer: delivery.offer };
 }
 
-function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void): Loop {
+function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void) {
   const { sealer, log, metrics, ways, dns, examiner, bounceKeys, confirmationLinks, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
-    ...{ sql, ways, log, metrics, wakeAfterEvents },
+    ...{ sql, ways, log, metrics, wakeAfterEvents, ...watched },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     confirmations: { mailHost: config.mailHost, linkTo: confirmationLinks.to },
@@ -136,14 +144,14 @@ function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () 
   });
 }
 
-/** Returns how to wake it, in every process. */
+/** `wake` wakes it in every process, `lookForWork` in this one. `times`: of tests; nothing else then polls for it. */
 export async function startSyncing(
   parts: Parts,
   database: Database,
   mail: AcceptParts,
   stops: Stops,
   times: Partial<SyncTimes> | undefined,
-): Promise<() => void> {
+): Promise<{ wake(): void; lookForWork: (() => void) | undefined }> {
   const { log, metrics, config, verifyAccounts } = parts;
   const { maxMessageBytes } = config;
   const startLoop = () => {
@@ -151,10 +159,12 @@ export async function startSyncing(
     const accounts = { ...verifyAccounts, sql };
     const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
       acceptSynced({ ...mail, sql }, found, alsoWrite);
-    return stopLater(stops, startSync({ sql, log, metrics, accounts, maxMessageBytes, recordMails, times }));
+    const syncParts = { sql, log, metrics, accounts, maxMessageBytes, recordMails };
+    return stopLater(stops, startSync({ ...syncParts, times, idleMs: times ? undefined : watched.idleMs }));
   };
   const loop = config.roles.includes('sync') ? startLoop() : null;
-  return stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null)).wake;
+  const { wake } = stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null));
+  return { wake, lookForWork: times ? undefined : loop?.wake };
 }
 
 function startStreams({ sql, log, links }: Parts): EventStreams {

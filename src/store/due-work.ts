@@ -11,16 +11,31 @@ export interface DueWork {
   /** Webhooks whose `enabled` has changed. */
   settling: boolean;
   replays: boolean;
+  /** Deliveries to claim, or to be tried again within two seconds. */
+  deliveries: boolean;
+  /** The same, of mail that goes out. */
+  mail: boolean;
+  /** Mailboxes elsewhere, which are always watched. */
+  mailboxes: boolean;
 }
 
 export async function findDueWork(sql: Sql): Promise<DueWork> {
+  // `Promotion` waits for what is due within this time.
+  const soon = sql`now() + interval '2 seconds'`;
   return only(
     await sql<DueWork[]>`
       select ${first(sql, sql`select true from identities where next_check_at <= now() order by next_check_at`)} as checks,
         ${first(sql, sql`select true from webhooks where unsettled_at <= now() and deleted_at is null order by unsettled_at`)}
           as settling,
         ${first(sql, sql`select true from replays where ${mayRunReplay(sql)} order by coalesce(worked_at, created_at)`)}
-          as replays`,
+          as replays,
+        ${first(sql, sql`select true from delivery_queue where ready order by owner_id, webhook_id, id`)}
+          or ${first(sql, sql`select next_attempt_at <= ${soon} from delivery_queue where not ready order by next_attempt_at`)}
+          as deliveries,
+        ${first(sql, sql`select true from send_queue where ready order by owner_id, lane_id, id`)}
+          or ${first(sql, sql`select next_attempt_at <= ${soon} from send_queue where not ready order by next_attempt_at`)}
+          as mail,
+        exists (select from mail_servers where side = 'imap') as mailboxes`,
   );
 }
 

@@ -44,6 +44,7 @@ export interface DeliveryParts {
   metrics: Metrics;
   tracer?: Tracer | null;
   limits?: LaneLimits;
+  idleMs?: number | undefined;
 }
 
 export const deliveryLimits: LaneLimits = {
@@ -73,6 +74,7 @@ interface DeliveryOffer extends Disposable {
 }
 
 interface DeliveryLoop extends Loop {
+  lookForWork(): void;
   /** Which of these webhooks could get a new event with a body of about so many bytes at once; undefined: none. */
   offer(webhookIds: readonly string[], bytes: number): DeliveryOffer | undefined;
 }
@@ -87,6 +89,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   });
   const worker = new QueueWorker<ClaimedDelivery, PreparedPost, Outcome>({
     name: 'deliveries',
+    idleMs: parts.idleMs,
     limits,
     leaseMs: leaseSeconds * 1000,
     maxTryMs,
@@ -141,7 +144,12 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
     };
   }
 
-  return { wake: () => worker.wake(), stop: () => worker.stop(), offer };
+  return {
+    wake: () => worker.wake(),
+    lookForWork: () => worker.lookForWork(),
+    stop: () => worker.stop(),
+    offer,
+  };
 }
 
 /** What happens to the claimed deliveries of a webhook that must not be called. */
