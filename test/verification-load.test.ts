@@ -2,12 +2,11 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { afterEach, test } from 'node:test';
-import v8 from 'node:v8';
-import vm from 'node:vm';
 import { newId } from '../src/lib/ids.ts';
 import type { Identity } from '../src/store/identities.ts';
 import type { TestUser } from './harness.ts';
 import { waitFor } from './harness.ts';
+import { readHeap } from './memory.ts';
 import { newDomain, startProving } from './proving.ts';
 
 const proving = await startProving();
@@ -47,15 +46,6 @@ async function countAhead(identity: Identity): Promise<number> {
 
 /** A batch that is under way when it becomes due, the one that it is in, and as many again. */
 const soon = 80;
-
-v8.setFlagsFromString('--expose-gc');
-const collectGarbage = vm.runInNewContext('gc') as () => void;
-
-/** In use, without what is only waiting to be collected. */
-function readHeap(): number {
-  collectGarbage();
-  return process.memoryUsage().heapUsed;
-}
 
 afterEach(async () => {
   await sql`update identities set next_check_at = null`;

@@ -1,5 +1,6 @@
 /** Fastify as every HTTP listener uses it: handlers typed by their schemas, and a problem document for every error. */
 import type { AddressInfo } from 'node:net';
+import { SerializerSelector } from '@fastify/fast-json-stringify-compiler';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import { type FastifyHttpOptions, fastify, type RawServerDefault } from 'fastify';
 import type { Log } from '../lib/log.ts';
@@ -19,6 +20,7 @@ export function makeApp(
   const sendProblem = makeProblemSender(log);
   const app = fastify({
     ...options,
+    schemaController: { compilersFactory: { buildSerializer: buildSerializerLater() } },
     // Fastify runs no hooks for these errors.
     frameworkErrors(error, request, reply) {
       stopReadingUnread(request, reply, bodyLimits);
@@ -34,6 +36,21 @@ export function makeApp(
     done();
   });
   return app.withTypeProvider<TypeBoxTypeProvider>();
+}
+
+/** Each serializer is compiled at its first response: all of them would take a third of the start, and a process uses few. */
+function buildSerializerLater(): ReturnType<typeof SerializerSelector> {
+  const build = SerializerSelector();
+  return (sharedSchemas, options) => {
+    const compile = build(sharedSchemas, options);
+    return (route) => {
+      let serialize: ReturnType<typeof compile> | undefined;
+      return (data) => {
+        serialize ??= compile(route);
+        return serialize(data);
+      };
+    };
+  };
 }
 
 /** Returns the URL. `setting` is the name of the setting that chooses the port. */
