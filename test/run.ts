@@ -11,7 +11,7 @@ import { connect } from '../src/db/client.ts';
 import { openCluster } from '../src/db/embedded/cluster.ts';
 import { openEmbedded } from '../src/db/embedded/open.ts';
 import { migrate } from '../src/db/migrate.ts';
-import { identifier } from '../src/db/sql.ts';
+import { Fragment, identifier } from '../src/db/sql.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { databaseUrl, templateName } from './harness.ts';
 import { copyCluster, freePort, urlOf } from './own-postgres.ts';
@@ -26,7 +26,7 @@ const filesAtOnce = Math.max(6, availableParallelism());
  * With these, loading the service takes a quarter less of a core: no garbage is collected meanwhile, and the real path of every
  * module is not looked up. Every test file inherits them.
  */
-const quickLoading = ['--min-semi-space-size=16', '--preserve-symlinks'];
+const quickLoading = ['--min-semi-space-size=32', '--max-semi-space-size=32', '--preserve-symlinks'];
 /** Nothing has to survive a crash of this server. Tests of durability start a server of their own. */
 const forgetful = { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' };
 
@@ -57,10 +57,19 @@ async function startServer(dataDir: string) {
   const onPort = { listen_addresses: '127.0.0.1', port: String(port) };
   const settings = { ...forgetful, ...onPort, max_connections: '500' };
   const { address, stop } = await openEmbedded({ dataDir, log, purpose: 'tool', settings });
-  return {
-    url: urlOf({ ...address, endpoints: [{ host: '127.0.0.1', port, ssl: false, isFallback: false }] }),
-    stop,
-  };
+  const url = urlOf({ ...address, endpoints: [{ host: '127.0.0.1', port, ssl: false, isFallback: false }] });
+  await makeLoginsCheap(url);
+  return { url, stop };
+}
+
+/** A run has thousands of logins, each with 4,096 rounds of SHA-256 unless the server says otherwise. */
+async function makeLoginsCheap(url: string): Promise<void> {
+  const { username, password } = new URL(url);
+  const sql = connect(url, { max: 1, applicationName: 'posthorn tests' });
+  await sql`set scram_iterations = 1`;
+  // No parameters are allowed here. The password is one that we made, of letters and digits.
+  await sql`alter role ${identifier(username)} password ${new Fragment([`'${password}'`], [])}`;
+  await sql.end();
 }
 
 async function makeTemplate(url: string): Promise<string> {
