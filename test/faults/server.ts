@@ -114,7 +114,8 @@ export async function prepareServer(lent: FaultRun, options: ServerOptions = {})
       const sql = connect(address, {
         max: 1,
         applicationName: 'posthorn faults',
-        statementTimeoutMs: 120_000,
+        // A busy machine may take minutes to count what a hundred rounds have stored.
+        ...{ statementTimeoutMs: 600_000, checkOutTimeoutMs: 600_000 },
       });
       try {
         return await work(sql);
