@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { changeOverBatch } from '../src/store/change-over.ts';
-import { readWords } from '../src/store/words.ts';
+import { readWords, wordKey } from '../src/store/words.ts';
 import { startTestService, type TestUser } from './harness.ts';
 
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
@@ -128,6 +128,37 @@ test('pages follow each other over many days, and miss nothing', async () => {
     assert.deepEqual(listed, expected, `pages of ${limit}`);
   }
 });
+
+test('days that share their slots do not mix, and neither do words that share one', async () => {
+  const shared = findWordsThatShareASlot(ada.userId);
+  const [one, other] = shared.map((word) => `slot ${word}`);
+  assert.ok(one && other);
+  const ages = [0, 1, 32, 33, 64];
+  const ids: string[] = [];
+  for (const days of ages) {
+    const id = await arrive(ada, 'ada@search.example', one, `day${days}@slots.example`);
+    await age(id, days);
+    ids.push(id);
+  }
+  const last = await arrive(ada, 'ada@search.example', other);
+  assert.deepEqual(await find(ada, one), ids);
+  assert.deepEqual(await find(ada, other), [last]);
+  const [slots] = await sql<
+    { most: number }[]
+  >`select max(slot) as most from messages, unnest(word_slots) as slot`;
+  assert.ok(slots && slots.most < 32 * 2 ** 17, `${slots?.most}`);
+});
+
+function findWordsThatShareASlot(ownerId: string): [string, string] {
+  const seen = new Map<bigint, string>();
+  for (let n = 0; ; n += 1) {
+    const word = `w${n}`;
+    const slot = wordKey(ownerId, word) & 131071n;
+    const before = seen.get(slot);
+    if (before) return [before, word];
+    seen.set(slot, word);
+  }
+}
 
 test('a deleted message is not found', async () => {
   const id = await arrive(ada, 'ada@search.example', 'Ephemeral');

@@ -14,7 +14,7 @@ import {
   position,
 } from './page.ts';
 import { sendingOfMessage } from './sending-json.ts';
-import { dayOf, wordKey, wordsOfDay } from './words.ts';
+import { dayOf, slotsOf, wordKey } from './words.ts';
 
 type FoundId = Listed<{ id: string }>;
 
@@ -56,7 +56,7 @@ function findAmongRecent(sql: Sql, search: Search, step: PageRequest): Promise<F
   return sql<FoundId[]>`
     select messages.id, recent.position from (${recent}) recent cross join lateral (
       select * from messages
-      where messages.id = recent.id and words @> ${wordsOfDay(sql, sql`${keys}::bigint[]`, sql`messages.created_at`)}
+      where messages.id = recent.id and words @> ${keys}::bigint[]
       offset 0
     ) messages
     where ${isWanted(sql, search)}
@@ -89,7 +89,8 @@ function findByDay(sql: Sql, search: Search, step: PageRequest): Promise<FoundId
     cross join lateral (
       with messages as materialized (
         select id, owner_id, identity_id, thread_id, direction, created_at from messages
-        where words @> array(select key # days.day from unnest(${keys}::bigint[]) as word (key))
+        where word_slots @> ${slotsOf(sql, sql`${keys}::bigint[]`, sql`days.day`)} and words @> ${keys}::bigint[]
+          and ${dayOf(sql, sql`created_at`)} = days.day
       )
       select id, ${position(sql)} from messages
       where ${isWanted(sql, search)} and created_at >= ${since} ${before}

@@ -10,7 +10,7 @@ import { queueDeliveries } from './events.ts';
 import { isDomainFree } from './receivers.ts';
 import { sendingOfMessage } from './sending-json.ts';
 import { countEvents } from './traffic.ts';
-import { wordsOfDay } from './words.ts';
+import { dayOf, slotsOf } from './words.ts';
 
 export interface NewRaw {
   id: string;
@@ -105,9 +105,10 @@ export async function recordMessages(
       ) identity
     ), made as (
       insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
-        direction, is_silent, words)
+        direction, is_silent, words, word_slots)
       select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
-        ${direction}, ${!hasEvent}, ${wordsOfDay(sql, sql`given.words`, sql`now()`)}
+        ${direction}, ${!hasEvent}, given.words,
+        ${slotsOf(sql, sql`given.words`, dayOf(sql, sql`now()`))}
       from given join receiving using (id)
       where (
         select true from messages

@@ -1,7 +1,9 @@
 /**
- * What a message can be found by: the words of its subject and of its addresses. Each is stored as a number that is made from the
- * owner, the word and the day of the message, so that one index finds the messages of one owner and one day: without the day, a
- * search would have to read and sort all messages that have a word to find the newest.
+ * What a message can be found by: the words of its subject and of its addresses. Each has two numbers:
+ * - its key (`messages.words`), made from the owner and the word, which decides whether a message has the word;
+ * - its slot (`messages.word_slots`), which the index has: one of 2^17 for the word, in one of 32 blocks for the day. With the day,
+ *   a search finds the newest messages without reading and sorting all that have the word. Slots are used again and again, because
+ *   an index of this kind (GIN) never forgets a value: with the keys it would grow for ever, by 370 bytes a message.
  */
 import { hash } from 'node:crypto';
 import type { Sql } from '../db/client.ts';
@@ -28,7 +30,7 @@ export interface Searchable {
 /** A sender chooses them, and each takes space in the index. */
 const maxWords = 100;
 
-/** The numbers of the message's words, without the day. */
+/** The keys of the message's words. */
 export function wordKeysOf(ownerId: string, message: Searchable): bigint[] {
   const { subject, from, sender, replyTo, to, cc, bcc, recipient } = message;
   const people = [from, sender, ...replyTo, ...to, ...cc, ...bcc].flatMap((one) =>
@@ -56,9 +58,9 @@ export function readWords(text: string): string[] {
   return toCompatibilityForm(text).toLowerCase().match(wordPattern) ?? [];
 }
 
-/** The numbers as they are stored for a message of this time. */
-export function wordsOfDay(sql: Sql, keys: Fragment, time: Fragment): Fragment {
-  return sql`array(select key # ${dayOf(sql, time)} from unnest(${keys}) as word (key))`;
+/** The slots of words on a day. Days that are 32 days apart share their slots. */
+export function slotsOf(sql: Sql, keys: Fragment, day: Fragment): Fragment {
+  return sql`array(select (${day} % 32 * 131072 + (key & 131071))::int from unnest(${keys}) as word (key))`;
 }
 
 /** In UTC. */
