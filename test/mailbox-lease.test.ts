@@ -6,7 +6,7 @@ import { newId } from '../src/lib/ids.ts';
 import {
   addConnections,
   claimConnections,
-  listHeld,
+  listLeased,
   releaseConnection,
 } from '../src/store/imap-connections.ts';
 import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
@@ -30,10 +30,10 @@ test('a claimed connection is nobody else’s until its lease expires or is give
     (await claimConnections(idle.sql, token, 20)).map(({ identityId }) => identityId);
   assert.deepEqual(await claim(one), [id]);
   assert.deepEqual(await claim(other), []);
-  assert.equal((await listHeld(idle.sql, one)).length, 1);
+  assert.equal((await listLeased(idle.sql, one)).length, 1);
   await idle.sql`update imap_connections set lease_until = now() - interval '1 second'`;
   assert.deepEqual(await claim(other), [id]);
-  assert.equal((await listHeld(idle.sql, one)).length, 0);
+  assert.equal((await listLeased(idle.sql, one)).length, 0);
   await releaseConnection(idle.sql, one, id, null);
   assert.deepEqual(await claim(one), [], 'only the process that has the lease can give it back');
   await releaseConnection(idle.sql, other, id, null);
