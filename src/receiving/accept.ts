@@ -1,9 +1,11 @@
 /**
- * The only way in for mail, from SMTP and from the API: `acceptMail` examines a message, then writes message, event and
- * deliveries of every identity in one transaction. Traces, metrics and the wake-up of the delivery loop follow the commit.
+ * The way in for mail from SMTP, the API and the hooks of providers (mail from mailboxes elsewhere: accept-synced.ts). `acceptMail`
+ * examines a message, then writes message, event and deliveries of every identity in one transaction. Traces, metrics and the
+ * wake-up of the delivery loop follow the commit.
  * Guarantee: when `acceptMail` resolves with ids, the message is committed. A repeat gets the id of the stored message.
- * The acknowledgement follows the commit: SMTP sends 250 after `acceptMail` resolves (smtp/mx.ts); `POST /inbound` sends 202 at the
- * end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail` resolves.
+ * The acknowledgement follows the commit: SMTP sends 250 (smtp/accept-message.ts) and a hook sends 200 after `acceptMail` resolves;
+ * `POST /inbound` sends 202 at the end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail`
+ * resolves.
  */
 import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
