@@ -21,7 +21,7 @@ const idle = await startMailboxService({ POSTHORN_ROLES: 'api' });
 
 const serverOf = (accountId: string) => service.call('GET', `/smtp-accounts/${accountId}`);
 
-test('a claimed connection is nobody else’s until its lease expires or is given back', async () => {
+test('a claimed connection cannot be claimed again until its lease expires or is released', async () => {
   const server = await startImapServer();
   const { id } = await idle.connect(server, 'lease@home.example');
   await idle.call('POST', `/identities/${id}/sync`);
@@ -93,7 +93,7 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
 });
 
-test('a stopped sync goes on after the account was verified', async () => {
+test('a stopped sync continues after the account was verified', async () => {
   const server = await startImapServer();
   const wrong = { port: server.port, password: 'not-yet' };
   const { id, accountId } = await service.connect(wrong, 'verified@home.example');
