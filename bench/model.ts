@@ -43,8 +43,8 @@ export interface Need {
 
 /** The load may use this share of the processors: bursts, vacuum and the purge need the rest. */
 const fill = 0.6;
-/** Of one process: the pool, the pool of the delivery loop, and one connection for LISTEN (src/start/loops.ts). */
-const connectionsEach = 10 + 5 + 1;
+/** Of a process that takes mail and delivers: the pool, group commits, the delivery loop and LISTEN (src/start/loops.ts). */
+const connectionsEach = 10 + 1 + 5 + 1;
 /** The memory goal of one process. */
 const memoryMbEach = 300;
 const secondsPerDay = 86_400;

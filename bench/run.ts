@@ -197,9 +197,9 @@ async function smoke(asked: Asked): Promise<number> {
 
 /** Whether every figure of the scenario was measured. A scenario that cannot run on this machine is skipped. */
 async function tryOut(scenario: Scenario, asked: Asked): Promise<boolean> {
-  const wants = scenario.findWants?.();
-  if (wants) {
-    process.stderr.write(`${scenario.name}: skipped. ${wants}\n`);
+  const missing = scenario.findMissing?.();
+  if (missing) {
+    process.stderr.write(`${scenario.name}: skipped. ${missing}\n`);
     return true;
   }
   const measured = await attempt(scenario.name, asked, async (bench) => {
@@ -218,8 +218,8 @@ async function tryOut(scenario: Scenario, asked: Asked): Promise<boolean> {
 async function runOne(scenario: Scenario, asked: Asked): Promise<Outcome | null> {
   const began = performance.now();
   return attempt(scenario.name, asked, async (bench) => {
-    const wants = scenario.findWants?.();
-    if (wants) throw new Error(wants);
+    const missing = scenario.findMissing?.();
+    if (missing) throw new Error(missing);
     const outcome = isCompared(scenario)
       ? compareRounds(scenario, await scenario.run(bench), secondsSince(began))
       : checkFigures(scenario, await scenario.run(bench), secondsSince(began));

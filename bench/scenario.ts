@@ -9,7 +9,7 @@ export type Scenario = ComparedScenario | BoundedScenario;
 interface AnyScenario {
   name: string;
   /** What this machine lacks for the scenario; null: nothing. */
-  findWants?(): string | null;
+  findMissing?(): string | null;
 }
 
 export interface ComparedScenario extends AnyScenario {

@@ -15,9 +15,9 @@ import { applyReceivedReport, type ReportParts } from './sending/reports.ts';
 import type { SubmitParts } from './sending/submit.ts';
 import { startMxServer } from './smtp/mx.ts';
 import { startSubmissionServers } from './smtp/submission.ts';
-import { startWatching } from './start/housekeeping.ts';
 import { makeRecorder, startLoops, startSyncing, type Wakes } from './start/loops.ts';
 import { baseUrl, makeParts, type Parts, type ProviderServers } from './start/parts.ts';
+import { startSharedPoll } from './start/shared-poll.ts';
 import { type Stops, stopEach, stopLater } from './start/stops.ts';
 import { createApiKey } from './store/api-keys.ts';
 import { createSignInLink } from './store/sessions.ts';
@@ -85,7 +85,7 @@ export async function startService(
         applyReceivedReport(reports, raw, ownerId, type),
     };
     const sync = await startSyncing(parts, database, mail, started.loops, syncTimes);
-    stopLater(started.loops, startWatching(parts, { ...wakeFor, mailboxes: sync.lookForWork }));
+    stopLater(started.loops, startSharedPoll(parts, { ...wakeFor, mailboxes: sync.pollNow }));
     const submit = { ...parts.submit, ...wakes };
     const listenerParts = {
       ...parts,

@@ -158,7 +158,7 @@ describe('the way there', () => {
     assert.doesNotMatch([...smtp.commands, ...imap.commands].join('\n'), /AUTH|LOGIN /);
   });
 
-  test('a certificate of nobody: certificate_invalid, and no password goes out', async () => {
+  test('a certificate of an unknown authority: certificate_invalid, and no password goes out', async () => {
     const [smtp, imap] = [await startSink({ extensions, tls }), await startImapScript({ tls })];
     const id = await make(serverOf(smtp, elsewhere), serverOf(imap, elsewhere));
     assert.deepEqual(await codesOf(id), ['certificate_invalid', 'certificate_invalid']);

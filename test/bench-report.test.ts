@@ -116,7 +116,7 @@ test('what a load needs follows from what one delivery and one message cost', ()
   assert.equal(need.rowsPerSecond, 4500);
   assert.equal(round3(need.diskGbPerDay), 475.2);
   assert.equal(round3(need.diskTb), 4.754);
-  assert.equal(need.connections, 32);
+  assert.equal(need.connections, 34);
   const server = { postgresCores: 7.5, walMbPerSecond: 15, diskTb: 4.754 / 2, connections: 320 };
   const { limit, share } = firstLimit(need, server);
   assert.deepEqual([limit, round3(share)], ['diskTb', 2]);

@@ -54,7 +54,7 @@ describe('limits', () => {
     assert.equal(count(await burst()), 3);
   });
 
-  test('a deleted identity that is made again has no new allowance', async () => {
+  test('deleting an identity and creating it again does not reset the limits', async () => {
     const owner = await service.makeUser();
     const value = `ada@${newDomain()}`;
     for (let n = 0; n < 3; n += 1) {

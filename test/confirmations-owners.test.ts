@@ -11,7 +11,7 @@ const { call, sql, user: anna } = service;
 const ben = await service.makeUser();
 const domainOf = (address: string) => address.slice(address.indexOf('@') + 1);
 
-test('while another owner has the address, the claim waits; it is verified when the other goes', async () => {
+test('while another owner has the address, a confirmed one waits; it is verified when the other is deleted', async () => {
   const address = newAddress();
   const first = await addConfirmed(address, anna);
   const second = await add(address.replace('ada', 'ADA'), {}, ben);
@@ -138,7 +138,7 @@ test('a confirmation and the proof of the domain at the same moment: the domain 
   }
 });
 
-test('the holder goes while others confirm: in the end one has the address', async () => {
+test('the holder is deleted while others confirm: in the end one owner is verified', async () => {
   for (let round = 0; round < 8; round += 1) {
     const address = newAddress();
     const holder = await addConfirmed(address, anna);

@@ -127,7 +127,7 @@ test('the link expires after 24 hours, and the address is unverified again', asy
   assert.equal(await statusOf(identity), 'verified');
 });
 
-test('a new link leaves the old one good; when one is used, no other is', async () => {
+test('a new link does not replace the old one; when one is used, the others stop working', async () => {
   const identity = await add(newAddress());
   const [first, second] = [await askForLink(identity), await askForLink(identity)];
   assert.notEqual(first, second);
@@ -151,7 +151,7 @@ test('tokens that are unknown or malformed get the same page, and other methods 
   );
 });
 
-test('of a deleted identity the link is dead', async () => {
+test('the link of a deleted identity does not work', async () => {
   const identity = await add(newAddress());
   const link = await askForLink(identity);
   assert.equal((await call('DELETE', `/identities/${identity.id}`)).status, 204);

@@ -141,6 +141,9 @@ describe('the certificates of the system', { skip: process.platform !== 'linux' 
   before(() => {
     process.env.SSL_CERT_FILE = fixture('ca.pem');
   });
+  after(() => {
+    delete process.env.SSL_CERT_FILE;
+  });
 
   test('sslrootcert=system verifies chain and name', async (t) => {
     await serveWith('name-only');

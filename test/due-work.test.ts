@@ -1,4 +1,4 @@
-/** What tells the background loops that they have work: one statement for all of them. */
+/** The statement that asks which background loops have work. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { type Sql, transaction } from '../src/db/client.ts';
@@ -128,12 +128,12 @@ describe('there is something to purge', () => {
       assert.equal(await isChanged, true);
     });
 
-  test('but not before its time', async () => {
+  test('but nothing before its time', async () => {
     assert.equal(await isPurgeDue(sql, days), false);
   });
 });
 
-describe('a loop finds what another process has written, without a word from it', () => {
+describe('a loop finds what another process has written, without a notification', () => {
   test('a replay', async () => {
     await createReplay(sql, user.userId, replay);
     await waitFor('its end', async () => {

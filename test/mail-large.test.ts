@@ -11,7 +11,7 @@ import { connectSmtp, type SmtpReply, toWire } from './smtp-client.ts';
 const workers: Worker[] = [];
 let isDeadly = (_job: string) => false;
 let onJob = () => {};
-process.on('worker', (worker) => {
+const watchWorker = (worker: Worker) => {
   workers.push(worker);
   const post = worker.postMessage.bind(worker);
   worker.postMessage = (job, transferred) => {
@@ -21,7 +21,9 @@ process.on('worker', (worker) => {
     if (isDeadly(inspected)) void worker.terminate();
     post(job, transferred as Transferable[]);
   };
-});
+};
+process.on('worker', watchWorker);
+after(() => process.off('worker', watchWorker));
 
 /** The kind of the job and the start of its message. */
 function inspect({ kind = '', raw = new Uint8Array() }: { kind?: string; raw?: Uint8Array }): string {

@@ -19,7 +19,7 @@ const position: Position = {
 const folder = { uidValidity: 7, uidNext: 12, total: 5 };
 
 describe('where reading starts', () => {
-  test('at first at the end of the folder, and what is there is looked at as older mail', () => {
+  test('at first at the end of the folder: mail that is already there counts as older mail', () => {
     const first = startPosition({ ...position, uidValidity: null, nextUid: 1 }, folder, 0);
     assert.deepEqual(first, { uidValidity: 7, nextUid: 12, older: { uid: 1, end: 12 }, scan: 0 });
   });
@@ -91,7 +91,7 @@ test('the next try comes later each time, up to 15 minutes, and half of the time
   assert.equal(backoffSeconds(50, 0), 450);
 });
 
-test('at most so many connections are opened in a second', () => {
+test('the number of connections that are opened in a second is limited', () => {
   const rate = new OpenRate(20);
   assert.equal(rate.available(1000), 20);
   rate.take(20);

@@ -6,7 +6,7 @@ import { newId } from '../src/lib/ids.ts';
 import {
   addConnections,
   claimConnections,
-  listHeld,
+  listLeased,
   releaseConnection,
 } from '../src/store/imap-connections.ts';
 import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
@@ -21,7 +21,7 @@ const idle = await startMailboxService({ POSTHORN_ROLES: 'api' });
 
 const serverOf = (accountId: string) => service.call('GET', `/smtp-accounts/${accountId}`);
 
-test('a claimed connection is nobody else’s until its lease expires or is given back', async () => {
+test('a claimed connection cannot be claimed again until its lease expires or is released', async () => {
   const server = await startImapServer();
   const { id } = await idle.connect(server, 'lease@home.example');
   await idle.call('POST', `/identities/${id}/sync`);
@@ -30,10 +30,10 @@ test('a claimed connection is nobody else’s until its lease expires or is give
     (await claimConnections(idle.sql, token, 20)).map(({ identityId }) => identityId);
   assert.deepEqual(await claim(one), [id]);
   assert.deepEqual(await claim(other), []);
-  assert.equal((await listHeld(idle.sql, one)).length, 1);
+  assert.equal((await listLeased(idle.sql, one)).length, 1);
   await idle.sql`update imap_connections set lease_until = now() - interval '1 second'`;
   assert.deepEqual(await claim(other), [id]);
-  assert.equal((await listHeld(idle.sql, one)).length, 0);
+  assert.equal((await listLeased(idle.sql, one)).length, 0);
   await releaseConnection(idle.sql, one, id, null);
   assert.deepEqual(await claim(one), [], 'only the process that has the lease can give it back');
   await releaseConnection(idle.sql, other, id, null);
@@ -93,7 +93,7 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
 });
 
-test('a stopped sync goes on after the account was verified', async () => {
+test('a stopped sync continues after the account was verified', async () => {
   const server = await startImapServer();
   const wrong = { port: server.port, password: 'not-yet' };
   const { id, accountId } = await service.connect(wrong, 'verified@home.example');

@@ -94,7 +94,7 @@ test('spam and sent are read at a request; a message moved between folders is no
   assert.deepEqual(kinds.sort(), ['inbox', 'spam']);
 });
 
-test('a folder that the server numbers anew is read again, and only unknown new mail is recorded', async () => {
+test('a folder with a new UIDVALIDITY is read again, and only unknown new mail is recorded', async () => {
   const server = await startImapServer();
   server.deliver('INBOX', mailWith('old'), new Date('2020-01-01T00:00:00Z'));
   const { id } = await service.connect(server, 'rebuilt@home.example');

@@ -1,4 +1,4 @@
-/** The hooks of Postmark, Mailgun and SendGrid: whose calls are taken, what comes of them, and that nothing stays of the others. */
+/** The hooks of Postmark, Mailgun and SendGrid: whose calls are taken, what comes of them, and that nothing of the others is stored. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
@@ -115,7 +115,7 @@ for (const kind of ['postmark', 'mailgun', 'sendgrid'] as const) {
       assert.equal((await messagesOf(theirs)).length, 0);
     });
 
-    test('not for the identity of another owner: 406, and nothing stays', async () => {
+    test('mail for an identity of another owner: 406, and nothing is stored', async () => {
       const stranger = await service.makeUser();
       const theirs = await makeIdentity(stranger);
       await sql`update identities set status = 'verified' where id = ${theirs.id}`;
@@ -243,7 +243,7 @@ describe('mailgun', () => {
     ['a token that is none', mailgun.sign({ token: '' })],
   ];
   for (const [what, signed] of unsigned) {
-    test(`${what}: 403, and nothing stays`, async () => {
+    test(`${what}: 403, and nothing is stored`, async () => {
       const identity = await makeIdentity();
       await assertRefused(providers.mailgun, inboundUrl, mailgun.inbound(identity.value, mail(), signed));
       await assertRefused(providers.mailgun, eventsUrl, mailgun.event({ event: 'delivered' }, signed));
@@ -325,7 +325,7 @@ describe('sendgrid', () => {
     return { ...given, headers: { ...given.headers, [`x-twilio-email-event-webhook-${name}`]: value } };
   }
   for (const [what, change] of bad) {
-    test(`${what}: 403, and nothing stays`, async () => {
+    test(`${what}: 403, and nothing is stored`, async () => {
       const identity = await makeIdentity();
       const { keys } = sendgrid;
       await assertRefused(

@@ -150,7 +150,7 @@ describe('a subscription', () => {
   }
 });
 
-describe('403, and nothing stays:', () => {
+describe('403, and nothing is stored:', () => {
   const Message = ses.received(['a@ses.example'], mail());
   const changed = (change: Record<string, unknown>): Call => {
     const given = ses.sign({ Message });

@@ -1,7 +1,7 @@
-/** One of the processes of run-files.ts: it runs the files that it is sent, and says what node's test runner says of them. */
+/** One of the processes of run-files.ts: it runs the files that it is sent, and sends back the events of node's test runner. */
 import { run } from 'node:test';
 import { inspect } from 'node:util';
-import type { Failure, Said } from './run-files.ts';
+import type { Failure, ProcessMessage } from './run-files.ts';
 
 process.on('message', async (file: string) => {
   // The runner ends a file when nothing keeps the process alive any more.
@@ -9,10 +9,10 @@ process.on('message', async (file: string) => {
   for await (const event of run({ files: [file], isolation: 'none', timeout: 600_000 })) {
     const { type, data } = event as { type: string; data: { details?: { error?: unknown } } };
     const error = data?.details?.error;
-    say({ type, data: error ? { ...data, details: { ...data.details, error: describe(error) } } : data });
+    send({ type, data: error ? { ...data, details: { ...data.details, error: describe(error) } } : data });
   }
   process.channel?.ref();
-  say({ type: 'end' });
+  send({ type: 'end' });
 });
 process.on('disconnect', () => process.exit());
 
@@ -21,6 +21,6 @@ function describe(error: unknown): Failure {
   return { failureType, text: inspect(cause ?? error) };
 }
 
-function say(said: Said): void {
-  process.send?.(said);
+function send(message: ProcessMessage): void {
+  process.send?.(message);
 }

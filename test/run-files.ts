@@ -1,23 +1,24 @@
 /**
- * Runs test files in several processes. A process takes the next file when it has finished one, so the service is loaded once for
- * each process and not once for each file, which was half of the whole run.
+ * Runs test files in several processes. A process takes the next file when it has finished one: the service is loaded once for
+ * each process. Loading it for each file took half of the whole run. A file must leave nothing behind in its process: no timer, no
+ * listener, no setting.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import path from 'node:path';
 import { spec as SpecReporter } from 'node:test/reporters';
 import { inspect } from 'node:util';
 
-/** What a process says of the file that it runs. */
-export type Said = TestEvent | { type: 'end' };
+/** What a process sends while it runs a file. */
+export type ProcessMessage = TestEvent | { type: 'end' };
 
 /** An event of node's test runner. */
-export interface TestEvent {
+interface TestEvent {
   type: string;
   // biome-ignore lint/suspicious/noExplicitAny: the events of the runner pass through.
   data: any;
 }
 
-/** The error of a test, as text: an Error loses most of itself on its way to another process. */
+/** The error of a test, as text: an Error that is sent to another process arrives without its cause and its own properties. */
 export interface Failure {
   failureType: string;
   text: string;
@@ -34,7 +35,7 @@ export async function runFiles(files: string[], options: Options): Promise<numbe
   const began = performance.now();
   const reporter = new SpecReporter();
   reporter.pipe(process.stdout);
-  const totals: Record<string, number> = {};
+  const totals = { tests: 0, suites: 0, passed: 0, failed: 0, cancelled: 0, skipped: 0, todo: 0 };
   const waiting = [...files];
   const children = new Set<ChildProcess>();
   const stop = () => {
@@ -43,24 +44,27 @@ export async function runFiles(files: string[], options: Options): Promise<numbe
   };
   process.once('SIGINT', stop).once('SIGTERM', stop);
 
-  /** One process, or one after the other where a process ends too early. */
+  /** Runs file after file in one process. A process that a file has ended is replaced. */
   async function work(): Promise<void> {
     let child = startProcess(options);
+    children.add(child);
     for (let file = waiting.shift(); file !== undefined; file = waiting.shift()) {
-      if (!child.connected) child = startProcess(options);
-      children.add(child);
+      if (hasEnded(child)) {
+        children.delete(child);
+        child = startProcess(options);
+        children.add(child);
+      }
       for (const event of await runFile(child, file)) report(event);
     }
-    child.disconnect();
+    if (child.connected) child.disconnect();
   }
 
-  /** The runner ends each file with numbers; we show the sums at the end. */
+  /** The runner ends each file with its counts; `runFiles` shows the sums at the end. */
   function report(event: TestEvent): void {
     if (event.type === 'test:summary') {
-      for (const [name, count] of Object.entries<number>(event.data.counts)) {
-        totals[name] = (totals[name] ?? 0) + count;
-      }
-    } else if (event.type !== 'test:diagnostic' || !isNumber(event.data)) reporter.write(event);
+      for (const name of Object.keys(totals) as (keyof typeof totals)[])
+        totals[name] += event.data.counts[name] ?? 0;
+    } else if (event.type !== 'test:diagnostic' || !isCount(event.data)) reporter.write(event);
   }
 
   await Promise.all(Array.from({ length: Math.min(options.processes, files.length) }, work));
@@ -83,6 +87,11 @@ function startProcess({ execArgv, env }: Options): ChildProcess {
   return fork(file, { execArgv, env, serialization: 'advanced' });
 }
 
+/** Not by `connected`: the channel may be open for a moment after the end. */
+function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
+  return exitCode !== null || signalCode !== null;
+}
+
 /** All events of the file. They are shown together, not mixed with those of other files. */
 function runFile(child: ChildProcess, file: string): Promise<TestEvent[]> {
   const events: TestEvent[] = [];
@@ -91,9 +100,9 @@ function runFile(child: ChildProcess, file: string): Promise<TestEvent[]> {
       child.off('message', read).off('exit', crash);
       resolve(events);
     };
-    const read = (said: Said) => {
-      if (said.type === 'end') finish();
-      else events.push(withError(said as TestEvent));
+    const read = (message: ProcessMessage) => {
+      if (message.type === 'end') finish();
+      else events.push(withError(message as TestEvent));
     };
     const crash = (code: number | null, signal: string | null) => {
       const text = `The process of ${file} ended too early: ${signal ?? `exit code ${code}`}.`;
@@ -105,7 +114,8 @@ function runFile(child: ChildProcess, file: string): Promise<TestEvent[]> {
       finish();
     };
     child.on('message', read).on('exit', crash);
-    child.send(file);
+    // `crash` reports a process that has ended before it could read the file's name.
+    child.send(file, () => {});
   });
 }
 
@@ -121,7 +131,7 @@ function makeError({ failureType, text }: Failure): Error {
   return Object.assign(new Error(text, { cause }), { code: 'ERR_TEST_FAILURE', failureType });
 }
 
-function isNumber(diagnostic: { nesting: number; message: string }): boolean {
+function isCount(diagnostic: { nesting: number; message: string }): boolean {
   const names = /^(tests|suites|pass|fail|cancelled|skipped|todo|duration_ms) [\d.]+$/;
   return diagnostic.nesting === 0 && names.test(diagnostic.message);
 }

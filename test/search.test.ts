@@ -83,7 +83,7 @@ test('a search never finds what belongs to another user', async () => {
   assert.deepEqual(await find(bob, 'invoice', `&identity_id=${adaId}`), []);
 });
 
-test('the other filters hold as well', async () => {
+test('the other filters apply too', async () => {
   assert.deepEqual(await find(ada, 'invoice', `&identity_id=${officeId}`), [second]);
   assert.deepEqual(await find(ada, 'invoice', '&direction=outgoing'), []);
   assert.deepEqual(await find(ada, 'invoice', '&status=sent'), []);

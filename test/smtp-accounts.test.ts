@@ -147,7 +147,7 @@ describe('PATCH', () => {
     assert.deepEqual((await patch(made.id, {})).body, body);
   });
 
-  test('what does not lead the secret elsewhere keeps it', async () => {
+  test('a change that sends the secret nowhere else keeps the secret', async () => {
     const made = await make({ imap: { ...imap, password: undefined, oauth2 } });
     const changed = await patch(made.id, { smtp: { secure: true }, imap: { oauth2: { scope: 'other' } } });
     assert.equal(changed.status, 200, changed.text);
@@ -194,7 +194,7 @@ describe('PATCH', () => {
     assert.equal((await patch(id, { imap: null })).body.imap, null);
   });
 
-  test('a port that the stored host may not be called on is refused', async () => {
+  test('a new port that is not allowed for the stored host is refused', async () => {
     const { id } = await make({ smtp: { ...smtp, host: '8.8.8.8', port: 587 } });
     const refused = await patch(id, { smtp: { port: 22, password: 'x' } });
     assertProblem(refused, 400, 'invalid_body');

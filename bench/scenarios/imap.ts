@@ -17,7 +17,7 @@ import { startService } from '../service.ts';
 export const name = 'imap';
 export const goal = 0.6;
 
-export function findWants(): string | null {
+export function findMissing(): string | null {
   if (!hasPeer('dovecot'))
     return 'Dovecot is not installed. On Debian: apt-get install --no-install-recommends dovecot-imapd';
   return process.getuid?.() === 0 ? null : 'Dovecot starts as root only: run the bench as root.';

@@ -1,4 +1,4 @@
-/** The first view: the first steps until the first mail is delivered, then the last day and what needs a hand. */
+/** The first view: the first steps until the first mail is delivered, then the last day and what needs attention. */
 import type { ComponentChildren } from 'preact';
 import { readRecords } from '../api.ts';
 import type { DeliveryItem, Identity, MessageSummary, SmtpAccount, Stats, Webhook } from '../contract.ts';
@@ -121,7 +121,7 @@ function NeedsHand({ identities, webhooks, accounts, failed, retried, hasDeliver
   if (isCalm && !hasDelivered) return null;
   return (
     <section class="stack" aria-labelledby="hand">
-      <h2 id="hand">What needs a hand</h2>
+      <h2 id="hand">What needs attention</h2>
       {isCalm && (
         <p class="soft">
           Nothing. All webhooks are on, all accounts work, and no delivery failed in the last day.

@@ -1,12 +1,12 @@
 /**
- * Wakes the loops of a queue, or the event streams, in all processes on this database: directly in this process, by NOTIFY in the others. NOTIFY is sent
- * outside of the transactions and at most 20 times a second, because a NOTIFY in every commit makes commits wait for each
- * other. A lost notification costs one poll interval.
+ * Wakes the loops of a queue, or the event streams, in all processes on this database: directly in this process, by NOTIFY in the
+ * others. NOTIFY is sent outside of the transactions and at most 20 times a second, because a NOTIFY in every commit makes commits
+ * wait for each other. A lost notification costs one poll interval.
  */
 import type { Log } from '../lib/log.ts';
 import type { Pool } from './client.ts';
 
-/** A channel for each queue (deliveries, and mail that goes out), for the event streams, and for changes of identities with mailboxes elsewhere. */
+/** A channel for each queue (deliveries, outgoing mail), for the event streams, and for mailboxes elsewhere. */
 const channels = {
   deliveries: 'posthorn_ready',
   mail: 'posthorn_send',

@@ -33,7 +33,7 @@ export function writeQuestion(address: string): string {
     html`<p>Someone wants to connect <strong>${address}</strong> to an account at this service. The account can then send mail from
 this address, and receives mail for it that arrives here.</p>
 <form method="post"><button>Confirm the address</button></form>
-<p>If it was not you who asked for this, close this page.</p>`,
+<p>If you did not ask for this, close this page.</p>`,
   );
 }
 
@@ -54,7 +54,7 @@ export function writeRefused(): string {
 
 export function writeUnknown(): string {
   return writePage(
-    'This link is not good',
+    'This link does not work',
     html`<p>A link works once, and for 24 hours. To confirm an address, ask for a new link: in the account, verify the address
 again.</p>`,
   );

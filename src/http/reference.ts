@@ -8,8 +8,8 @@ import { hornDrawing, referenceStyle } from './reference-style.ts';
 
 const folder = path.join(import.meta.dirname, '../../dist/reference');
 
-/** Without these, Scalar loads fonts, sends statistics, and shows buttons that lead to its own services. */
-const withoutForeigners = {
+/** Without these settings Scalar loads fonts, sends statistics, and shows buttons that lead to its own services. */
+const withoutOtherServices = {
   withDefaultFonts: false,
   telemetry: false,
   hideClientButton: true,
@@ -18,7 +18,7 @@ const withoutForeigners = {
   mcp: { disabled: true },
 };
 const configuration = {
-  ...withoutForeigners,
+  ...withoutOtherServices,
   url: 'openapi.json',
   theme: 'none',
   hideDarkModeToggle: true,
@@ -72,8 +72,8 @@ function writePage(script?: string): string {
   const document = '<a href="openapi.json">openapi.json</a>';
   const words =
     script === undefined
-      ? `<p class="bare">The reference is not built: run <code>npm run build</code> and start again. ${document} has it all.</p>`
-      : `<noscript><p class="bare">The reference needs JavaScript. ${document} has it all.</p></noscript>`;
+      ? `<p class="bare">The reference is not built: run <code>npm run build</code> and start again. ${document} has all of it.</p>`
+      : `<noscript><p class="bare">The reference needs JavaScript. ${document} has all of it.</p></noscript>`;
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Posthorn API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">

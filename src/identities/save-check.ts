@@ -5,7 +5,7 @@
 
 import type { DnsRecord } from '../contract/identity.ts';
 import type { Sql } from '../db/client.ts';
-import { type ChangedAddress, failOtherClaims } from '../store/confirmations.ts';
+import { type ChangedAddress, failConfirmedByOthers } from '../store/confirmations.ts';
 import { retireDkimKeys } from '../store/dkim-keys.ts';
 import {
   type ChangedAddresses,
@@ -98,7 +98,7 @@ export async function saveCheck(
       ? await failFormerHolder(mailHost, sql, holder, answers, now, startedAt)
       : [];
   // Before the owner's own addresses are verified, for the same reason.
-  const failed = decision.status === 'verified' ? await failOtherClaims(sql, identity) : [];
+  const failed = decision.status === 'verified' ? await failConfirmedByOthers(sql, identity) : [];
   // The identity changed during the check, and a record that is now expected was not asked for: check again at once.
   const isComplete = questionsFor(setup).every((question) => answers.has(questionKey(question)));
   const waitSeconds = isComplete ? decision.waitSeconds : 0;

@@ -14,7 +14,7 @@ export interface Loop {
 export function startLoop(options: {
   name: string;
   pollMs: number;
-  /** Instead of `pollMs` while there is no work: for a loop that something else polls for and wakes. */
+  /** Instead of `pollMs` while there is no work: for a loop whose caller polls, and wakes it. */
   idleMs?: number;
   log: Log;
   /** One piece of work; true when there may be more of it. A number: there is more in so many milliseconds. */

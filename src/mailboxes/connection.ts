@@ -8,7 +8,7 @@ import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import { describeServerError } from '../net/mail-server.ts';
-import type { ClaimedConnection, HeldConnection } from '../store/imap-connections.ts';
+import type { ClaimedConnection, LeasedConnection } from '../store/imap-connections.ts';
 import {
   MailboxGone,
   noteFolders,
@@ -55,7 +55,7 @@ export class MailboxConnection {
   readonly #totals = new Map<FolderReader, number>();
   #mailbox: OpenMailbox | null = null;
   #rules: SyncRules | null = null;
-  #held: Pick<HeldConnection, 'requests' | 'scan'>;
+  #leased: Pick<LeasedConnection, 'requests' | 'scan'>;
   /** When all folders are checked next. */
   #checkAt = 0;
   #hasNews = false;
@@ -66,7 +66,7 @@ export class MailboxConnection {
     this.#parts = parts;
     this.#claimed = claimed;
     this.identityId = claimed.identityId;
-    this.#held = claimed;
+    this.#leased = claimed;
     this.#loop = startLoop({
       name: 'reading a mailbox',
       pollMs: parts.checkMs,
@@ -77,13 +77,13 @@ export class MailboxConnection {
   }
 
   /** What the database says of this connection. */
-  note(held: HeldConnection): void {
-    if (held.hasCopies) {
+  note(leased: LeasedConnection): void {
+    if (leased.hasCopies) {
       this.#hasCopies = true;
       this.#loop.wake();
     }
-    if (held.requests === this.#held.requests && held.scan === this.#held.scan) return;
-    this.#held = held;
+    if (leased.requests === this.#leased.requests && leased.scan === this.#leased.scan) return;
+    this.#leased = leased;
     this.#rules = null;
     this.#checkAt = 0;
     this.#loop.wake();

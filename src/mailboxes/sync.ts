@@ -13,7 +13,7 @@ import {
   addConnections,
   type ClaimedConnection,
   claimConnections,
-  listHeld,
+  listLeased,
   noteConnected,
   releaseAll,
   releaseConnection,
@@ -36,7 +36,7 @@ export interface SyncParts {
   recordMails: RecordMails;
   accounts: LoginParts;
   times?: Partial<SyncTimes> | undefined;
-  /** Instead of `pollMs` while no connection is open: something else polls. */
+  /** Instead of `pollMs` while no connection is open: for a caller that polls, and wakes the loop. */
   idleMs?: number | undefined;
 }
 
@@ -118,7 +118,7 @@ export function startSync(parts: SyncParts): Loop {
     metrics.syncFailures.inc({ code: error.code });
     const { code, response } = error;
     log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
-    // First: a state that is \`ok\` although the connection failed means that somebody verified the account since.
+    // First: a state that is `ok` although the connection failed means that somebody verified the account since.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
     await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
   }
@@ -134,9 +134,9 @@ export function startSync(parts: SyncParts): Loop {
       await renewLeases(sql, token, [...connections.keys()]);
       renewedAt = performance.now();
     }
-    const held = new Map((await listHeld(sql, token)).map((one) => [one.identityId, one]));
+    const leased = new Map((await listLeased(sql, token)).map((one) => [one.identityId, one]));
     for (const connection of [...connections.values()]) {
-      const found = held.get(connection.identityId);
+      const found = leased.get(connection.identityId);
       if (found) connection.note(found);
       else track(forget(connection).then(() => releaseConnection(sql, token, connection.identityId, null)));
     }

@@ -38,7 +38,7 @@ export interface Queue<Job extends Lease, Prepared extends Preparation, Outcome 
   promote: () => Promise<Promotion>;
   /** How long an idle process may take to find jobs and retries that it was not told about. */
   pollMs?: number;
-  /** Instead of `pollMs` while there is no work: something else polls, and calls `lookForWork`. */
+  /** Instead of `pollMs` while there is no work: for a worker whose owner polls, and calls `pollNow`. */
   idleMs?: number | undefined;
   /** Reads for all jobs of a claim at once what most of their tries need. */
   prefetch: (jobs: readonly Job[], laneKeys: readonly string[]) => Promise<unknown>;
@@ -178,8 +178,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#claiming.wake();
   }
 
-  /** There is work, for this process or another: jobs to claim, or retries that are due soon. */
-  lookForWork(): void {
+  /** Does at once what the polls would do: makes due retries claimable, and claims. */
+  pollNow(): void {
     this.#promoting.wake();
     this.#claiming.wake();
   }

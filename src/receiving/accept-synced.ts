@@ -3,28 +3,16 @@
  * the identity, and the folder decides the mailbox. Guarantee: the messages, their events and deliveries, and what `alsoWrite` writes
  * are committed in one transaction before `acceptSynced` resolves.
  */
-import { createHash } from 'node:crypto';
-import { summarize } from '../contract/message.ts';
-import { makeStoreData } from '../contract/payload.ts';
-import { messageKey, readThread } from '../contract/thread.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Authentication } from '../mailauth/authenticate.ts';
 import type { ParsedMessage } from '../mime/parse.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { MailboxGone, type ReadKind } from '../store/mailbox-sync.ts';
-import { findThread } from '../store/messages.ts';
 import { findMailboxOwner, type MailboxOwner } from '../store/receivers.ts';
-import { wordKeysOf } from '../store/words.ts';
-import {
-  type AcceptParts,
-  countAndLog,
-  countInlineBytes,
-  type MessageOutcome,
-  type PreparedMessage,
-} from './accept.ts';
-import { composeMessage } from './compose.ts';
+import { type AcceptParts, countAndLog, type MessageOutcome } from './accept.ts';
 import { readEnvelope } from './envelope.ts';
+import { measureMail, type PreparedMessage, prepareMessage } from './prepare.ts';
 import { readTag } from './route.ts';
 import { startAcceptTrace } from './trace.ts';
 
@@ -128,8 +116,6 @@ async function prepare(
   { parsed, authentication }: Examined,
 ): Promise<Prepared> {
   const id = newId();
-  const { ownerId } = identity;
-  const sha256 = createHash('sha256').update(raw).digest();
   const { mailFrom, rcptTo } = readEnvelope(parsed.headers, identity);
   const isSent = kind === 'sent';
   const envelope = {
@@ -137,35 +123,16 @@ async function prepare(
     mailFrom: isSent ? null : mailFrom,
     rcptTo: isSent ? listRecipients(parsed) : [rcptTo],
   };
-  const { threadId, ancestors } = readThread(identity.id, id, parsed, { source, envelope });
-  const found =
-    ancestors.length > 0 ? await findThread(parts.sql, ownerId, identity.id, ancestors) : undefined;
   const mailboxIds = { inbox: identity.inboxId, spam: identity.spamId, sent: identity.sentId };
-  const message = composeMessage({
-    ...{ id, threadId: found ?? threadId, source, receivedAt, size: raw.length },
-    ...{ identity, tag: isSent ? null : readTag(rcptTo, identity), envelope, parsed, authentication },
+  const message = await prepareMessage(parts.sql, measureMail(parsed, raw, parts.inlineRawBytes), {
+    ...{ id, source, receivedAt, identity, envelope, parsed, authentication, isVouched: true },
+    tag: isSent ? null : readTag(rcptTo, identity),
     mailbox: { id: mailboxIds[kind], kind },
+    rawId: raw.length <= maxPackedRawBytes ? null : id,
+    // The ledger knows for ever which mail was seen.
+    repeatKey: null,
   });
-  const summary = summarize(message);
-  const inline = raw.length <= parts.inlineRawBytes;
-  const writeData = makeStoreData(parsed, raw, sha256);
-  return {
-    hasEvent: hasEvent && !isSent,
-    message: {
-      ...{ id, ownerId, identityId: identity.id, eventId: newId(), threadId: message.threadId, raw, sha256 },
-      rawId: raw.length <= maxPackedRawBytes ? null : id,
-      recipients: envelope.rcptTo,
-      summary: JSON.stringify(summary),
-      words: wordKeysOf(ownerId, summary),
-      isVouched: true,
-      writeData: () => writeData(message),
-      inline,
-      inlineBytes: inline ? countInlineBytes(raw) : 0,
-      messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
-      // The ledger knows which mail was seen, for ever.
-      repeatKey: null,
-    },
-  };
+  return { message, hasEvent: hasEvent && !isSent };
 }
 
 function listRecipients({ to, cc, bcc }: ParsedMessage): string[] {

@@ -1,27 +1,24 @@
 /**
- * The only way in for mail, from SMTP and from the API: `acceptMail` examines a message, then writes message, event and
- * deliveries of every identity in one transaction. Traces, metrics and the wake-up of the delivery loop follow the commit.
+ * The way in for mail from SMTP, the API and the hooks of providers (mail from mailboxes elsewhere: accept-synced.ts). `acceptMail`
+ * examines a message, then writes message, event and deliveries of every identity in one transaction. Traces, metrics and the
+ * wake-up of the delivery loop follow the commit.
  * Guarantee: when `acceptMail` resolves with ids, the message is committed. A repeat gets the id of the stored message.
- * The acknowledgement follows the commit: SMTP sends 250 after `acceptMail` resolves (smtp/mx.ts); `POST /inbound` sends 202 at the
- * end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail` resolves.
+ * The acknowledgement follows the commit: SMTP sends 250 (smtp/accept-message.ts) and a hook sends 200 after `acceptMail` resolves;
+ * `POST /inbound` sends 202 at the end of its `runSteps` (http/idempotency.ts), which is after the commit and before `acceptMail`
+ * resolves.
  */
-import { isUtf8 } from 'node:buffer';
-import { createHash } from 'node:crypto';
 import type { Span } from '@opentelemetry/api';
-import { type Message, summarize } from '../contract/message.ts';
-import { makeStoreData } from '../contract/payload.ts';
-import { messageKey, readThread, repeatKey } from '../contract/thread.ts';
+import type { Message } from '../contract/message.ts';
+import { repeatKey } from '../contract/thread.ts';
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
-import { countJsonBytes } from '../lib/json-bytes.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
-import { chunkBytes, findFirst, findThread, type NewMessage } from '../store/messages.ts';
-import { wordKeysOf } from '../store/words.ts';
-import { composeMessage } from './compose.ts';
+import { chunkBytes, findFirst } from '../store/messages.ts';
 import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
+import { measureMail, type PreparedMessage, prepareMessage } from './prepare.ts';
 import type { MessageRecorder } from './record.ts';
 import { type RoutedRecipient, type RouteParts, routeRecipient, routeVouched } from './route.ts';
 import { type AcceptTrace, startAcceptTrace } from './trace.ts';
@@ -57,12 +54,6 @@ export interface AcceptParts extends RouteParts {
 }
 
 type ReportType = NonNullable<Message['report']>['type'];
-
-/** Without its content, which is made when it is recorded: that of a hundred recipients would not fit into memory. */
-export interface PreparedMessage extends Omit<NewMessage, 'data' | 'content'> {
-  recipients: readonly string[];
-  writeData(): string;
-}
 
 interface ExaminedMail {
   recipients: readonly RoutedRecipient[];
@@ -216,11 +207,6 @@ async function routeAgain(
   return found;
 }
 
-/** As `completeData` writes them: as text or, if they are not UTF-8, as base64. */
-export function countInlineBytes(raw: Buffer): number {
-  return isUtf8(raw) ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
-}
-
 /** One message for each identity. */
 function prepareMessages(
   parts: AcceptParts,
@@ -228,11 +214,8 @@ function prepareMessages(
   recipients: readonly RoutedRecipient[],
   { parsed, authentication }: Examination,
 ): Promise<PreparedMessage[]> {
-  const sha256 = createHash('sha256').update(mail.raw).digest();
-  const writeData = makeStoreData(parsed, mail.raw, sha256);
+  const measured = measureMail(parsed, mail.raw, parts.inlineRawBytes);
   const receivedAt = new Date();
-  const inline = mail.raw.length <= parts.inlineRawBytes;
-  const inlineBytes = inline ? countInlineBytes(mail.raw) : 0;
   /** By owner: bytes that have rows of their own are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();
   const groups = [...Map.groupBy(recipients, ({ identity }) => identity.id).values()];
@@ -240,7 +223,7 @@ function prepareMessages(
   groups.sort(([one], [other]) => ((one?.identity.id ?? '') < (other?.identity.id ?? '') ? -1 : 1));
 
   return Promise.all(
-    groups.map(async (recipients) => {
+    groups.map((recipients) => {
       const [{ identity, tag }] = recipients as [RoutedRecipient];
       const id = newId();
       const isShared = groups.some(
@@ -250,31 +233,11 @@ function prepareMessages(
       const rawId = isPacked ? null : (rawIds.get(identity.ownerId) ?? id);
       if (rawId) rawIds.set(identity.ownerId, rawId);
       const envelope = { ...mail.envelope, rcptTo: recipients.map(({ address }) => address) };
-      const { threadId, ancestors } = readThread(identity.id, id, parsed, mail);
-      const found =
-        ancestors.length > 0
-          ? await findThread(parts.sql, identity.ownerId, identity.id, ancestors)
-          : undefined;
-      const message = composeMessage({
-        ...{ id, threadId: found ?? threadId, source: mail.source, receivedAt, size: mail.raw.length },
-        ...{ identity, tag, envelope, parsed, authentication },
-      });
-      const summary = summarize(message);
-      return {
-        ...{ id, ownerId: identity.ownerId, identityId: identity.id, eventId: newId(), rawId },
+      return prepareMessage(parts.sql, measured, {
+        ...{ id, source: mail.source, receivedAt, identity, tag, envelope, parsed, authentication, rawId },
         isVouched: mail.isVouched ?? false,
-        threadId: message.threadId,
-        recipients: envelope.rcptTo,
-        raw: mail.raw,
-        sha256,
-        summary: JSON.stringify(summary),
-        words: wordKeysOf(identity.ownerId, summary),
-        writeData: () => writeData(message),
-        inline,
-        inlineBytes,
-        messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
-        repeatKey: parsed.messageId === null ? null : repeatKey(envelope, sha256),
-      };
+        repeatKey: parsed.messageId === null ? null : repeatKey(envelope, measured.sha256),
+      });
     }),
   );
 }

@@ -84,7 +84,7 @@ interface PreparedSend extends Preparation {
 }
 type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string; isConfirmation: boolean };
 
-export function startSending(parts: SendParts): Loop & { lookForWork(): void } {
+export function startSending(parts: SendParts): Loop & { pollNow(): void } {
   const { sql, ways, log, metrics } = parts;
   const memory = new Slots(largeMemory);
   const dead = new DeadDestinations();
@@ -154,7 +154,7 @@ export function startSending(parts: SendParts): Loop & { lookForWork(): void } {
     isUnavailable,
     log,
   });
-  return { wake: () => worker.wake(), lookForWork: () => worker.lookForWork(), stop: () => worker.stop() };
+  return { wake: () => worker.wake(), pollNow: () => worker.pollNow(), stop: () => worker.stop() };
 }
 
 /** Undefined: its link is no longer of use. */

@@ -10,6 +10,7 @@ import { Pace } from '../lib/pace.ts';
 import type { Certificate } from '../net/certificate.ts';
 import { type AcceptMessageParts, acceptMessage, type ReceivedMail } from './accept-message.ts';
 import { DataReader, type MessageRoom } from './data.ts';
+import { takeLine } from './line.ts';
 import { formatReply, type Reply, refusal, reply } from './reply.ts';
 import { lineTooLong, type MailTransaction, Session, type SessionParts, tooBig } from './session.ts';
 
@@ -25,11 +26,8 @@ export interface ConnectionParts<Route> extends SessionParts<Route>, AcceptMessa
 type Phase = 'command' | 'waiting' | 'data' | 'handshake' | 'closing';
 
 const nothing = Buffer.alloc(0);
-const lineFeed = 10;
-const carriageReturn = 13;
 
-/** Multiples of `maxLineBytes` and `maxMessageBytes` at which the connection is closed. */
-const closeAtLines = 32;
+/** Multiple of `maxMessageBytes` at which the connection is closed. */
 const closeAtMessages = 2;
 const lingerMs = 1000;
 
@@ -55,7 +53,7 @@ export class Connection<Route> {
 
   #phase: Phase = 'command';
   #pending: Buffer = nothing;
-  /** Bytes of a too long command line that were dropped. */
+  /** Of `takeLine`. */
   #skipped = 0;
   /** What is being sent. */
   #message: { reader: DataReader; pace: Pace } | null = null;
@@ -193,35 +191,16 @@ export class Connection<Route> {
       this.#disconnect('4.3.2', 'Shutting down; please try again later');
       return false;
     }
-    const line = this.#takeLine();
-    if (line === null) return false;
+    const { line, rest, skipped } = takeLine(this.#pending, this.#skipped, this.#parts.limits.maxLineBytes);
+    this.#pending = rest;
+    this.#skipped = skipped;
+    if (line === 'endless') this.#queueReply({ ...lineTooLong, next: 'close' });
+    if (line === 'endless' || line === null) return false;
     const answer = this.#session.answer(line);
     if (answer instanceof Promise) this.#replyLater(answer);
     else if (answer.next === 'tls') this.#replyLater(this.#prepareTls(answer));
     else this.#queueReply(answer);
     return true;
-  }
-
-  /** A bare LF ends a command too: people type it, and unlike in DATA nothing can be smuggled with it. */
-  #takeLine(): Buffer | 'too long' | null {
-    const { maxLineBytes } = this.#parts.limits;
-    const end = this.#pending.indexOf(lineFeed);
-    const length = this.#skipped + (end === -1 ? this.#pending.length : end + 1);
-    if (length > closeAtLines * maxLineBytes) {
-      this.#queueReply({ ...lineTooLong, next: 'close' });
-      return null;
-    }
-    if (end === -1) {
-      if (length > maxLineBytes) {
-        this.#skipped = length;
-        this.#pending = nothing;
-      }
-      return null;
-    }
-    const line = this.#pending.subarray(0, this.#pending[end - 1] === carriageReturn ? end - 1 : end);
-    this.#pending = this.#pending.subarray(end + 1);
-    this.#skipped = 0;
-    return length > maxLineBytes ? 'too long' : line;
   }
 
   #takeData(): boolean {

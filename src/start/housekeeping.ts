@@ -1,37 +1,22 @@
-/** The loops that keep the database in order, in every process: looking for work, purging, settling webhooks, the change-over. */
+/** The loops that keep the database in order, in every process: purging, settling webhooks, the change-over, reporting. */
 import { setTimeout as pause } from 'node:timers/promises';
 import { isUnavailable } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import { readVersion } from '../lib/version.ts';
 import { changeOverBatch, isChangingOver } from '../store/change-over.ts';
-import { type DueWork, findDueWork, isPurgeDue } from '../store/due-work.ts';
+import { isPurgeDue } from '../store/due-work.ts';
 import { settleWebhooks } from '../store/held.ts';
 import { purgeResponses } from '../store/idempotency.ts';
 import { nameOfThisProcess, removeProcess, reportProcess } from '../store/processes.ts';
 import { purgeDeletedIdentities, purgeDeletedWebhooks, purgeExpired, purgeOld } from '../store/purge.ts';
 import type { Parts } from './parts.ts';
+import { wokenBySharedPoll } from './shared-poll.ts';
 
 const purgePollMs = 10_000;
 const purgeBatch = 500;
 const reportPollMs = 10_000;
 const settlePollMs = 2000;
-const watchPollMs = 1000;
-/** For loops that `startWatching` polls for. */
-export const watched = { idleMs: 3_600_000 };
-
-/** How to wake the loops that have work; undefined: not a loop of this process. */
-export type WakeFor = Record<keyof DueWork, (() => void) | undefined>;
-
-/** Polls for several loops with one statement, and wakes those that have work. */
-export function startWatching({ sql, log }: Parts, wakeFor: WakeFor): Loop {
-  const work = async () => {
-    const due = await findDueWork(sql);
-    for (const name of Object.keys(due) as (keyof DueWork)[]) if (due[name]) wakeFor[name]?.();
-    return false;
-  };
-  return startLoop({ name: 'looking for work', pollMs: watchPollMs, log, isTransient: isUnavailable, work });
-}
 
 /** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
 export function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
@@ -43,7 +28,7 @@ export function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Lo
   return startLoop({
     name: 'settling webhooks',
     pollMs: settlePollMs,
-    ...watched,
+    ...wokenBySharedPoll,
     restFactor: 1,
     log,
     isTransient: isUnavailable,
@@ -77,7 +62,7 @@ export function startPurging({ sql, log, metrics, config: { retentionDays } }: P
   });
 }
 
-/** Changes what older versions stored, with most of the time left to the rest of the service. */
+/** Changes what older versions stored. Works a quarter of the time, so that the rest of the service is not slowed down. */
 export function startChangeOver({ sql, log }: Parts): Loop {
   log.info('changing stored messages to the new form, in the background');
   let announced = 0;

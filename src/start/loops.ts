@@ -21,15 +21,9 @@ import type { StreamedEvent } from '../store/event-stream.ts';
 import { runReplayBatch } from '../store/replays.ts';
 import { startDelivery } from '../webhooks/deliver.ts';
 import { Poster } from '../webhooks/post.ts';
-import {
-  startChangeOver,
-  startPurging,
-  startReporting,
-  startSettling,
-  type WakeFor,
-  watched,
-} from './housekeeping.ts';
+import { startChangeOver, startPurging, startReporting, startSettling } from './housekeeping.ts';
 import type { Parts } from './parts.ts';
+import { type WakeFor, wokenBySharedPoll } from './shared-poll.ts';
 import { type Stops, stopLater } from './stops.ts';
 
 const deliveryPoolSize = 5;
@@ -54,7 +48,7 @@ export type Wakes = Pick<ApiParts, 'wakeDelivery' | 'wakePurge' | 'wakeSettling'
   wakeSending(): void;
   /** Call it after the commit of events. */
   wakeStreams(): void;
-  /** Both: deliveries and streams. */
+  /** `wakeDelivery` and `wakeStreams`. */
   wakeAfterEvents(): void;
 };
 
@@ -73,7 +67,9 @@ export async function startLoops(
   const purging = stopLater(stops, startPurging(parts));
   if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
   stopLater(stops, await startReporting(parts));
-  const checks = config.roles.includes('verify') ? startVerification(verification, watched) : undefined;
+  const checks = config.roles.includes('verify')
+    ? startVerification(verification, wokenBySharedPoll)
+    : undefined;
   if (checks) stopLater(stops, checks);
   const delivering = config.roles.includes('deliver') ? startDelivering(parts, database, stops) : undefined;
   const waker = stopLater(stops, await startWaker(sql, log, 'deliveries', delivering?.wake ?? null));
@@ -94,7 +90,7 @@ export async function startLoops(
   return {
     wakeFor: {
       ...{ checks: checks?.wake, settling: settling.wake, replays: delivering?.replays.wake },
-      ...{ deliveries: delivering?.lookForWork, mail: sending?.lookForWork },
+      ...{ deliveries: delivering?.pollNow, mail: sending?.pollNow },
     },
     ...{
       wakeDelivery: waker.wake,
@@ -116,7 +112,7 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     sql: database.openAnother('delivery', { max: deliveryPoolSize }),
     // Not the API's poster: delivery closes its own when it stops.
     poster: new Poster({ egress: parts.egress }),
-    ...watched,
+    ...wokenBySharedPoll,
     completeData: (stored) => completeData(stored, links, Date.now()),
     scheduleSeconds: config.retrySchedule,
   });
@@ -129,14 +125,14 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     delivery.wake();
     replays.wake();
   };
-  return { wake, replays, lookForWork: delivery.lookForWork, offer: delivery.offer };
+  return { wake, replays, pollNow: delivery.pollNow, offer: delivery.offer };
 }
 
 function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void) {
   const { sealer, log, metrics, ways, dns, examiner, bounceKeys, confirmationLinks, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
-    ...{ sql, ways, log, metrics, wakeAfterEvents, ...watched },
+    ...{ sql, ways, log, metrics, wakeAfterEvents, ...wokenBySharedPoll },
     signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     confirmations: { mailHost: config.mailHost, linkTo: confirmationLinks.to },
@@ -144,14 +140,14 @@ function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () 
   });
 }
 
-/** `wake` wakes it in every process, `lookForWork` in this one. `times`: of tests; nothing else then polls for it. */
+/** `wake` wakes the loop in every process, `pollNow` only in this one. With the `times` of a test the loop polls for itself. */
 export async function startSyncing(
   parts: Parts,
   database: Database,
   mail: AcceptParts,
   stops: Stops,
   times: Partial<SyncTimes> | undefined,
-): Promise<{ wake(): void; lookForWork: (() => void) | undefined }> {
+): Promise<{ wake(): void; pollNow: (() => void) | undefined }> {
   const { log, metrics, config, verifyAccounts } = parts;
   const { maxMessageBytes } = config;
   const startLoop = () => {
@@ -160,11 +156,14 @@ export async function startSyncing(
     const recordMails: Parameters<typeof startSync>[0]['recordMails'] = (found, alsoWrite) =>
       acceptSynced({ ...mail, sql }, found, alsoWrite);
     const syncParts = { sql, log, metrics, accounts, maxMessageBytes, recordMails };
-    return stopLater(stops, startSync({ ...syncParts, times, idleMs: times ? undefined : watched.idleMs }));
+    return stopLater(
+      stops,
+      startSync({ ...syncParts, times, idleMs: times ? undefined : wokenBySharedPoll.idleMs }),
+    );
   };
   const loop = config.roles.includes('sync') ? startLoop() : null;
   const { wake } = stopLater(stops, await startWaker(database.sql, log, 'mailboxes', loop?.wake ?? null));
-  return { wake, lookForWork: times ? undefined : loop?.wake };
+  return { wake, pollNow: times ? undefined : loop?.wake };
 }
 
 function startStreams({ sql, log, links }: Parts): EventStreams {
@@ -183,6 +182,13 @@ function startReplaying({ sql, log }: Parts, wakeDelivery: () => void): Loop {
     return step !== undefined;
   };
   return startLoop({
-    ...{ name: 'replaying', pollMs: replayPollMs, ...watched, log, isTransient: isUnavailable, work },
+    ...{
+      name: 'replaying',
+      pollMs: replayPollMs,
+      ...wokenBySharedPoll,
+      log,
+      isTransient: isUnavailable,
+      work,
+    },
   });
 }

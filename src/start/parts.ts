@@ -30,10 +30,10 @@ import { openSealer } from '../store/sealed-secrets.ts';
 import { Poster } from '../webhooks/post.ts';
 import { type Stops, stopLater } from './stops.ts';
 
-/** How long answers of DNS are used for mail that goes out. */
+/** How long a DNS answer is reused for outgoing mail. */
 const dnsKeepMs = 60_000;
 
-/** Where the servers stand that act as those of providers, and who issued their certificates. */
+/** For tests: servers that take the place of the providers' own. `ca`: the authority that issued their certificates. */
 export interface ProviderServers {
   snsPort?: number;
   smtpPort?: number;

@@ -52,7 +52,7 @@ export function requestConfirmation(
       )
       update identities
       set pending_until = asked.expires_at, updated_at = now(),
-        -- What another owner made fail begins anew; under an own domain an address has the status of the domain.
+        -- An address that failed because of another owner starts again. An address of the owner's own domain has its status.
         status = case when domain_identity_id is null then 'unverified' else status end
       from asked where owner_id = ${ownerId} and identities.id = ${identityId}`;
     return 'queued';
@@ -96,7 +96,7 @@ export interface ConfirmationMail {
   createdAt: Date;
 }
 
-/** Of those whose link is still of use. Not by owner: the loop works for all users, on ids that it claimed. */
+/** Only those whose link can still be used. Not by owner: the loop works for all users, on ids that it claimed. */
 export async function readConfirmationMails(
   sql: Sql,
   sendIds: readonly string[],
@@ -161,7 +161,7 @@ export interface ChangedAddress extends IdentityRef {
   to: IdentityStatus;
 }
 
-/** `other_domain`: another owner is verified for the domain; the link stays good. */
+/** `other_domain`: another owner is verified for the domain; the link stays valid. */
 export function confirmAddress(
   sql: Sql,
   token: string,
@@ -198,8 +198,8 @@ function changedColumns(sql: Sql) {
     before.status as "from", identities.status as "to"`;
 }
 
-/** After the holder of an address has gone: the owner who confirmed the address first has it. The caller has locked the domain. */
-export async function promoteClaim(
+/** For an address whose holder was deleted: verifies the owner who confirmed it first. The caller has locked the domain. */
+export async function verifyNextConfirmed(
   sql: Sql,
   { domain, key }: { domain: string; key: string },
 ): Promise<ChangedAddress | undefined> {
@@ -214,8 +214,8 @@ export async function promoteClaim(
   return changed;
 }
 
-/** An owner is verified for the domain: what others confirmed there ends. The caller has locked the domain. */
-export async function failOtherClaims(
+/** For a domain whose owner is now verified: addresses that other owners confirmed there fail. The caller has locked the domain. */
+export async function failConfirmedByOthers(
   sql: Sql,
   { domain, ownerId }: { domain: string; ownerId: string },
 ): Promise<ChangedAddress[]> {

@@ -1,6 +1,6 @@
 /**
- * Whether background loops have work to do. An idle process asks once for all of them: a round trip to PostgreSQL costs far more
- * than what these queries read, one row of an index each. Guarantee: a loop that has work is never told that it has none.
+ * Which background loops have work. An idle process asks for all of them with one statement: the round trip to PostgreSQL costs far
+ * more than the queries, each of which reads one row of an index. Guarantee: the answer for a loop that has work is true.
  */
 import { only, type Sql } from '../db/client.ts';
 import { mayRunReplay } from './replays.ts';
@@ -13,14 +13,14 @@ export interface DueWork {
   replays: boolean;
   /** Deliveries to claim, or to be tried again within two seconds. */
   deliveries: boolean;
-  /** The same, of mail that goes out. */
+  /** Recipients of outgoing mail, likewise. */
   mail: boolean;
-  /** Mailboxes elsewhere, which are always watched. */
+  /** Whether any account has an IMAP server. The loop itself decides which of the mailboxes are due. */
   mailboxes: boolean;
 }
 
 export async function findDueWork(sql: Sql): Promise<DueWork> {
-  // `Promotion` waits for what is due within this time.
+  // A worker that is woken waits by itself for the retries of the next two seconds (`Promotion`).
   const soon = sql`now() + interval '2 seconds'`;
   return only(
     await sql<DueWork[]>`
@@ -65,7 +65,7 @@ export async function isPurgeDue(sql: Sql, retentionDays: number): Promise<boole
   return isDue;
 }
 
-/** By the order, not by `exists`: for that the planner may read the whole table, because it expects to find a row early. */
+/** With an order, not with `exists`: there the planner may read the whole table, because it expects to find a row early. */
 function first(sql: Sql, query: ReturnType<Sql>) {
   return sql`coalesce((${query} limit 1), false)`;
 }

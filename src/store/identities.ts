@@ -5,7 +5,7 @@
 import { type Sql, transaction } from '../db/client.ts';
 import { assignments, type Fragment } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
-import { type ChangedAddress, promoteClaim } from './confirmations.ts';
+import { type ChangedAddress, verifyNextConfirmed } from './confirmations.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
 import {
   collectPage,
@@ -294,7 +294,8 @@ export function deleteIdentity(
     if (!deleted) return undefined;
     const wasHolder = deleted.status === 'verified';
     if (kind === 'domain' && wasHolder) await checkClaimantsNow(sql, domain, id);
-    const promoted = kind === 'email' && wasHolder ? await promoteClaim(sql, { domain, key }) : undefined;
+    const promoted =
+      kind === 'email' && wasHolder ? await verifyNextConfirmed(sql, { domain, key }) : undefined;
     return { domain, addresses, promoted };
   });
 }

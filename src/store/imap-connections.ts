@@ -77,7 +77,7 @@ export async function claimConnections(sql: Sql, token: string, limit: number): 
       connection.version, connection.failures, connection.refused_logins as "refusedLogins", connection.requests, connection.scan`;
 }
 
-export interface HeldConnection {
+export interface LeasedConnection {
   identityId: string;
   requests: number;
   scan: number;
@@ -86,8 +86,8 @@ export interface HeldConnection {
 }
 
 /** The connections that this process may keep: the identity and the account are as they were when it claimed them. */
-export async function listHeld(sql: Sql, token: string): Promise<HeldConnection[]> {
-  return sql<HeldConnection[]>`
+export async function listLeased(sql: Sql, token: string): Promise<LeasedConnection[]> {
+  return sql<LeasedConnection[]>`
     select identity_id as "identityId", requests, scan, ${hasCopies(sql)} as "hasCopies"
     from imap_connections connection
     join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id

@@ -62,6 +62,15 @@ interface FoundRecipient {
   isBeingTried: boolean;
 }
 
+/** Of a row of `recipients`. */
+function isBeingTried(sql: Sql) {
+  return sql`
+    exists (
+      select from send_queue
+      where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
+    )`;
+}
+
 /** Not by owner: the signed token of the bounce address is the permission, and it names the message. */
 export async function findSentRecipient(
   sql: Sql,
@@ -69,10 +78,7 @@ export async function findSentRecipient(
   n: number,
 ): Promise<FoundRecipient | undefined> {
   const [row] = await sql<FoundRecipient[]>`
-    select owner_id as "ownerId", address, exists (
-      select from send_queue
-      where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
-    ) as "isBeingTried"
+    select owner_id as "ownerId", address, ${isBeingTried(sql)} as "isBeingTried"
     from recipients where message_id = ${messageId} and n = ${n}`;
   return row;
 }
@@ -93,10 +99,7 @@ export async function findReportedRecipient(
   addressKey: string,
 ): Promise<ReportedRecipient | undefined> {
   const [row] = await sql<ReportedRecipient[]>`
-    select outgoing.id as "messageId", recipients.n::int as n, exists (
-      select from send_queue
-      where send_queue.message_id = recipients.message_id and send_queue.n = recipients.n and lease_until > now()
-    ) as "isBeingTried"
+    select outgoing.id as "messageId", recipients.n::int as n, ${isBeingTried(sql)} as "isBeingTried"
     from outgoing join recipients on recipients.message_id = outgoing.id
     where outgoing.owner_id = ${ownerId} and transport = 'provider' and recipients.address_key = ${addressKey}
       and ${'id' in message ? sql`outgoing.id = ${message.id}` : sql`outgoing.message_key = ${message.key}`}

@@ -74,7 +74,7 @@ interface DeliveryOffer extends Disposable {
 }
 
 interface DeliveryLoop extends Loop {
-  lookForWork(): void;
+  pollNow(): void;
   /** Which of these webhooks could get a new event with a body of about so many bytes at once; undefined: none. */
   offer(webhookIds: readonly string[], bytes: number): DeliveryOffer | undefined;
 }
@@ -146,7 +146,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
 
   return {
     wake: () => worker.wake(),
-    lookForWork: () => worker.lookForWork(),
+    pollNow: () => worker.pollNow(),
     stop: () => worker.stop(),
     offer,
   };

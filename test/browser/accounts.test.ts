@@ -60,7 +60,7 @@ test('an account: the servers of a known service, a wrong password in words, cha
   await page.getByText(/The server said:/).waitFor();
   await inspect(page, 'account-failing');
   await page.getByRole('link', { name: 'Home' }).click();
-  const hand = page.getByRole('region', { name: 'What needs a hand' });
+  const hand = page.getByRole('region', { name: 'What needs attention' });
   await hand.getByRole('link', { name: 'ada@own.example' }).click();
 
   await page.getByRole('button', { name: 'Change' }).click();

@@ -32,7 +32,7 @@ test('a failing webhook is seen, repaired and redelivered', async () => {
   const id = await receive(service, shop, mail({ subject: 'To repair' }));
   const context = await chromium.open();
   const page = await openPage(context, service);
-  const hand = page.getByRole('region', { name: 'What needs a hand' });
+  const hand = page.getByRole('region', { name: 'What needs attention' });
   await hand.getByText('refuses events (it answered 500)').waitFor();
   await inspect(page, 'home-failing');
   await hand.getByRole('link', { name: receiver.url('/repair') }).click();
@@ -136,7 +136,7 @@ test('DNS records turn green, and a domain is deleted', async () => {
   await verify.click();
   await page.getByText('stays verified until').first().waitFor();
   await page.getByRole('link', { name: 'Home' }).click();
-  await page.getByRole('region', { name: 'What needs a hand' }).getByText('lost DNS records').waitFor();
+  await page.getByRole('region', { name: 'What needs attention' }).getByText('lost DNS records').waitFor();
   await page.getByRole('link', { name: domain }).click();
 
   await page.getByRole('button', { name: 'Delete' }).click();

@@ -7,16 +7,16 @@ import { waitFor } from '../harness.ts';
 import { type ImapServer, openImapServer } from '../imap-server.ts';
 import { startReceiver } from '../receiver.ts';
 import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
-import { preparePostgres } from './postgres.ts';
-import { prepareServer, type Server } from './server.ts';
+import { prepareProcesses } from './processes.ts';
+import type { Server } from './server.ts';
 import { make } from './trial.ts';
 
 const takeOverMs = 30_000;
 const announceMs = 60_000;
 const olderPerRound = 200;
-/** A kill comes after at most so many events of its round, or after this time. */
-const mostEvents = 220;
-const mostMs = 4000;
+/** The kill of a round comes after at most this many events, or after this time. */
+const maxEvents = 220;
+const maxWaitMs = 4000;
 
 export const imapKill: Fault = {
   about: 'kill -9 of the process that reads a mailbox, while another waits',
@@ -27,12 +27,8 @@ export const imapKill: Fault = {
 
 async function run(lent: FaultRun): Promise<Outcome> {
   const { random, log } = lent;
-  const postgres = await preparePostgres(lent);
-  await postgres.start();
-  const prepare = (roles: string) =>
-    prepareServer(lent, { databaseUrl: postgres.url, settings: { POSTHORN_ROLES: roles } });
-  const api = await prepare('api,deliver');
-  await api.start();
+  const [api, ...readers] = await prepareProcesses(lent, ['api,deliver', 'sync', 'sync']);
+  let [reading, waiting] = readers;
   const imap = await openImapServer();
   lent.defer(() => imap.stop());
   const receiver = await startReceiver();
@@ -44,7 +40,6 @@ async function run(lent: FaultRun): Promise<Outcome> {
     response.writeHead(204).end();
   });
   const identityId = await connectMailbox(api, imap, receiver.url());
-  let [reading, waiting] = [await prepare('sync'), await prepare('sync')];
   await reading.start();
   await waitFor('the first reading', () => isIdle(api, identityId));
   let starting = waiting.start();
@@ -59,8 +54,8 @@ async function run(lent: FaultRun): Promise<Outcome> {
     const asked = await api.call('POST', `/identities/${identityId}/sync`, body);
     if (asked.status !== 202) throw new Error(`POST /sync: ${asked.status} ${await asked.text()}`);
     const arriving = mailbox.keepArriving();
-    const events = pick(random, 0, mostEvents);
-    await waitFor('events', () => announced.size - before >= events, mostMs).catch(() => {});
+    const events = pick(random, 0, maxEvents);
+    await waitFor('events', () => announced.size - before >= events, maxWaitMs).catch(() => {});
     await delay(pick(random, 0, 50));
     await reading.kill();
     const killedAt = performance.now();

@@ -1,15 +1,15 @@
 /**
- * `kill -9` of one of three processes that take mail and deliver from one database, under load. Other processes continue the claimed deliveries
- * of the killed process when the leases expire; nothing is lost; by the receiver's clock no delivery has two tries at the same
- * time; and every delivery is recorded as delivered, with one try.
+ * `kill -9` of one of three processes that take mail and deliver from one database, under load. Other processes continue the
+ * claimed deliveries of the killed process when the leases expire; nothing is lost; by the receiver's clock no delivery has two
+ * tries at the same time; and every delivery is recorded as delivered, with one try.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from '../../src/db/client.ts';
 import { leaseSeconds } from '../../src/store/queue-rows.ts';
 import { waitFor } from '../harness.ts';
 import { type Fault, type FaultRun, type Outcome, pick } from './fault.ts';
-import { preparePostgres } from './postgres.ts';
-import { prepareServer, type Server } from './server.ts';
+import { prepareProcesses } from './processes.ts';
+import type { Server } from './server.ts';
 import { conclude, keepSending, prepareTrial } from './trial.ts';
 
 /** The lease, and the time to notice its end and to make the waiting deliveries, on a busy machine. */
@@ -24,14 +24,12 @@ export const killOneOfThree: Fault = {
 
 async function run(lent: FaultRun): Promise<Outcome> {
   const { random, log } = lent;
-  const postgres = await preparePostgres(lent);
-  await postgres.start();
-  const databaseUrl = postgres.url;
-  const server = await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'api,smtp' } });
-  await server.start();
-  const three: Server[] = [];
-  for (let n = 0; n < 3; n += 1)
-    three.push(await prepareServer(lent, { databaseUrl, settings: { POSTHORN_ROLES: 'smtp,deliver' } }));
+  const [server, ...three] = await prepareProcesses(lent, [
+    'api,smtp',
+    'smtp,deliver',
+    'smtp,deliver',
+    'smtp,deliver',
+  ]);
   await Promise.all(three.map((process) => process.start()));
   // Slow enough that every process has running tries at the moment of the kill.
   const otherPorts = three.map(({ smtpPort }) => smtpPort);

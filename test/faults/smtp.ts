@@ -73,7 +73,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
       const [began, taken] = [performance.now(), post.acknowledged];
       const found = await attack(trial);
       const tookMs = Math.round(performance.now() - began);
-      await delay(100);
+      await waitFor('an honest letter', () => post.acknowledged > taken, honestMs).catch(() => {});
       await load.stop();
       broken.push(...found.map((fault) => `${name}: ${fault}`));
       if (post.acknowledged === taken) broken.push(`${name}: no honest letter was taken meanwhile`);
@@ -211,16 +211,20 @@ async function sendGarbage(trial: Trial): Promise<string[]> {
   return found.flat();
 }
 
-/** A client that does not read replies: the server must stop reading from it. */
+/** A client that sends commands without end and reads no reply: the server must disconnect it, and its memory is watched. */
 async function neverRead(trial: Trial): Promise<string[]> {
   const client = await open(trial);
-  client.socket.pause();
+  const { socket } = client;
+  socket.pause();
   const noops = Buffer.from('NOOP\r\n'.repeat(10_000));
-  let sent = 0;
-  while (sent < 50_000_000 && client.socket.write(noops)) sent += noops.length;
-  await delay(500);
+  const withinMs = timeoutSeconds * 1000 + patienceMs;
+  const deadline = performance.now() + withinMs;
+  const hasRoom = () => !socket.writableNeedDrain || client.error;
+  // A paused socket notices the end of the connection only when it writes.
+  while (client.error === null && performance.now() < deadline)
+    if (!socket.write(noops)) await waitFor('room', hasRoom, withinMs).catch(() => {});
   client.close();
-  return [];
+  return client.error ? [] : [`a client that does not read was not disconnected within ${withinMs} ms`];
 }
 
 /** Sequences that some servers take for the end of a message, but are not (RFC 5321 §4.1.1.4). */
