@@ -8,6 +8,7 @@ import { isIP } from 'node:net';
 import tls from 'node:tls';
 import { openSocket } from '../net/connect.ts';
 import type { Resolution } from '../net/egress.ts';
+import type { DeadDestinations } from './dead-destinations.ts';
 import { Dialogue } from './dialogue.ts';
 import {
   type Extensions,
@@ -54,6 +55,8 @@ export interface ClientParts {
   heloName: string;
   contexts: TlsContexts;
   timeouts: typeof standardTimeouts;
+  /** Hosts by their addresses. Only for connections that are all to the same port. */
+  dead?: DeadDestinations;
 }
 
 export interface TlsContexts {
@@ -98,9 +101,16 @@ async function open(
     const fault = resolution.ok ? stopped() : toResolutionFault(resolution);
     return { failure: failed(fault, { phase: 'connect', host, address: null, tls: null }) };
   }
+  // All addresses together: a name with a dead address beside the address of a good server says nothing about that server.
+  const addresses = resolution.addresses.map(({ address }) => address).sort();
+  const known = parts.dead?.find(addresses.join(), performance.now());
+  if (known) return { failure: { ...known, host } };
   const dialogue = new Dialogue(openSocket({ hostname: host, port, secure: null }, resolution.addresses));
   const connection = new SmtpConnection(server, parts, dialogue);
   const failure = await connection.greet(withTls, signal);
+  // Whether TLS fails depends on the name too, and anybody can point a name at the server of somebody else.
+  const isReached = failure?.phase === 'tls';
+  parts.dead?.note(addresses.join(), isReached ? null : failure, performance.now());
   return failure ? { failure } : { connection };
 }
 
