@@ -7,6 +7,7 @@ import { findMailHosts } from '../src/net/mx.ts';
 import { resolveOperatorHost } from '../src/net/operator-host.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
 import { Connections } from '../src/sending/connections.ts';
+import { DeadDestinations } from '../src/sending/dead-destinations.ts';
 import { findDirectServers } from '../src/sending/direct.ts';
 import type { OutgoingMail } from '../src/sending/outgoing-mail.ts';
 import { makeTlsContexts, type Server, standardTimeouts } from '../src/sending/transmit.ts';
@@ -43,7 +44,7 @@ function makeMail(rcptTo = 'bob@dest.example', ownerId = 'a'): OutgoingMail {
 function start(options: ConstructorParameters<typeof Connections>[1] = {}, egress = loopback) {
   const resolve = (host: string) => egress.resolve(host);
   const connections = new Connections(
-    { resolve, heloName: 'us.example', contexts, timeouts: standardTimeouts },
+    { resolve, heloName: 'us.example', contexts, timeouts: standardTimeouts, dead: new DeadDestinations() },
     // Only the tests of idleness let it pass.
     { idleMs: 600_000, ...options },
   );
@@ -243,6 +244,47 @@ describe('limits', () => {
       ['stopped', 'stopped', 'stopped'],
     );
     assert.equal(sink.connections(), 1);
+  });
+});
+
+describe('a dead address', () => {
+  /** Each domain has a mail server with a name of its own. */
+  function sendTo(connections: Connections, port: number, n: number, change: Partial<Server> = {}) {
+    dnsServer.answer(`mx.dest${n}.example`, { A: ['127.0.0.1'] });
+    return connections.send([at(port, `mx.dest${n}.example`, change)], makeMail(`a@dest${n}.example`), never);
+  }
+
+  test('is not called again for other names, whose mail is put off at once', async () => {
+    const [sink, connections] = [await startSink(), start()];
+    sink.behave('connect', hangUp);
+    for (let n = 0; n < 5; n++) await sendTo(connections, sink.port, n);
+    assert.equal(sink.connections(), 5);
+    const reply = await sendTo(connections, sink.port, 5);
+    assert.deepEqual([reply.error, reply.host], ['connection_lost', 'mx.dest5.example']);
+    assert.match(reply.detail ?? '', /^Not tried, because the last connections failed: /);
+    assert.equal(sink.connections(), 5);
+  });
+
+  test('does not count for a host that has another address too', async () => {
+    const dead = await startSink();
+    const alive = await startSink({ host: '127.0.0.2', port: dead.port });
+    const connections = start();
+    dead.behave('connect', hangUp);
+    for (let n = 0; n < 6; n++) await sendTo(connections, dead.port, n);
+    await dead.close();
+    dnsServer.answer('mx.dest.example', { A: ['127.0.0.1', '127.0.0.2'] });
+    const reply = await connections.send([at(dead.port)], makeMail(), never);
+    assert.equal(reply.kind, 'accepted', JSON.stringify(reply));
+    assert.equal(alive.mails.length, 1);
+  });
+
+  test('is not one whose certificate is for another name: anybody can point a name there', async () => {
+    const [sink, connections] = [await startSink({ tls: own }), start()];
+    for (let n = 0; n < 6; n++) {
+      const reply = await sendTo(connections, sink.port, n, { security: 'verified' });
+      assert.deepEqual([reply.phase, reply.error], ['tls', 'tls_failed']);
+    }
+    assert.equal((await connections.send([at(sink.port)], makeMail(), never)).kind, 'accepted');
   });
 });
 

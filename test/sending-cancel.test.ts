@@ -36,34 +36,6 @@ function holdReply(): { isHeld: Promise<void>; reply(text: string): void } {
 }
 
 describe('a recipient that waits', () => {
-  test('for memory, because its message is large: is not tried any more', { timeout: 120_000 }, async () => {
-    const [slow, other] = [newDestination(), newDestination()];
-    const postLarge = async (to: string, megabytes: number) => {
-      const line = `${'x'.repeat(62)}\r\n`;
-      const body = `From: ${from}\r\nTo: ${to}\r\nSubject: x\r\n\r\n${line.repeat(megabytes * 16_384)}`;
-      const headers = { 'content-type': 'message/rfc822' };
-      const answer = await call('POST', `/messages?identity_id=${identityId}`, { body, headers });
-      assert.equal(answer.status, 202, answer.text);
-      return answer.body.id as string;
-    };
-    const held = holdReply();
-    const first = await postLarge(`a@${slow}`, 20);
-    await held.isHeld;
-    const second = await postLarge(`b@${other}`, 13);
-    const leaseEnds = new Set<string>();
-    await waitFor('a claim and the renewal of its lease: it waits', async () => {
-      const [row] = await sql`select lease_until::text as at from send_queue where message_id = ${second}`;
-      if (row?.at) leaseEnds.add(row.at);
-      return leaseEnds.size > 1;
-    });
-    const { body } = await cancel(second);
-    assert.equal(body.sending.status, 'queued');
-    held.reply('250 2.0.0 Taken');
-    assert.equal((await findEnded(first)).sending.status, 'delivered');
-    assert.equal((await findEnded(second)).sending.status, 'cancelled');
-    assert.deepEqual(await attempts(second), []);
-  });
-
   test('for its time: is cancelled, and again when repeated', async () => {
     const domain = newDestination();
     const sendAt = inAnHour();

@@ -381,6 +381,19 @@ describe('the message is under way', () => {
     assertFailed(await send(sink, large, {}, { timeouts }), 'reply_timeout', 'data');
   });
 
+  test('the server reads slowly: a little now and then gains no time', async () => {
+    const sink = await startSink();
+    sink.behave('body', ({ socket }) => {
+      socket.pause().on('data', () => socket.pause());
+      const timer = setInterval(() => socket.resume(), 5);
+      socket.on('close', () => clearInterval(timer));
+    });
+    const content = Array(40).fill(Buffer.from(`${'x'.repeat(70)}\r\n`.repeat(14_000)));
+    const timeouts = { ...standardTimeouts, blockMs: 3000, blockBytes: 2 ** 30 };
+    const reply = await send(sink, makeMail({ content, size: 1 }), {}, { timeouts });
+    assertFailed(reply, 'reply_timeout', 'data');
+  });
+
   test('the server refuses it before its end, and stops reading', async () => {
     const sink = await startSink();
     sink.behave('body', ({ socket, say }) => {

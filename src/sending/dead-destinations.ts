@@ -1,27 +1,34 @@
 /**
  * Destinations that cannot be reached: after a few failures in a row their mail is put off without another try, for a short time.
  * So ten thousand recipients at a dead server are put off in seconds, each by its own schedule, instead of waiting for one timeout
- * after the other.
+ * after the other. A destination is what mail waits for (`Way`); on the direct way also the addresses of a host, because ten
+ * thousand domains may have the same server.
  */
 import type { TryReply } from './try-reply.ts';
 
 const maxFailures = 5;
 const restMs = 30_000;
 const maxKnown = 10_000;
+const notTried = 'Not tried, because the last connections failed: ';
 
 export class DeadDestinations {
   readonly #failures = new Map<string, { count: number; at: number; reply: TryReply }>();
 
-  /** The failure to repeat; null: try. */
+  /** The failure to repeat; null: try. After the rest one caller may try, and the others rest until it has noted how that went. */
   find(destination: string, nowMs: number): TryReply | null {
     const known = this.#failures.get(destination);
-    if (!known || known.count < maxFailures || nowMs - known.at > restMs) return null;
-    const detail = `Not tried, because the last connections failed: ${known.reply.detail ?? known.reply.response?.text ?? ''}`;
-    return { ...known.reply, detail };
+    if (!known || known.count < maxFailures) return null;
+    if (nowMs - known.at > restMs) {
+      known.at = nowMs;
+      return null;
+    }
+    const reason = known.reply.detail ?? known.reply.response?.text ?? '';
+    return { ...known.reply, detail: reason.startsWith(notTried) ? reason : `${notTried}${reason}` };
   }
 
-  note(destination: string, reply: TryReply, nowMs: number): void {
-    if (!isDead(reply)) {
+  /** `reply` null: the destination was reached. */
+  note(destination: string, reply: TryReply | null, nowMs: number): void {
+    if (!reply || !isDead(reply)) {
       this.#failures.delete(destination);
       return;
     }

@@ -8,7 +8,6 @@ import { newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Loop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
-import { Slots } from '../lib/slots.ts';
 import type { LaneLimits } from '../queue/lanes.ts';
 import { type JobOutcome, type Preparation, QueueWorker } from '../queue/worker.ts';
 import {
@@ -16,7 +15,6 @@ import {
   readConfirmationMails,
   recordConfirmationMails,
 } from '../store/confirmations.ts';
-import { readWhole } from '../store/messages.ts';
 import { leaseSeconds } from '../store/queue-rows.ts';
 import {
   type ClaimedSend,
@@ -35,9 +33,11 @@ import { type ConfirmationParts, writeConfirmationMail } from './confirmation-ma
 import { DeadDestinations } from './dead-destinations.ts';
 import { decide, type Tried } from './decide.ts';
 import { FreshFacts } from './fresh-facts.ts';
+import { LargeMail, type largeMemory } from './large-mail.ts';
 import type { Signer } from './signer.ts';
 import type { TryReply } from './try-reply.ts';
 import type { Way, Ways } from './way.ts';
+import type { Content } from './wire.ts';
 
 export interface SendParts {
   /** Its own connections: claims and records must not wait for the API. */
@@ -53,6 +53,7 @@ export interface SendParts {
   /** Call it after the commit of events. */
   wakeAfterEvents(): void;
   limits?: LaneLimits;
+  largeMemory?: typeof largeMemory;
   idleMs?: number | undefined;
 }
 
@@ -73,40 +74,37 @@ const sendLimits: LaneLimits = {
 const pollMs = 2000;
 /** A try that starts now must be safe from others for this long without a renewal of its lease: `mayEnd` asks again later. */
 const safeTryMs = (leaseSeconds * 1000) / 2;
-/** Memory for large messages that are sent: in total, and for each owner. */
-const largeMemory = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
 
-/** `confirmation`: of the operator's mail, which belongs to no message. */
 interface PreparedSend extends Preparation {
-  facts: Omit<SendFacts, 'stored'>;
-  raw: Buffer;
+  facts: Omit<SendFacts, 'raw' | 'stored'>;
+  content: Content;
+  /** The field to put in front. */
+  sign(): string | Promise<string>;
+  /** Of the operator's mail, which belongs to no message. */
   confirmation?: ConfirmationMail;
 }
 type Outcome = TriedSend & JobOutcome & { ownerId: string; address: string; isConfirmation: boolean };
 
 export function startSending(parts: SendParts): Loop & { pollNow(): void } {
-  const { sql, ways, log, metrics } = parts;
-  const memory = new Slots(largeMemory);
+  const { sql, ways, signer, log, metrics } = parts;
+  const large = new LargeMail({ sql, log, ...(parts.largeMemory ? { limits: parts.largeMemory } : {}) });
   const dead = new DeadDestinations();
   const stopping = new AbortController();
   const read = new FreshFacts();
 
+  const prepareSmall = (facts: SendFacts, raw: Buffer, { ownerId }: ClaimedSend): PreparedSend => {
+    return { facts, content: [raw], sign: () => signer.sign(raw, ownerId, facts.domain) };
+  };
+
   async function load(job: ClaimedSend, leaseEnd: AbortSignal): Promise<PreparedSend | 'cancel'> {
     const [found] = await readSends(sql, [job.id]);
     if (!found) return (await loadConfirmation(parts, job)) ?? 'cancel';
-    if (found.raw) return { facts: found, raw: found.raw };
-    const share = await memory.take(job.ownerId, found.size, { signal: leaseEnd });
-    try {
-      const raw = await readWhole(sql, found.stored);
-      // Again: it may have been cancelled or suppressed while it waited for memory.
-      const [facts] = await readSends(sql, [job.id]);
-      if (facts) return { facts, raw, done: share.release };
-      share.release();
-      return 'cancel';
-    } catch (error) {
-      share.release();
-      throw error;
-    }
+    const { raw, stored, domain } = found;
+    if (raw) return prepareSmall(found, raw, job);
+    const signature = await large.withWhole(stored, leaseEnd, (raw) => signer.sign(raw, job.ownerId, domain));
+    // Again: it may have been cancelled or suppressed while it waited for memory.
+    const [facts] = await readSends(sql, [job.id]);
+    return facts ? { facts, content: large.read(stored, stopping.signal), sign: () => signature } : 'cancel';
   }
 
   const worker = new QueueWorker<ClaimedSend, PreparedSend, Outcome>({
@@ -130,7 +128,7 @@ export function startSending(parts: SendParts): Loop & { pollNow(): void } {
     },
     prepare(job, leaseEnd) {
       const facts = read.take(job.id, performance.now());
-      return facts?.raw ? { facts, raw: facts.raw } : load(job, leaseEnd());
+      return facts?.raw ? prepareSmall(facts, facts.raw, job) : load(job, leaseEnd());
     },
     tryOnce: (job, prepared, _claimedAt, isOurs) =>
       send({ ...parts, dead, stopping: stopping.signal }, job, prepared, isOurs),
@@ -182,7 +180,8 @@ async function loadConfirmation(
     eightBit: isUtf8,
     smtpUtf8: isUtf8,
   };
-  return { facts: { ...facts, raw }, raw, confirmation };
+  // Never with a key of the user who asked for the mail.
+  return { facts, content: [raw], sign: () => '', confirmation };
 }
 
 type TryParts = SendParts & { dead: DeadDestinations; stopping: AbortSignal };
@@ -233,10 +232,10 @@ async function tryServers(
   parts: TryParts,
   way: Way,
   { messageId, n, ownerId }: ClaimedSend,
-  { facts, raw, confirmation }: PreparedSend,
+  { facts, content, sign }: PreparedSend,
   isOurs: () => boolean,
 ): Promise<Tried> {
-  const { dead, signer } = parts;
+  const { dead } = parts;
   const needsVerified = way.kind !== 'capture' && !facts.hasOwnWay;
   if (needsVerified && !facts.isVerified) {
     return {
@@ -248,14 +247,18 @@ async function tryServers(
   const destination = way.destinationOf(facts.address);
   const known = dead.find(destination, performance.now());
   if (known) return known;
-  // Never with a key of the user who asked for the mail.
-  const signature = confirmation ? '' : await signer.sign(raw, ownerId, facts.domain);
   const mail = {
     messageId,
     ownerId,
     mailFrom: (way.isOwn && facts.from) || parts.bounceAddress({ messageId, recipient: n }),
     rcptTo: facts.address,
-    ...{ signature, content: [raw], size: raw.length, eightBit: facts.eightBit, smtpUtf8: facts.smtpUtf8 },
+    ...{
+      signature: await sign(),
+      content,
+      size: facts.size,
+      eightBit: facts.eightBit,
+      smtpUtf8: facts.smtpUtf8,
+    },
     mayEnd: isOurs,
   };
   const tried = await way.send(mail, parts.stopping);

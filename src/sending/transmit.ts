@@ -6,8 +6,10 @@
  */
 import { isIP } from 'node:net';
 import tls from 'node:tls';
+import { Pace } from '../lib/pace.ts';
 import { openSocket } from '../net/connect.ts';
 import type { Resolution } from '../net/egress.ts';
+import type { DeadDestinations } from './dead-destinations.ts';
 import { Dialogue } from './dialogue.ts';
 import {
   type Extensions,
@@ -43,8 +45,9 @@ export const standardTimeouts = {
   greetingMs: 300_000,
   commandMs: 300_000,
   dataMs: 120_000,
-  /** For each time that the server makes us wait while the message is sent. */
+  /** For each `blockBytes` of the message. Not for each write: a server that reads a little every 3 minutes could take a day. */
   blockMs: 180_000,
+  blockBytes: 4 * 1024 * 1024,
   endOfDataMs: 600_000,
 };
 
@@ -54,6 +57,8 @@ export interface ClientParts {
   heloName: string;
   contexts: TlsContexts;
   timeouts: typeof standardTimeouts;
+  /** Hosts by their addresses. Only for connections that are all to the same port. */
+  dead?: DeadDestinations;
 }
 
 export interface TlsContexts {
@@ -98,9 +103,16 @@ async function open(
     const fault = resolution.ok ? stopped() : toResolutionFault(resolution);
     return { failure: failed(fault, { phase: 'connect', host, address: null, tls: null }) };
   }
+  // All addresses together: a name with a dead address beside the address of a good server says nothing about that server.
+  const addresses = resolution.addresses.map(({ address }) => address).sort();
+  const known = parts.dead?.find(addresses.join(), performance.now());
+  if (known) return { failure: { ...known, host } };
   const dialogue = new Dialogue(openSocket({ hostname: host, port, secure: null }, resolution.addresses));
   const connection = new SmtpConnection(server, parts, dialogue);
   const failure = await connection.greet(withTls, signal);
+  // Whether TLS fails depends on the name too, and anybody can point a name at the server of somebody else.
+  const isReached = failure?.phase === 'tls';
+  parts.dead?.note(addresses.join(), isReached ? null : failure, performance.now());
   return failure ? { failure } : { connection };
 }
 
@@ -277,17 +289,24 @@ export class SmtpConnection {
   async #transact(mail: OutgoingMail): Promise<TryReply> {
     const refusal = await this.#sendEnvelope(mail);
     if (refusal) return refusal;
-    const { timeouts } = this.#parts;
+    const { blockMs, blockBytes, endOfDataMs } = this.#parts.timeouts;
+    const limits = { dataTimeoutMs: blockMs, dataPortionBytes: blockBytes };
+    // From the first piece: the server does not answer for the time that it takes us to read the message.
+    let pace: Pace | undefined;
+    let size = 0;
     this.#phase = 'data';
     for await (const { bytes, isLast } of toWire(mail.signature, mail.content)) {
       if (this.#dialogue.hasReply) return this.#takeEarlyReply();
       if (isLast && !mail.mayEnd())
         throw new SendFault('lease_lost', 'Another process may be sending this message');
+      pace ??= new Pace({ ...limits, messageTimeoutMs: Number.POSITIVE_INFINITY }, performance.now());
       const hasRoom = this.#dialogue.write(bytes);
       if (isLast) this.#phase = 'end-of-data';
-      else if (!hasRoom) await this.#dialogue.drained(timeouts.blockMs);
+      else if (!hasRoom) await this.#dialogue.drained(pace.leftMs(performance.now()));
+      size += bytes.length;
+      pace.advance(size, performance.now());
     }
-    const reply = await this.#dialogue.reply(timeouts.endOfDataMs);
+    const reply = await this.#dialogue.reply(endOfDataMs);
     this.#mustReset = false;
     return reply.code < 300 ? this.#accepted(reply) : this.#refused(reply, 'end-of-data');
   }

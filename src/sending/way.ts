@@ -9,6 +9,7 @@ import { resolveOperatorHost } from '../net/operator-host.ts';
 import type { AccountServers, OwnRef } from './account-servers.ts';
 import { captureMail } from './capture.ts';
 import { Connections } from './connections.ts';
+import { DeadDestinations } from './dead-destinations.ts';
 import type { Tried } from './decide.ts';
 import { findDirectServers } from './direct.ts';
 import { type OutgoingMail, toAsciiDomain } from './outgoing-mail.ts';
@@ -99,7 +100,7 @@ function makeRelay(parts: WayParts, relay: Server): Way {
 
 function makeDirect(parts: WayParts): Way {
   const { dns, mtaSts, egress, mxPort: port } = parts;
-  const connections = openConnections(parts, (host) => egress.resolve(host));
+  const connections = openConnections(parts, (host) => egress.resolve(host), new DeadDestinations());
   return {
     kind: 'direct',
     isOwn: false,
@@ -118,9 +119,13 @@ function makeDirect(parts: WayParts): Way {
   };
 }
 
-function openConnections(parts: WayParts, resolve: Egress['resolve']): Connections {
-  const { heloName, timeouts = standardTimeouts, ca } = parts;
-  return new Connections({ resolve, heloName, contexts: makeTlsContexts(ca), timeouts });
+function openConnections(
+  { heloName, timeouts = standardTimeouts, ca }: WayParts,
+  resolve: Egress['resolve'],
+  dead?: DeadDestinations,
+): Connections {
+  const contexts = makeTlsContexts(ca);
+  return new Connections({ resolve, heloName, contexts, timeouts, ...(dead ? { dead } : {}) });
 }
 
 function domainOf(address: string): string {

@@ -3,6 +3,7 @@
  * recipient, message, attempt, events and deliveries change in one transaction.
  */
 import { only, type Sql, transaction } from '../db/client.ts';
+import type { Fragment } from '../db/sql.ts';
 import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { unpackContent } from './content.ts';
@@ -103,16 +104,21 @@ export async function dropSends(sql: Sql, leases: readonly Lease[]): Promise<voi
   await sql`delete from send_queue where ${leasedRows(sql, leases)}`;
 }
 
-/** Makes recipients ready that are due: after a temporary failure, and at `sendAt`. */
+/**
+ * Makes recipients ready that are due: after a temporary failure, and at `sendAt`. Those that waited longest, and as many of those
+ * that became due last: 100,000 messages of one owner for the same moment take seconds, and the retries of others, which become due
+ * meanwhile, must not wait for them.
+ */
 export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
+  const dueBy = (order: Fragment) => sql`
+    select id from send_queue
+    where not ready and next_attempt_at <= now()
+    order by next_attempt_at ${order} limit ${Math.ceil(batch / 2)} for update skip locked`;
   return only(
     await sql<Promotion[]>`
-      with due as materialized (
-        select id from send_queue
-        where not ready and next_attempt_at <= now()
-        order by next_attempt_at limit ${batch} for update skip locked
-      ), promoted as (
-        update send_queue set ready = true where ${isOneOf(sql, sql`select id from due`, sendQueue)} returning 1
+      with oldest as materialized (${dueBy(sql`asc`)}), newest as materialized (${dueBy(sql`desc`)}), promoted as (
+        update send_queue set ready = true
+        where ${isOneOf(sql, sql`select id from oldest union select id from newest`, sendQueue)} returning 1
       )
       select (select count(*)::int from promoted) as promoted, (
         -- Rounded up: a timer that fires early would find nothing.

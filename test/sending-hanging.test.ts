@@ -1,0 +1,150 @@
+/**
+ * Mail servers that hang, beside mail of another owner to a server that works. The queue has few places here, and memory for one
+ * large message.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after, test } from 'node:test';
+import { connect } from '../src/db/client.ts';
+import { makeMetrics } from '../src/lib/metrics.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
+import { makeDnsClient } from '../src/net/dns.ts';
+import { makeEgress } from '../src/net/egress.ts';
+import { makeMtaSts } from '../src/net/mta-sts.ts';
+import { startSending } from '../src/sending/send.ts';
+import { Signer } from '../src/sending/signer.ts';
+import { makeWay } from '../src/sending/way.ts';
+import { startDns } from './dns.ts';
+import { makeTestLog, startTestService, type TestUser, waitFor } from './harness.ts';
+import { openOutbox } from './outbox.ts';
+import { hang, type Step, startSink } from './smtp-sink.ts';
+
+const perProcess = 8;
+const large = 'x'.repeat(70).concat('\r\n').repeat(20_000);
+
+const dnsServer = await startDns();
+after(() => dnsServer.close());
+const dnsServers = [dnsServer.address];
+const service = await startTestService({
+  POSTHORN_ROLES: 'api',
+  POSTHORN_OUTBOUND: 'direct',
+  POSTHORN_DNS_SERVERS: dnsServer.address,
+});
+const { call } = service;
+const { makeIdentity, send } = openOutbox(service);
+const sql = connect(service.databaseUrl, { max: 2, applicationName: 'posthorn hanging' });
+const good = await startSink();
+dnsServer.answer('good.example', { MX: ['10 mx.good.example'] });
+dnsServer.answer('mx.good.example', { A: ['127.0.0.1'] });
+
+const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers });
+const dns = makeDnsClient({ dnsServers });
+const mtaSts = makeMtaSts({ dns, egress, now: () => new Date() });
+const { log } = makeTestLog();
+const way = makeWay({
+  ...{ outbound: 'direct', relay: null, heloName: 'us.example', mxPort: good.port, dns, mtaSts, egress },
+});
+const sending = startSending({
+  ...{ sql, log, metrics: makeMetrics(), wakeAfterEvents() {}, scheduleSeconds: [3600] },
+  ways: { operator: way, choose: () => way, close: () => way.close() },
+  signer: new Signer({
+    ...{ sql, sealer: makeSealer([randomBytes(32)]), dns, log },
+    sign: () => assert.fail('no key stands in DNS'),
+  }),
+  bounceAddress: () => 'bounces@us.example',
+  confirmations: { mailHost: 'us.example', linkTo: () => null },
+  limits: {
+    ...{ perLane: 10, maxPerLane: 10, perProcess, maxWindow: 64, maxAhead: 512 },
+    ...{ breakerFailures: Number.POSITIVE_INFINITY, breakerPauseMs: 1000, maxBreakerPauseMs: 60_000 },
+  },
+  largeMemory: { inAll: 1, perOwner: 1 },
+});
+after(async () => {
+  await sending.stop();
+  await sql.end();
+});
+
+async function makeSender(): Promise<{ as: TestUser; identityId: string }> {
+  const as = await service.makeUser();
+  const identityId = await makeIdentity(`ada@${as.userId}.example`, { as });
+  await service.sql`update identities set status = 'verified' where id = ${identityId}`;
+  return { as, identityId };
+}
+
+async function findStatus(id: string, as: TestUser): Promise<string> {
+  return (await call('GET', `/messages/${id}`, { as })).body.sending.status;
+}
+
+/** Returns when the server has it, byte for byte. */
+async function assertArrives(text: string): Promise<void> {
+  const { as, identityId } = await makeSender();
+  const before = good.mails.length;
+  const { id } = await send({ identityId, to: 'bob@good.example', text }, { as });
+  sending.wake();
+  await waitFor('the mail of another owner', async () => (await findStatus(id, as)) === 'delivered');
+  assert.equal(good.mails.length, before + 1);
+  assert.ok(good.mails.at(-1)?.raw === (await call('GET', `/messages/${id}/raw`, { as })).text);
+}
+
+test('an owner whose servers all hang leaves places for others', async () => {
+  const hanging = await startSink({ host: '127.0.0.2', port: good.port });
+  hanging.behave('connect', hang);
+  const { as, identityId } = await makeSender();
+  for (let n = 0; n < 2 * perProcess; n++) {
+    dnsServer.answer(`hang${n}.example`, { MX: [`10 mx.hang${n}.example`] });
+    dnsServer.answer(`mx.hang${n}.example`, { A: ['127.0.0.2'] });
+    await send({ identityId, to: `a@hang${n}.example` }, { as });
+  }
+  sending.wake();
+  await waitFor('three quarters of the places', () => hanging.connections() === (perProcess * 3) / 4);
+  await assertArrives('Hello');
+  assert.equal(hanging.connections(), (perProcess * 3) / 4);
+  await hanging.close();
+  await waitFor('the end of all tries', async () => {
+    const [row] = await service.sql`select from send_queue where tries = 0 limit 1`;
+    return !row;
+  });
+});
+
+for (const step of ['connect', 'MAIL', '.'] satisfies Step[]) {
+  test(`a server that hangs at ${step} holds no memory that large mail of others waits for`, async () => {
+    const hanging = await startSink({ host: '127.0.0.3', port: good.port, extensions: [] });
+    hanging.behave(step, hang);
+    dnsServer.answer('large.example', { MX: ['10 mx.large.example'] });
+    dnsServer.answer('mx.large.example', { A: ['127.0.0.3'] });
+    const { as, identityId } = await makeSender();
+    await send({ identityId, to: 'a@large.example', text: large }, { as });
+    sending.wake();
+    const hasCome = () => (step === '.' ? hanging.mails.length : hanging.connections()) === 1;
+    await waitFor('the message to get there', hasCome);
+    await assertArrives(large);
+    assert.equal(hanging.openConnections(), 1);
+    await hanging.close();
+  });
+}
+
+test('a message that waits for memory and is cancelled is not tried any more', async () => {
+  const slow = await startSink({ host: '127.0.0.3', port: good.port });
+  const reading = Promise.withResolvers<() => void>();
+  slow.behave('body', ({ socket }) => {
+    socket.pause();
+    reading.resolve(() => socket.resume());
+  });
+  const { as, identityId } = await makeSender();
+  const first = await send({ identityId, to: 'a@large.example', text: large.repeat(14) }, { as });
+  sending.wake();
+  const goOn = await reading.promise;
+  const second = await send({ identityId, to: 'bob@good.example', text: large }, { as });
+  sending.wake();
+  const leaseEnds = new Set<string>();
+  await waitFor('a claim and the renewal of its lease: it waits', async () => {
+    const [row] = await sql`select lease_until::text as at from send_queue where message_id = ${second.id}`;
+    if (row?.at) leaseEnds.add(row.at);
+    return leaseEnds.size > 1;
+  });
+  assert.equal((await call('POST', `/messages/${second.id}/cancel`, { as })).body.sending.status, 'queued');
+  goOn();
+  await waitFor('the first', async () => (await findStatus(first.id, as)) === 'delivered');
+  await waitFor('the second', async () => (await findStatus(second.id, as)) === 'cancelled');
+  assert.deepEqual((await call('GET', `/messages/${second.id}/attempts`, { as })).body, []);
+});
