@@ -18,7 +18,10 @@ test('by link: a button spends the token, once', async () => {
   const context = await chromium.open();
   const page = await context.newPage();
   await page.goto(`${service.url}/app/sign-in#${token}`);
-  await page.getByRole('button', { name: 'Sign in with this link' }).click();
+  const button = page.getByRole('button', { name: 'Sign in with this link' });
+  await button.waitFor();
+  assert.equal(await page.getByLabel('API key').count(), 0, 'a newcomer with a link has to choose');
+  await button.click();
   await page.getByRole('heading', { name: 'Home' }).waitFor();
   assert.ok(!page.url().includes(token), 'the token is still in the address of the page');
 
@@ -26,6 +29,7 @@ test('by link: a button spends the token, once', async () => {
   await other.goto(`${service.url}/app/sign-in#${token}`);
   await other.getByRole('button', { name: 'Sign in with this link' }).click();
   await other.getByRole('alert').waitFor();
+  await other.getByLabel('API key').waitFor();
   await other.context().close();
   await context.close();
 });
