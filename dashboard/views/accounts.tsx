@@ -33,10 +33,10 @@ export function Accounts() {
               {smtp.host}
               {imap && imap.host !== smtp.host && `, ${imap.host}`}
             </td>
-            <td data-name="Sending">
+            <td>
               <Badge state={send.state} />
             </td>
-            <td data-name="Receiving">{imap ? <Badge state={receive.state} /> : 'no'}</td>
+            <td>{imap ? <Badge state={receive.state} /> : 'no'}</td>
           </tr>
         )}
       </ListTable>

@@ -74,8 +74,8 @@ function DeliveryRow({
         <td>
           <Badge state={status} />
         </td>
-        <td data-name="Last answer">{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
-        <td data-name="Tries">{attemptCount}</td>
+        <td>{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
+        <td>{attemptCount}</td>
         <td>
           <When at={createdAt} />
         </td>

@@ -89,8 +89,8 @@ function Row({ mailbox, isErrorAbove }: { mailbox: Mailbox; isErrorAbove: boolea
         {isErrorAbove && sync?.error ? 'See above.' : describeSync(mailbox)}
         {!isErrorAbove && <ServerErrorDetail error={sync?.error ?? null} />}
       </td>
-      <td data-name="Messages there">{total?.toLocaleString() ?? '–'}</td>
-      <td data-name="Last read">{sync?.lastSyncedAt ? <When at={sync.lastSyncedAt} /> : '–'}</td>
+      <td>{total?.toLocaleString() ?? '–'}</td>
+      <td>{sync?.lastSyncedAt ? <When at={sync.lastSyncedAt} /> : '–'}</td>
     </tr>
   );
 }

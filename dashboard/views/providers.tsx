@@ -33,7 +33,7 @@ export function Providers() {
               <Link to={`providers/${provider.id}`}>{nameOf(provider)}</Link>
             </td>
             <td>{providerKinds[provider.kind].name}</td>
-            <td data-name="Sending">
+            <td>
               <Badge state={provider.send.state} />
             </td>
           </tr>
