@@ -53,7 +53,7 @@ export function Home() {
       {!home && !problem.value && <Loading />}
       {home && isGuided.current && <FirstSteps {...home} reload={reload} />}
       {home?.delivered && <LastDay stats={home.stats} />}
-      {home && <NeedsHand {...home} retried={isGuided.current ? [] : home.retried} />}
+      {home && <NeedsHand {...home} />}
     </>
   );
 }
