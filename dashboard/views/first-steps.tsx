@@ -78,12 +78,11 @@ function ConnectAddress({ reload }: { reload(): Promise<void> }) {
     await reload();
   });
   return (
-    <Form action={action} fields={['value']} submit="Connect">
+    <Form action={action} submit="Connect">
       <TextField
         label="Address or domain"
         name="value"
         value={value}
-        problem={action.problem.value}
         hint="Any address works for a first try on your own machine."
       />
     </Form>
@@ -98,13 +97,12 @@ function ConnectWebhook({ reload }: { reload(): Promise<void> }) {
     await reload();
   });
   return (
-    <Form action={action} fields={['url']} submit="Create the webhook">
+    <Form action={action} submit="Create the webhook">
       <TextField
         label="URL of your backend"
         name="url"
         type="url"
         value={url}
-        problem={action.problem.value}
         hint="Every mail that arrives is POSTed to this URL."
       />
       <SmallBackend url={url.value} />

@@ -35,13 +35,12 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
         )}
         {(!token.value || byLink.problem.value) && (
           <div class="card">
-            <Form action={byKey} fields={['apiKey']} submit="Sign in">
+            <Form action={byKey} submit="Sign in">
               <TextField
                 label="API key"
                 name="apiKey"
                 type="password"
                 value={apiKey}
-                problem={byKey.problem.value}
                 placeholder="ph_…"
                 hint="The first start printed it. The browser keeps a session, and never the key."
               />
