@@ -116,17 +116,21 @@ function Shell({
   sessionId: string;
   children: ComponentChildren;
 }) {
+  const { isOpen, toggle } = useMenu();
   return (
     <div class="shell">
       <a class="skip" href="#main">
         Skip to the content
       </a>
-      <header class="side">
+      <header class={isOpen ? 'side open' : 'side'}>
         <Link to="" class="brand">
           <Horn />
           Posthorn
         </Link>
-        <nav aria-label="Sections">
+        <button type="button" class="menu" aria-expanded={isOpen} aria-controls="sections" onClick={toggle}>
+          Menu
+        </button>
+        <nav id="sections" aria-label="Sections">
           {sections.map(([to, name]) => (
             <Link key={to} to={to} current={section === to}>
               {name}
@@ -144,6 +148,22 @@ function Shell({
       <main id="main">{children}</main>
     </div>
   );
+}
+
+/** The menu of a phone. Following any link closes it. */
+function useMenu() {
+  const isOpen = useSignal(false);
+  useEffect(() => {
+    const close = () => {
+      isOpen.value = false;
+    };
+    addEventListener('popstate', close);
+    return () => removeEventListener('popstate', close);
+  }, [isOpen]);
+  const toggle = () => {
+    isOpen.value = !isOpen.value;
+  };
+  return { isOpen: isOpen.value, toggle };
 }
 
 function LiveState() {

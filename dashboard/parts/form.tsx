@@ -1,23 +1,34 @@
 /** Form fields with the problem of the API at the field it belongs to, buttons, and a question before what cannot be undone. */
 import { type Signal, useSignal } from '@preact/signals';
-import type { ComponentChildren } from 'preact';
-import { useId, useRef } from 'preact/hooks';
+import { type ComponentChildren, createContext } from 'preact';
+import { useContext, useId, useRef } from 'preact/hooks';
 import { useAction } from '../page.ts';
 import { type ApiProblem, isFaultOf } from '../request.ts';
 import { ProblemNote } from './show.tsx';
+
+/** The problem of the form around the fields. */
+const FormProblem = createContext<ApiProblem | null>(null);
+
+/** What the API finds wrong in the field with this name. */
+export function useFaults(name: string, given?: ApiProblem | null) {
+  const ofForm = useContext(FormProblem);
+  const problem = given ?? ofForm;
+  return problem?.errors.filter((fault) => isFaultOf(fault, name)) ?? [];
+}
 
 interface FieldProps {
   label: string;
   /** Where the field is in the body of the request, such as `url` or `smtp/host`. */
   name: string;
-  problem: ApiProblem | null;
+  /** For a field without a `Form`. */
+  problem?: ApiProblem | null;
   hint?: ComponentChildren;
 }
 
 /** What a label, an input, its hint and its problem need to find each other. */
 function useField({ name, problem, hint }: FieldProps) {
   const id = useId();
-  const faults = problem?.errors.filter((fault) => isFaultOf(fault, name)) ?? [];
+  const faults = useFaults(name, problem);
   const described = [hint ? `${id}-hint` : '', faults.length ? `${id}-fault` : ''].filter(Boolean).join(' ');
   const attributes = {
     id,
@@ -126,31 +137,36 @@ export function CheckField({ label, value }: { label: string; value: Signal<bool
   );
 }
 
-/** `fields`: the names of the fields that show their own problem. */
+/** A fault of a field is shown there; all others, and the problem itself, at the button. */
 export function Form({
   action,
-  fields,
   submit,
   children,
 }: {
   action: { busy: Signal<boolean>; problem: Signal<ApiProblem | null>; run(): Promise<void> };
-  fields: readonly string[];
   submit: string;
   children: ComponentChildren;
 }) {
+  const form = useRef<HTMLFormElement>(null);
   const send = (event: Event) => {
     event.preventDefault();
     action.run();
   };
+  const problem = action.problem.value;
   return (
-    <form onSubmit={send} noValidate>
-      {children}
-      <ProblemNote problem={action.problem.value} fields={fields} />
+    <form ref={form} onSubmit={send} noValidate>
+      <FormProblem.Provider value={problem}>{children}</FormProblem.Provider>
+      <ProblemNote problem={problem} fields={namesIn(form.current)} />
       <button type="submit" class="main" disabled={action.busy.value}>
         {submit}
       </button>
     </form>
   );
+}
+
+function namesIn(form: HTMLFormElement | null): string[] {
+  const named = form?.querySelectorAll<HTMLInputElement | HTMLFieldSetElement>('[name]') ?? [];
+  return Array.from(named, ({ name }) => name);
 }
 
 /** A button that does one thing at once, and shows the problem where that fails. */

@@ -59,7 +59,7 @@ export function ListTable<T>({ listing, head, empty, children }: ListTableProps<
   );
 }
 
-/** An empty name in `head` is the column of the buttons. On a phone each row becomes a block. */
+/** An empty name in `head` is the column of the buttons. On a phone each row is a block, and the style writes the names in it. */
 export function Table({
   head,
   kind = '',
@@ -69,9 +69,10 @@ export function Table({
   kind?: string;
   children: ComponentChildren;
 }) {
+  const names = head.map((name, n) => [`--column-${n + 1}`, name && JSON.stringify(`${name}: `)]);
   return (
     <div class="scroll">
-      <table class={`fold ${kind}`}>
+      <table class={`fold ${kind}`} style={Object.fromEntries(names)}>
         <thead>
           <tr>
             {head.map((name) => (

@@ -84,6 +84,16 @@ export function When({ at }: { at: string }) {
   );
 }
 
+/** Nothing, if no further try is planned. */
+export function NextTry({ at }: { at: string | null }) {
+  if (at === null) return null;
+  return (
+    <>
+      The next try is at <When at={at} />.
+    </>
+  );
+}
+
 /** `what` names the value for a screen reader: "Copy the value of the MX record". */
 export function Copy({ text, what }: { text: string; what: string }) {
   const isCopied = useSignal(false);

@@ -3,23 +3,11 @@ import { type Signal, useSignal } from '@preact/signals';
 import type { SmtpAccount } from '../contract.ts';
 import type { MailService } from '../mail-services.ts';
 import { CheckField, SelectField, TextField } from '../parts/form.tsx';
-import type { ApiProblem } from '../request.ts';
 
 type Side = 'smtp' | 'imap';
 type Stored = SmtpAccount['smtp'];
 /** `same`: the login that is entered for sending. */
 type Login = 'password' | 'oauth2' | 'same';
-
-const serverFields = ['host', 'port', 'secure', 'username', 'password'];
-const oauth2Fields = ['clientId', 'clientSecret', 'refreshToken', 'tokenUrl', 'scope'];
-/** A fault of `same` is shown at the login for sending, which has the same fault. */
-export const accountFields = [
-  'label',
-  ...['smtp', 'imap'].flatMap((side) => [
-    ...serverFields.map((name) => `${side}/${name}`),
-    ...oauth2Fields.map((name) => `${side}/oauth2/${name}`),
-  ]),
-];
 
 function useServerFields(stored: Stored | null, first: { port: number; login: Login }) {
   const host = useSignal(stored?.host ?? '');
@@ -88,25 +76,23 @@ type ServerFields = ReturnType<typeof useServerFields>;
 export function AccountFields({
   given,
   service,
-  problem,
 }: {
   given: ReturnType<typeof useAccountFields>;
   service?: MailService | undefined;
-  problem: ApiProblem | null;
 }) {
   return (
     <>
       <fieldset class="part">
         <legend>Sending (SMTP)</legend>
-        <ServerInputs side="smtp" fields={given.smtp} problem={problem} />
-        <LoginInputs side="smtp" fields={given.smtp} service={service} problem={problem} />
+        <ServerInputs side="smtp" fields={given.smtp} />
+        <LoginInputs side="smtp" fields={given.smtp} service={service} />
       </fieldset>
       <CheckField label="Also receive: read the mailbox by IMAP" value={given.isRead} />
       {given.isRead.value && (
         <fieldset class="part">
           <legend>Receiving (IMAP)</legend>
-          <ServerInputs side="imap" fields={given.imap} problem={problem} />
-          <LoginInputs side="imap" fields={given.imap} problem={problem} />
+          <ServerInputs side="imap" fields={given.imap} />
+          <LoginInputs side="imap" fields={given.imap} />
         </fieldset>
       )}
     </>
@@ -116,27 +102,19 @@ export function AccountFields({
 interface SideProps {
   side: Side;
   fields: ServerFields;
-  problem: ApiProblem | null;
 }
 
-function ServerInputs({ side, fields, problem }: SideProps) {
+function ServerInputs({ side, fields }: SideProps) {
   return (
     <div class="pair">
-      <TextField
-        label="Host"
-        name={`${side}/host`}
-        value={fields.host}
-        problem={problem}
-        placeholder={`${side}.example.com`}
-      />
+      <TextField label="Host" name={`${side}/host`} value={fields.host} placeholder={`${side}.example.com`} />
       <TextField
         label="Port"
         name={`${side}/port`}
         value={fields.port}
-        problem={problem}
         hint={`${side === 'smtp' ? 465 : 993} is TLS from the start, ${side === 'smtp' ? 587 : 143} is STARTTLS.`}
       />
-      <TextField label="User name" name={`${side}/username`} value={fields.username} problem={problem} />
+      <TextField label="User name" name={`${side}/username`} value={fields.username} />
     </div>
   );
 }
@@ -146,40 +124,36 @@ const logins: readonly (readonly [Login, string])[] = [
   ['oauth2', 'OAuth2'],
 ];
 
-function LoginInputs({ side, fields, service, problem }: SideProps & { service?: MailService | undefined }) {
+function LoginInputs({ side, fields, service }: SideProps & { service?: MailService | undefined }) {
   const { login, offersSame, password, stored } = fields;
   const isNew = stored === null;
   const options = offersSame ? [['same', 'The same as for sending'] as const, ...logins] : logins;
   return (
     <>
       <div class="pair">
-        <SelectField label="Login" name={`${side}/login`} value={login} problem={null} options={options} />
+        <SelectField label="Login" name={`${side}/login`} value={login} options={options} />
         {login.value === 'password' && (
           <TextField
             label="Password"
             name={`${side}/password`}
             type="password"
             value={password}
-            problem={problem}
             autocomplete="new-password"
             hint={isNew ? service?.password : 'Empty: the stored password is kept.'}
           />
         )}
       </div>
-      {login.value === 'oauth2' && (
-        <OAuth2Inputs side={side} fields={fields} service={service} problem={problem} />
-      )}
+      {login.value === 'oauth2' && <OAuth2Inputs side={side} fields={fields} service={service} />}
     </>
   );
 }
 
-function OAuth2Inputs({ side, fields, service, problem }: SideProps & { service?: MailService | undefined }) {
+function OAuth2Inputs({ side, fields, service }: SideProps & { service?: MailService | undefined }) {
   const field = (name: keyof ServerFields['oauth2'], label: string, more: object = {}) => (
     <TextField
       label={label}
       name={`${side}/oauth2/${name}`}
       value={fields.oauth2[name] as Signal<string>}
-      problem={problem}
       {...more}
     />
   );

@@ -6,7 +6,7 @@ import { ActionButton, DangerButton, Disclosure, Form, TextField } from '../part
 import { ServerState } from '../parts/server-state.tsx';
 import { Badge, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
-import { AccountFields, accountFields, useAccountFields } from './account-fields.tsx';
+import { AccountFields, useAccountFields } from './account-fields.tsx';
 
 /** Sending and receiving change the state; this is how often the page asks. */
 const lookMs = 5000;
@@ -80,11 +80,10 @@ function Change({ account, changed }: { account: SmtpAccount; changed(account: S
   const { api } = usePage();
   const given = useAccountFields(account);
   const action = useAction(async () => changed(await api.updateAccount(account.id, given.read())));
-  const problem = action.problem.value;
   return (
-    <Form action={action} fields={accountFields} submit="Save">
-      <TextField label="Label" name="label" value={given.label} problem={problem} />
-      <AccountFields given={given} problem={problem} />
+    <Form action={action} submit="Save">
+      <TextField label="Label" name="label" value={given.label} />
+      <AccountFields given={given} />
     </Form>
   );
 }
@@ -150,12 +149,11 @@ function Connect({ account, isFirst, changed }: ConnectProps) {
     await changed();
   });
   return (
-    <Form action={action} fields={['value']} submit="Use it for this identity">
+    <Form action={action} submit="Use it for this identity">
       <TextField
         label="Address or domain"
         name="value"
         value={address}
-        problem={action.problem.value}
         placeholder="sales@example.com"
         hint="If it is not an identity yet, it becomes one."
       />

@@ -6,7 +6,7 @@ import { Disclosure, Form, SelectField, TextField } from '../parts/form.tsx';
 import { ListTable, useListed } from '../parts/list.tsx';
 import { Badge, Link, Title } from '../parts/show.tsx';
 import { navigate } from '../route.ts';
-import { AccountFields, accountFields, useAccountFields } from './account-fields.tsx';
+import { AccountFields, useAccountFields } from './account-fields.tsx';
 
 export function Accounts() {
   const { api } = usePage();
@@ -33,10 +33,10 @@ export function Accounts() {
               {smtp.host}
               {imap && imap.host !== smtp.host && `, ${imap.host}`}
             </td>
-            <td data-name="Sending">
+            <td>
               <Badge state={send.state} />
             </td>
-            <td data-name="Receiving">{imap ? <Badge state={receive.state} /> : 'no'}</td>
+            <td>{imap ? <Badge state={receive.state} /> : 'no'}</td>
           </tr>
         )}
       </ListTable>
@@ -71,28 +71,19 @@ function NewAccount() {
     if (service) given.fill(service);
   });
 
-  const problem = action.problem.value;
   return (
-    <Form action={action} fields={accountFields} submit="Connect">
+    <Form action={action} submit="Connect">
       <div class="pair">
-        <TextField
-          label="Address"
-          name="label"
-          type="email"
-          value={address}
-          problem={problem}
-          placeholder="ada@gmail.com"
-        />
+        <TextField label="Address" name="label" type="email" value={address} placeholder="ada@gmail.com" />
         <SelectField
           label="Service"
           name="service"
           value={chosen}
-          problem={null}
           options={[...mailServices.map(({ name }) => [name, name] as const), [other, 'Another service']]}
           hint="Fills in the servers. For a domain of your own, choose who hosts its mail."
         />
       </div>
-      <AccountFields given={given} service={service} problem={problem} />
+      <AccountFields given={given} service={service} />
     </Form>
   );
 }

@@ -86,30 +86,21 @@ function NewKey({ created }: { created(key: CreatedApiKey): Promise<void> }) {
     });
     await created(key);
   });
-  const problem = action.problem.value;
   return (
-    <Form action={action} fields={['name', 'scope', 'expiresAt']} submit="Create the key">
+    <Form action={action} submit="Create the key">
       <div class="pair">
-        <TextField label="Name" name="name" value={name} problem={problem} placeholder="ci" />
+        <TextField label="Name" name="name" value={name} placeholder="ci" />
         <SelectField
           label="Scope"
           name="scope"
           value={scope}
-          problem={problem}
           options={[
             ['full', 'full: everything'],
             ['send', 'send: only sending mail'],
             ['read', 'read: only reading'],
           ]}
         />
-        <TextField
-          label="Expires"
-          name="expiresAt"
-          type="date"
-          value={expires}
-          problem={problem}
-          hint="Empty: never."
-        />
+        <TextField label="Expires" name="expiresAt" type="date" value={expires} hint="Empty: never." />
       </div>
     </Form>
   );

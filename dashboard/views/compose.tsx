@@ -39,8 +39,6 @@ export function ComposeForm(props: ComposeProps) {
   return <Fields {...props} identities={identities} />;
 }
 
-const fields = ['identityId', 'from', 'to', 'cc', 'subject', 'text'];
-
 function Fields({ identities, replyTo, sent }: ComposeProps & { identities: Identity[] }) {
   const { api } = usePage();
   const identityId = useSignal(replyTo?.identity.id ?? identities[0]?.id ?? '');
@@ -64,33 +62,23 @@ function Fields({ identities, replyTo, sent }: ComposeProps & { identities: Iden
     sent?.();
     navigate(`messages/${message.id}`);
   });
-  const problem = action.problem.value;
   return (
-    <Form action={action} fields={fields} submit="Send">
+    <Form action={action} submit="Send">
       <div class="pair">
         <SelectField
           label="Send as"
           name="identityId"
           value={identityId}
-          problem={problem}
           options={identities.map(({ id, value }) => [id, value])}
         />
-        {isDomain && (
-          <TextField
-            label="From"
-            name="from"
-            value={from}
-            problem={problem}
-            hint="An address of this domain."
-          />
-        )}
+        {isDomain && <TextField label="From" name="from" value={from} hint="An address of this domain." />}
       </div>
       <div class="pair">
-        <TextField label="To" name="to" value={to} problem={problem} hint="Several with commas." />
-        <TextField label="Cc" name="cc" value={cc} problem={problem} />
+        <TextField label="To" name="to" value={to} hint="Several with commas." />
+        <TextField label="Cc" name="cc" value={cc} />
       </div>
-      <TextField label="Subject" name="subject" value={subject} problem={problem} />
-      <TextField label="Text" name="text" value={text} problem={problem} rows={10} />
+      <TextField label="Subject" name="subject" value={subject} />
+      <TextField label="Text" name="text" value={text} rows={10} />
     </Form>
   );
 }

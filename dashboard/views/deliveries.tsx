@@ -50,14 +50,13 @@ export function DeliveryList({ webhookId, version = 0 }: { webhookId?: string; v
   return (
     <div class="stack">
       <div class="filters">
-        <SelectField label="State" name="status" value={status} problem={null} options={states} />
-        <SelectField label="Event" name="event" value={event} problem={null} options={events} />
+        <SelectField label="State" name="status" value={status} options={states} />
+        <SelectField label="Event" name="event" value={event} options={events} />
         {webhookId === undefined && (
           <SelectField
             label="Webhook"
             name="webhook_id"
             value={chosen}
-            problem={null}
             options={[['', 'All webhooks'], ...known.map(({ id, url }) => [id, url] as const)]}
           />
         )}

@@ -4,7 +4,7 @@ import type { Attempt, DeliveryItem, DeliveryWithAttempts, PosthornEvent, Webhoo
 import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
-import { Badge, Link, Loading, LongText, ProblemNote, When } from '../parts/show.tsx';
+import { Badge, Link, Loading, LongText, NextTry, ProblemNote, When } from '../parts/show.tsx';
 import { askAgainMs, describeAttempt, formatMs } from '../words.ts';
 
 interface TableProps {
@@ -74,8 +74,8 @@ function DeliveryRow({
         <td>
           <Badge state={status} />
         </td>
-        <td data-name="Last answer">{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
-        <td data-name="Tries">{attemptCount}</td>
+        <td>{delivery.lastResponseStatus ?? delivery.lastError ?? '–'}</td>
+        <td>{attemptCount}</td>
         <td>
           <When at={createdAt} />
         </td>
@@ -117,9 +117,9 @@ function Tries({ id, url, reload }: { id: string; url: string; reload(): Promise
     <div class="stack">
       <div class="actions">
         <Badge state={found.status} />
-        {found.nextAttemptAt && found.status === 'pending' && (
+        {found.status === 'pending' && (
           <span class="soft">
-            The next try is at <When at={found.nextAttemptAt} />
+            <NextTry at={found.nextAttemptAt} />
           </span>
         )}
         <ActionButton act={redeliver}>Redeliver</ActionButton>

@@ -4,22 +4,21 @@ import type { ComponentChildren } from 'preact';
 import type { DeliveryItem, Identity, MessageSummary, Webhook } from '../contract.ts';
 import { useAction, usePage } from '../page.ts';
 import { ActionButton, Form, TextField } from '../parts/form.tsx';
-import { Badge, CodeBlock, Link } from '../parts/show.tsx';
+import { Badge, CodeBlock, Link, NextTry } from '../parts/show.tsx';
 import { apiBase } from '../route.ts';
 import { summarizeDeliveries } from '../words.ts';
-
-/** Prints what it gets, so that a newcomer sees the first event without writing a backend. */
-const receiver = `node -e 'require("http").createServer((q, r) => { q.pipe(process.stdout); r.end() }).listen(4000)'`;
 
 interface FirstStepsProps {
   identities: Identity[];
   webhooks: Webhook[];
   newest: MessageSummary | undefined;
   ofNewest: DeliveryItem[];
+  delivered: DeliveryItem | undefined;
   reload(): Promise<void>;
 }
 
-export function FirstSteps({ identities, webhooks, newest, ofNewest, reload }: FirstStepsProps) {
+export function FirstSteps(props: FirstStepsProps) {
+  const { identities, webhooks, delivered, reload } = props;
   const identity = identities.findLast(({ kind }) => kind === 'email') ?? identities.at(-1);
   const webhook = webhooks.at(-1);
   return (
@@ -44,14 +43,11 @@ export function FirstSteps({ identities, webhooks, newest, ofNewest, reload }: F
             <ConnectWebhook reload={reload} />
           )}
         </Step>
-        <Step title="Receive a mail" isDone={false}>
-          {identity && webhook ? (
-            <ReceiveMail
-              recipient={addressOf(identity)}
-              newest={newest}
-              ofNewest={ofNewest}
-              reload={reload}
-            />
+        <Step title="Receive a mail" isDone={delivered !== undefined}>
+          {delivered ? (
+            <Delivered delivered={delivered} webhooks={webhooks} />
+          ) : identity && webhook ? (
+            <ReceiveMail {...props} recipient={addressOf(identity)} />
           ) : (
             <p class="soft">After the first two steps, one button sends a mail.</p>
           )}
@@ -82,12 +78,11 @@ function ConnectAddress({ reload }: { reload(): Promise<void> }) {
     await reload();
   });
   return (
-    <Form action={action} fields={['value']} submit="Connect">
+    <Form action={action} submit="Connect">
       <TextField
         label="Address or domain"
         name="value"
         value={value}
-        problem={action.problem.value}
         hint="Any address works for a first try on your own machine."
       />
     </Form>
@@ -102,46 +97,61 @@ function ConnectWebhook({ reload }: { reload(): Promise<void> }) {
     await reload();
   });
   return (
-    <>
-      <Form action={action} fields={['url']} submit="Create the webhook">
-        <TextField
-          label="URL of your backend"
-          name="url"
-          type="url"
-          value={url}
-          problem={action.problem.value}
-        />
-      </Form>
-      <p class="hint">No backend yet? This command prints every event that it gets:</p>
-      <CodeBlock what="the command of a small backend" text={receiver} />
-    </>
+    <Form action={action} submit="Create the webhook">
+      <TextField
+        label="URL of your backend"
+        name="url"
+        type="url"
+        value={url}
+        hint="Every mail that arrives is POSTed to this URL."
+      />
+      <SmallBackend url={url.value} />
+    </Form>
   );
+}
+
+/** For a URL on this machine: a newcomer sees the first event without writing a backend. */
+function SmallBackend({ url }: { url: string }) {
+  const port = readLocalPort(url);
+  if (port === null) return null;
+  const command = `node -e 'require("http").createServer((q, r) => { q.pipe(process.stdout); r.end() }).listen(${port}, "127.0.0.1")'`;
+  return (
+    <div class="stack">
+      <p class="hint">
+        No backend yet? Run this one in a second terminal. It prints every event that it gets:
+      </p>
+      <CodeBlock what="the command of a small backend" text={command} />
+    </div>
+  );
+}
+
+function readLocalPort(url: string): number | null {
+  if (!URL.canParse(url)) return null;
+  const { hostname, port, protocol } = new URL(url);
+  if (protocol !== 'http:' || (hostname !== 'localhost' && hostname !== '127.0.0.1')) return null;
+  return Number(port || 80);
 }
 
 function ReceiveMail({
   recipient,
+  webhooks,
   newest,
   ofNewest,
   reload,
-}: {
-  recipient: string;
-  newest: MessageSummary | undefined;
-  ofNewest: DeliveryItem[];
-  reload(): Promise<void>;
-}) {
+}: FirstStepsProps & { recipient: string }) {
   const { api } = usePage();
   const send = async () => {
     await api.receive(recipient, firstMail(recipient, new Date()));
     await reload();
   };
   const state = summarizeDeliveries(ofNewest);
-  const [failing] = ofNewest.filter(({ lastError }) => lastError !== null);
+  const refused = ofNewest.find(({ lastError }) => lastError !== null);
   return (
     <>
       <p>
         A mail to <code>{recipient}</code> becomes an event, and the event is POSTed to your webhook.
       </p>
-      <ActionButton act={send} kind="main">
+      <ActionButton act={send} kind={refused ? '' : 'main'}>
         Send a first mail
       </ActionButton>
       {newest && (
@@ -150,16 +160,59 @@ function ReceiveMail({
           <Badge state={state.text} tone={state.tone} />
         </p>
       )}
-      {failing && (
-        <p class="note bad">
-          The last try failed ({failing.lastResponseStatus ?? failing.lastError}). Start your backend:
-          Posthorn tries again by itself. {newest && <Link to={`messages/${newest.id}`}>See every try.</Link>}
-        </p>
-      )}
+      {refused && <Refused delivery={refused} url={urlOf(refused, webhooks)} reload={reload} />}
       <p class="hint">The same from a terminal:</p>
       <CodeBlock what="the command that sends a mail" text={curl(recipient)} />
     </>
   );
+}
+
+interface RefusedProps {
+  delivery: DeliveryItem;
+  url: string;
+  reload(): Promise<void>;
+}
+
+/** After the second try the next is minutes away, and a newcomer does not wait so long: hence the button. */
+function Refused({ delivery, url, reload }: RefusedProps) {
+  const { api } = usePage();
+  const { id, messageId, lastResponseStatus, lastError, nextAttemptAt } = delivery;
+  const tryAgain = async () => {
+    await api.redeliver(id);
+    await reload();
+  };
+  return (
+    <div class="note bad stack">
+      <p>
+        {url} {lastResponseStatus ? `answered ${lastResponseStatus}` : `does not answer (${lastError})`}.{' '}
+        <NextTry at={nextAttemptAt} /> <Link to={`messages/${messageId}`}>See every try.</Link>
+      </p>
+      {lastError === 'connect_failed' && <SmallBackend url={url} />}
+      <ActionButton act={tryAgain} kind="main">
+        Try again now
+      </ActionButton>
+    </div>
+  );
+}
+
+function Delivered({ delivered, webhooks }: { delivered: DeliveryItem; webhooks: Webhook[] }) {
+  const { messageId, subject, lastResponseStatus } = delivered;
+  return (
+    <>
+      <p role="status">
+        <Link to={`messages/${messageId ?? ''}`}>{subject ?? '(no subject)'}</Link> was POSTed to{' '}
+        {urlOf(delivered, webhooks)}, which answered {lastResponseStatus}.
+      </p>
+      <p class="soft">
+        Next: <a href={`${apiBase}docs`}>verify the signature</a> in your backend, or{' '}
+        <Link to="accounts">connect a mailbox</Link> that you already have.
+      </p>
+    </>
+  );
+}
+
+function urlOf({ webhookId }: DeliveryItem, webhooks: Webhook[]): string {
+  return webhooks.find(({ id }) => id === webhookId)?.url ?? 'a deleted webhook';
 }
 
 function addressOf({ kind, value }: Identity): string {

@@ -1,9 +1,10 @@
 /** The first view: the first steps until the first mail is delivered, then the last day and what needs attention. */
 import type { ComponentChildren } from 'preact';
+import { useRef } from 'preact/hooks';
 import { readRecords } from '../api.ts';
 import type { DeliveryItem, Identity, MessageSummary, SmtpAccount, Stats, Webhook } from '../contract.ts';
 import { useAfterEvents, useLoaded, usePage, useRepeated } from '../page.ts';
-import { Badge, Link, Loading, ProblemNote, Title, When } from '../parts/show.tsx';
+import { Badge, Link, Loading, NextTry, ProblemNote, Title, When } from '../parts/show.tsx';
 import { askAgainMs } from '../words.ts';
 import { Chart, fillHours } from './chart.tsx';
 import { FirstSteps } from './first-steps.tsx';
@@ -32,7 +33,7 @@ export function Home() {
       accounts: accounts.items,
       newest,
       ofNewest,
-      hasDelivered: delivered.items.length > 0,
+      delivered: delivered.items[0],
       failed: failed.items,
       retried: pending.items.filter(({ lastError }) => lastError !== null),
       stats: fillHours(stats, new Date()),
@@ -42,20 +43,23 @@ export function Home() {
   useRepeated(askHomeMs(value.value), reload);
 
   const home = value.value;
+  // The steps stay until the newcomer leaves the view, so that the last tick is seen.
+  const isGuided = useRef(false);
+  if (home && !home.delivered) isGuided.current = true;
   return (
     <>
       <Title>Home</Title>
       <ProblemNote problem={problem.value} />
       {!home && !problem.value && <Loading />}
-      {home && !home.hasDelivered && <FirstSteps {...home} reload={reload} />}
-      {home?.hasDelivered && <LastDay stats={home.stats} />}
+      {home && isGuided.current && <FirstSteps {...home} reload={reload} />}
+      {home?.delivered && <LastDay stats={home.stats} />}
       {home && <NeedsHand {...home} />}
     </>
   );
 }
 
 interface Seen {
-  hasDelivered: boolean;
+  delivered: DeliveryItem | undefined;
   newest: MessageSummary | undefined;
   webhooks: Webhook[];
   ofNewest: DeliveryItem[];
@@ -64,7 +68,7 @@ interface Seen {
 /** No event says that a delivery has ended. */
 function askHomeMs(home: Seen | null): number | null {
   if (!home) return null;
-  const isFirst = !home.hasDelivered && home.newest !== undefined && home.webhooks.length > 0;
+  const isFirst = !home.delivered && home.newest !== undefined && home.webhooks.length > 0;
   if (isFirst) return 1000;
   return askAgainMs(
     home.ofNewest.filter(({ status }) => status === 'pending'),
@@ -108,17 +112,20 @@ interface NeedsHandProps {
   accounts: SmtpAccount[];
   failed: DeliveryItem[];
   retried: DeliveryItem[];
-  hasDelivered: boolean;
+  delivered: DeliveryItem | undefined;
 }
 
-function NeedsHand({ identities, webhooks, accounts, failed, retried, hasDelivered }: NeedsHandProps) {
+function NeedsHand({ identities, webhooks, accounts, failed, retried, delivered }: NeedsHandProps) {
   const off = webhooks.filter(({ disabledReason }) => disabledReason !== null);
   const failedDomains = identities.filter(({ kind, status }) => kind === 'domain' && status === 'failed');
   const losing = identities.filter((identity) => graceEnd(identity) !== undefined);
-  const failing = webhooks.filter(({ id }) => retried.some(({ webhookId }) => webhookId === id));
+  const refused = webhooks.flatMap((webhook) => {
+    const last = retried.find(({ webhookId }) => webhookId === webhook.id);
+    return last ? [{ ...webhook, last }] : [];
+  });
   const broken = accounts.filter((account) => errorOf(account) !== null);
-  const isCalm = [off, failedDomains, losing, failed, failing, broken].every(({ length }) => length === 0);
-  if (isCalm && !hasDelivered) return null;
+  const isCalm = [off, failedDomains, losing, failed, refused, broken].every(({ length }) => length === 0);
+  if (isCalm && !delivered) return null;
   return (
     <section class="stack" aria-labelledby="hand">
       <h2 id="hand">What needs attention</h2>
@@ -136,11 +143,10 @@ function NeedsHand({ identities, webhooks, accounts, failed, retried, hasDeliver
               : 'failed for days and was switched off.'}
           </Hand>
         ))}
-        {failing.map(({ id, url }) => (
+        {refused.map(({ id, url, last }) => (
           <Hand key={id} state="failing">
-            The webhook <Link to={`webhooks/${id}`}>{url}</Link> refuses events (
-            {describeLast(retried.find(({ webhookId }) => webhookId === id))}). Posthorn tries again by
-            itself.
+            The webhook <Link to={`webhooks/${id}`}>{url}</Link> refused an event ({describeLast(last)}).{' '}
+            <NextTry at={last.nextAttemptAt} />
           </Hand>
         ))}
         {broken.map((account) => (
@@ -187,10 +193,8 @@ function graceEnd(identity: Identity): string | undefined {
   return readRecords(identity).find(({ graceUntil }) => graceUntil !== undefined)?.graceUntil;
 }
 
-function describeLast(last: Pick<DeliveryItem, 'lastError' | 'lastResponseStatus'> | undefined): string {
-  return last?.lastResponseStatus
-    ? `it answered ${last.lastResponseStatus}`
-    : (last?.lastError ?? 'no answer');
+function describeLast({ lastError, lastResponseStatus }: DeliveryItem): string {
+  return lastResponseStatus ? `it answered ${lastResponseStatus}` : (lastError ?? 'no answer');
 }
 
 function Hand({ state, children }: { state: string; children: ComponentChildren }) {

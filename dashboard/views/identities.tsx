@@ -54,12 +54,11 @@ function NewIdentity() {
     navigate(`identities/${made.id}`);
   });
   return (
-    <Form action={action} fields={['value']} submit="Connect">
+    <Form action={action} submit="Connect">
       <TextField
         label="Address or domain"
         name="value"
         value={value}
-        problem={action.problem.value}
         placeholder="sales@example.com or example.com"
       />
       {value.value !== '' && !value.value.includes('@') && (

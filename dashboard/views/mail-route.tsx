@@ -53,15 +53,13 @@ function Choice({ identity, accounts, providers, changed }: ChoiceProps) {
     isSaved.value = true;
     await changed();
   });
-  const problem = action.problem.value;
   return (
-    <Form action={action} fields={['smtp_account_id', 'provider_id']} submit="Save">
+    <Form action={action} submit="Save">
       <div class="pair">
         <SelectField
           label="Account"
           name="smtp_account_id"
           value={accountId}
-          problem={problem}
           hint="If both are chosen, mail goes out through the account."
           options={[['', 'None'], ...accounts.map(({ id, label }) => [id, label] as const)]}
         />
@@ -69,7 +67,6 @@ function Choice({ identity, accounts, providers, changed }: ChoiceProps) {
           label="Provider"
           name="provider_id"
           value={providerId}
-          problem={problem}
           options={[['', 'None'], ...providers.map((provider) => [provider.id, nameOf(provider)] as const)]}
         />
       </div>

@@ -89,8 +89,8 @@ function Row({ mailbox, isErrorAbove }: { mailbox: Mailbox; isErrorAbove: boolea
         {isErrorAbove && sync?.error ? 'See above.' : describeSync(mailbox)}
         {!isErrorAbove && <ServerErrorDetail error={sync?.error ?? null} />}
       </td>
-      <td data-name="Messages there">{total?.toLocaleString() ?? '–'}</td>
-      <td data-name="Last read">{sync?.lastSyncedAt ? <When at={sync.lastSyncedAt} /> : '–'}</td>
+      <td>{total?.toLocaleString() ?? '–'}</td>
+      <td>{sync?.lastSyncedAt ? <When at={sync.lastSyncedAt} /> : '–'}</td>
     </tr>
   );
 }
@@ -123,13 +123,12 @@ function Import({ ask }: { ask(given: object): Promise<void> }) {
     return ask({ since: at, events: hasEvents.value });
   });
   return (
-    <Form action={action} fields={['since', 'events']} submit="Import">
+    <Form action={action} submit="Import">
       <TextField
         label="Mail since"
         name="since"
         type="date"
         value={since}
-        problem={action.problem.value}
         hint="Mail that was imported before is not imported again."
       />
       <CheckField label="Also POST an event to the webhooks for each message" value={hasEvents} />

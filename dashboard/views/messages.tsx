@@ -88,7 +88,6 @@ export function Messages() {
           label="Direction"
           name="direction"
           value={direction}
-          problem={null}
           options={[
             ['', 'Received and sent'],
             ['incoming', 'Received'],
@@ -99,7 +98,6 @@ export function Messages() {
           label="Identity"
           name="identity_id"
           value={identityId}
-          problem={null}
           options={options as [string, string][]}
         />
       </div>

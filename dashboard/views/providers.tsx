@@ -7,7 +7,6 @@ import { Disclosure, Form, SelectField, TextField } from '../parts/form.tsx';
 import { ListTable, useListed } from '../parts/list.tsx';
 import { Badge, Link, Title } from '../parts/show.tsx';
 import { type CredentialField, providerKinds } from '../provider-kinds.ts';
-import type { ApiProblem } from '../request.ts';
 import { navigate } from '../route.ts';
 
 type Kind = Provider['kind'];
@@ -33,7 +32,7 @@ export function Providers() {
               <Link to={`providers/${provider.id}`}>{nameOf(provider)}</Link>
             </td>
             <td>{providerKinds[provider.kind].name}</td>
-            <td data-name="Sending">
+            <td>
               <Badge state={provider.send.state} />
             </td>
           </tr>
@@ -66,16 +65,11 @@ function NewProvider() {
     });
     navigate(`providers/${made.id}`);
   });
-  const problem = action.problem.value;
   return (
-    <Form
-      action={action}
-      fields={['kind', 'name', ...fields.map((field) => `credentials/${faultName(field)}`)]}
-      submit="Connect"
-    >
+    <Form action={action} submit="Connect">
       <div class="pair">
-        <SelectField label="Provider" name="kind" value={kind} problem={problem} options={kinds} />
-        <TextField label="Name" name="name" value={name} problem={problem} hint="For you. May be empty." />
+        <SelectField label="Provider" name="kind" value={kind} options={kinds} />
+        <TextField label="Name" name="name" value={name} hint="For you. May be empty." />
       </div>
       <div class="pair">
         {fields.map((field) => (
@@ -83,7 +77,6 @@ function NewProvider() {
             key={kind.value + field.name}
             field={field}
             value={values.get(field.name) ?? name}
-            problem={problem}
           />
         ))}
       </div>
@@ -91,17 +84,9 @@ function NewProvider() {
   );
 }
 
-function CredentialInput({
-  field,
-  value,
-  problem,
-}: {
-  field: CredentialField;
-  value: Signal<string>;
-  problem: ApiProblem | null;
-}) {
+function CredentialInput({ field, value }: { field: CredentialField; value: Signal<string> }) {
   const { label, hint, options, placeholder, isSecret } = field;
-  const shared = { label, hint, value, problem, name: `credentials/${faultName(field)}` };
+  const shared = { label, hint, value, name: `credentials/${faultName(field)}` };
   if (options) return <SelectField {...shared} options={options} />;
   return (
     <TextField

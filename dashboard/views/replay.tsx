@@ -27,29 +27,21 @@ export function Replay({ id, progressed }: { id: string; progressed(): void }) {
     replay.value = await api.getReplay(id, replay.value.id);
     progressed();
   });
-  const problem = action.problem.value;
   return (
     <section class="card" aria-labelledby="replay">
       <h2 id="replay">Replay</h2>
       <p class="soft">Sends past events again: after an outage, or to a webhook that is new.</p>
-      <Form action={action} fields={['since', 'until', 'status']} submit="Replay">
+      <Form action={action} submit="Replay">
         <div class="pair">
-          <TextField label="From" name="since" type="datetime-local" value={since} problem={problem} />
+          <TextField label="From" name="since" type="datetime-local" value={since} />
           <TextField
             label="Until"
             name="until"
             type="datetime-local"
             value={until}
-            problem={problem}
             hint="Empty: until now."
           />
-          <SelectField
-            label="Which events"
-            name="status"
-            value={status}
-            problem={problem}
-            options={selections}
-          />
+          <SelectField label="Which events" name="status" value={status} options={selections} />
         </div>
       </Form>
       {replay.value && (

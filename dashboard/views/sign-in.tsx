@@ -33,21 +33,23 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
             </button>
           </div>
         )}
-        <div class="card">
-          <Form action={byKey} fields={['apiKey']} submit="Sign in">
-            <TextField
-              label="API key"
-              name="apiKey"
-              type="password"
-              value={apiKey}
-              problem={byKey.problem.value}
-              placeholder="ph_…"
-              hint="The first start printed it. The browser keeps a session, and never the key."
-            />
-          </Form>
-        </div>
+        {(!token.value || byLink.problem.value) && (
+          <div class="card">
+            <Form action={byKey} submit="Sign in">
+              <TextField
+                label="API key"
+                name="apiKey"
+                type="password"
+                value={apiKey}
+                placeholder="ph_…"
+                hint="The first start printed it. The browser keeps a session, and never the key."
+              />
+            </Form>
+          </div>
+        )}
         <p class="hint">
-          Another link to sign in: <code>posthorn sign-in-link</code>
+          <code>posthorn sign-in-link</code> prints a new link; in a checkout{' '}
+          <code>npm run posthorn sign-in-link</code>
         </p>
       </main>
     </div>

@@ -65,8 +65,8 @@ function NewSuppression({ created }: { created(): Promise<void> }) {
     await created();
   });
   return (
-    <Form action={action} fields={['address']} submit="Suppress">
-      <TextField label="Address" name="address" type="email" value={address} problem={action.problem.value} />
+    <Form action={action} submit="Suppress">
+      <TextField label="Address" name="address" type="email" value={address} />
     </Form>
   );
 }

@@ -1,8 +1,7 @@
 /** The fields of a webhook, for creating one and for changing one. */
 import { type Signal, useSignal } from '@preact/signals';
 import type { Identity, Webhook } from '../contract.ts';
-import { SelectField, TextField } from '../parts/form.tsx';
-import type { ApiProblem } from '../request.ts';
+import { SelectField, TextField, useFaults } from '../parts/form.tsx';
 
 export const eventNames = [
   'message.received',
@@ -11,7 +10,6 @@ export const eventNames = [
   'message.bounced',
   'message.complained',
 ] as const;
-export const webhookFields = ['url', 'events', 'identityId', 'description'];
 
 export function useWebhookFields(webhook?: Webhook) {
   const url = useSignal(webhook?.url ?? '');
@@ -30,11 +28,9 @@ export function useWebhookFields(webhook?: Webhook) {
 export function WebhookFields({
   given,
   identities,
-  problem,
 }: {
   given: ReturnType<typeof useWebhookFields>;
   identities: readonly Identity[];
-  problem: ApiProblem | null;
 }) {
   return (
     <>
@@ -43,33 +39,31 @@ export function WebhookFields({
         name="url"
         type="url"
         value={given.url}
-        problem={problem}
         placeholder="https://example.com/hooks"
       />
-      <EventChoice chosen={given.events} problem={problem} />
+      <EventChoice chosen={given.events} />
       <div class="pair">
         <SelectField
           label="Identity"
           name="identityId"
           value={given.identityId}
-          problem={problem}
           options={[['', 'All identities'], ...identities.map(({ id, value }) => [id, value] as const)]}
         />
-        <TextField label="Description" name="description" value={given.description} problem={problem} />
+        <TextField label="Description" name="description" value={given.description} />
       </div>
     </>
   );
 }
 
-function EventChoice({ chosen, problem }: { chosen: Signal<readonly string[]>; problem: ApiProblem | null }) {
-  const faults = problem?.errors.filter(({ pointer }) => pointer.startsWith('/events')) ?? [];
+function EventChoice({ chosen }: { chosen: Signal<readonly string[]> }) {
+  const faults = useFaults('events');
   const toggle = (name: string) => {
     chosen.value = chosen.value.includes(name)
       ? chosen.value.filter((other) => other !== name)
       : [...chosen.value, name];
   };
   return (
-    <fieldset>
+    <fieldset name="events">
       <legend>Events</legend>
       {eventNames.map((name) => (
         <label key={name} class="check">

@@ -9,7 +9,7 @@ import { describeAttempt, formatMs } from '../words.ts';
 import { DeliveryList } from './deliveries.tsx';
 import { Sides } from './delivery-table.tsx';
 import { Replay } from './replay.tsx';
-import { eventNames, useWebhookFields, WebhookFields, webhookFields } from './webhook-fields.tsx';
+import { eventNames, useWebhookFields, WebhookFields } from './webhook-fields.tsx';
 
 export function WebhookView({ id }: { id: string }) {
   const { api } = usePage();
@@ -121,8 +121,8 @@ function Change({
     await changed();
   });
   return (
-    <Form action={action} fields={webhookFields} submit="Save">
-      <WebhookFields given={given} identities={identities} problem={action.problem.value} />
+    <Form action={action} submit="Save">
+      <WebhookFields given={given} identities={identities} />
     </Form>
   );
 }
@@ -164,12 +164,11 @@ function Test({ id }: { id: string }) {
   return (
     <section class="card" aria-labelledby="test">
       <h2 id="test">Test</h2>
-      <Form action={action} fields={['event']} submit="Send a test event">
+      <Form action={action} submit="Send a test event">
         <SelectField
           label="Sample of"
           name="event"
           value={event}
-          problem={action.problem.value}
           options={eventNames.map((name) => [name, name])}
         />
       </Form>

@@ -5,7 +5,7 @@ import { useAction, useLoaded, usePage } from '../page.ts';
 import { Disclosure, Form } from '../parts/form.tsx';
 import { ListTable, useListed } from '../parts/list.tsx';
 import { Badge, CodeBlock, Link, Title } from '../parts/show.tsx';
-import { useWebhookFields, WebhookFields, webhookFields } from './webhook-fields.tsx';
+import { useWebhookFields, WebhookFields } from './webhook-fields.tsx';
 
 export function Webhooks() {
   const { api } = usePage();
@@ -77,12 +77,8 @@ function NewWebhook({ created }: { created(webhook: CreatedWebhook): Promise<voi
     await created(await api.createWebhook({ ...given.read(), ownerId: userId }));
   });
   return (
-    <Form action={action} fields={webhookFields} submit="Create the webhook">
-      <WebhookFields
-        given={given}
-        identities={identities.value.value?.items ?? []}
-        problem={action.problem.value}
-      />
+    <Form action={action} submit="Create the webhook">
+      <WebhookFields given={given} identities={identities.value.value?.items ?? []} />
     </Form>
   );
 }

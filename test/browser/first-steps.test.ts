@@ -1,9 +1,10 @@
 /** A newcomer, from an empty installation to the first delivered mail, in the browser alone; and signing in and out. */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { after, test } from 'node:test';
 import type { Locator, Page } from 'playwright-core';
 import { createSignInLink } from '../../src/store/sessions.ts';
-import { startTestService } from '../harness.ts';
+import { startTestService, waitFor } from '../harness.ts';
 import { startReceiver } from '../receiver.ts';
 import { inspect, openPage, startChromium } from './chromium.ts';
 
@@ -17,7 +18,10 @@ test('by link: a button spends the token, once', async () => {
   const context = await chromium.open();
   const page = await context.newPage();
   await page.goto(`${service.url}/app/sign-in#${token}`);
-  await page.getByRole('button', { name: 'Sign in with this link' }).click();
+  const button = page.getByRole('button', { name: 'Sign in with this link' });
+  await button.waitFor();
+  assert.equal(await page.getByLabel('API key').count(), 0, 'a newcomer with a link has to choose');
+  await button.click();
   await page.getByRole('heading', { name: 'Home' }).waitFor();
   assert.ok(!page.url().includes(token), 'the token is still in the address of the page');
 
@@ -25,6 +29,7 @@ test('by link: a button spends the token, once', async () => {
   await other.goto(`${service.url}/app/sign-in#${token}`);
   await other.getByRole('button', { name: 'Sign in with this link' }).click();
   await other.getByRole('alert').waitFor();
+  await other.getByLabel('API key').waitFor();
   await other.context().close();
   await context.close();
 });
@@ -86,7 +91,7 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await tabTo(page, page.getByLabel('URL of your backend'));
   await page.keyboard.press('ControlOrMeta+a');
   await page.keyboard.type(receiver.url('/hooks'));
-  await page.keyboard.press('Tab');
+  await tabTo(page, page.getByRole('button', { name: 'Create the webhook' }));
   await page.keyboard.press('Enter');
   await page.getByText('Events are POSTed to').waitFor();
   await inspect(page, 'steps-last');
@@ -95,7 +100,10 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await page.keyboard.press('Space');
   const [request] = await receiver.received(1);
   assert.equal(JSON.parse(String(request?.body)).data.message.subject, 'The first mail');
+  await page.getByRole('heading', { name: 'Receive a mail (done)' }).waitFor();
+  await page.getByText(`was POSTed to ${receiver.url('/hooks')}, which answered 204.`).waitFor();
   await page.getByRole('heading', { name: 'The last day' }).waitFor();
+  await inspect(page, 'steps-done');
 
   await tabTo(page, page.getByRole('link', { name: 'Messages' }));
   await page.keyboard.press('Enter');
@@ -126,5 +134,41 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await page.keyboard.press('Escape');
   await page.getByRole('dialog').waitFor({ state: 'hidden' });
   assert.ok(await remove.evaluate((element) => element.matches(':focus')));
+  await context.close();
+});
+
+test('a newcomer without a backend gets a command that is one, and the mail at once when it runs', async () => {
+  const gone = await startReceiver();
+  const url = gone.url('/');
+  await gone.close();
+  const context = await chromium.open();
+  const page = await openPage(context, service, '', await service.makeUser());
+  await page.getByRole('button', { name: 'Connect', exact: true }).click();
+  await page.getByLabel('URL of your backend').fill(url);
+  await page.getByRole('button', { name: 'Create the webhook' }).click();
+  await page.getByRole('button', { name: 'Send a first mail' }).click();
+  await page.getByText(`${url} does not answer (connect_failed).`).waitFor();
+  await inspect(page, 'steps-no-backend');
+  const [command] = await page.getByRole('group', { name: 'small backend' }).allInnerTexts();
+
+  const backend = spawn('sh', ['-c', `exec ${command}`], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const ended = new Promise((resolve) => backend.once('exit', resolve));
+  try {
+    await waitFor('the backend', () =>
+      fetch(url).then(
+        () => true,
+        () => false,
+      ),
+    );
+    const done = page.getByRole('heading', { name: 'Receive a mail (done)' });
+    // The button goes where a try of its own was faster.
+    await Promise.race([page.getByRole('button', { name: 'Try again now' }).click(), done.waitFor()]);
+    await done.waitFor();
+    const [printed] = await backend.stdout.take(1).toArray();
+    assert.match(String(printed), /"subject":"The first mail"/);
+  } finally {
+    backend.kill();
+    await ended;
+  }
   await context.close();
 });

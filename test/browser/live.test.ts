@@ -33,7 +33,7 @@ test('a failing webhook is seen, repaired and redelivered', async () => {
   const context = await chromium.open();
   const page = await openPage(context, service);
   const hand = page.getByRole('region', { name: 'What needs attention' });
-  await hand.getByText('refuses events (it answered 500)').waitFor();
+  await hand.getByText(/refused an event \(it answered 500\)\. The next try is at \d/).waitFor();
   await inspect(page, 'home-failing');
   await hand.getByRole('link', { name: receiver.url('/repair') }).click();
   await page.getByRole('link', { name: 'To repair' }).click();
