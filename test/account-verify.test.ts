@@ -182,7 +182,7 @@ describe('the way there', () => {
     const silent = await startImapScript({ greeting: '' });
     const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
     const server = { ...serverOf(silent), secure: false, login: { password: 'x' } };
-    const timeouts = { connectMs: 5000, greetingMs: 50, silenceMs: 5000 };
+    const timeouts = { connectMs: 5000, greetingMs: 50, silenceMs: 5000, loginMs: 60_000 };
     const opened = await openImap(server, server.login, { egress, production: false, timeouts });
     assert.equal('error' in opened && opened.error.code, 'timeout');
   });

@@ -3,11 +3,12 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { after, test } from 'node:test';
-import { BodyMemory, chooseCut } from '../src/http/body-memory.ts';
+import { BodyMemory } from '../src/http/body-memory.ts';
 import { abortOnClose } from '../src/http/client-gone.ts';
 import { makeApp } from '../src/http/fastify.ts';
 import { readMessageBody } from '../src/http/message-body.ts';
 import { makeLog } from '../src/lib/log.ts';
+import { chooseCut } from '../src/lib/shared-memory.ts';
 import { waitFor } from './harness.ts';
 
 const hour = 3_600_000;

@@ -31,12 +31,18 @@ export interface ImapServer {
   onNews: () => void;
   /** The text that a hostile server sends again and again, instead of an answer to commands that start so. */
   flood: { command: string; text: string } | null;
+  /** Commands that start so are not answered. */
+  silence: string | null;
+  /** The RFC822.SIZE of every message, whatever its bytes. */
+  claimedSize: number | null;
   /** How many bytes of it a client took before it went away. All of `maxFlood`: it did not go. */
   flooded: number;
   /** How many connections are logged in. */
   sessions(): number;
   /** Puts a message into a folder, and tells those who wait with IDLE. */
   deliver(path: string, raw: string | Buffer, date?: Date): StoredMail;
+  /** Tells those who have the folder open of so many messages, whatever it has. */
+  announce(path: string, count: number): void;
   /** As a client moves a message: another folder, another UID, the same date and bytes. */
   move(from: string, to: string, uid: number): void;
   /** As a server that lost its index: another UIDVALIDITY and other UIDs. */
@@ -159,6 +165,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
         this.#flood(server.flood.text);
         return;
       }
+      if (server.silence !== null && command.startsWith(server.silence)) return;
       const [name = '', ...rest] = command.split(' ');
       const words = rest.map((word) => word.replace(/^"(.*)"$/, '$1'));
       const path = words[0] ?? '';
@@ -250,8 +257,14 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
         const end = mail.raw.indexOf('\r\n\r\n');
         const header = end === -1 ? mail.raw : mail.raw.subarray(0, end + 4);
         const wantsAll = command.includes('BODY.PEEK[]');
-        const [name, literal] = wantsAll ? ['BODY[]', mail.raw] : ['BODY[HEADER]', header];
-        const facts = `UID ${mail.uid} RFC822.SIZE ${mail.raw.length} INTERNALDATE "${writeDate(mail.date)}"`;
+        const part = /<0\.(\d+)>/.exec(command);
+        const [name, literal] = wantsAll
+          ? ['BODY[]', mail.raw]
+          : part
+            ? ['BODY[HEADER]<0>', header.subarray(0, Number(part[1]))]
+            : ['BODY[HEADER]', header];
+        const size = server.claimedSize ?? mail.raw.length;
+        const facts = `UID ${mail.uid} RFC822.SIZE ${size} INTERNALDATE "${writeDate(mail.date)}"`;
         this.socket.write(`* ${mails.indexOf(mail) + 1} FETCH (${facts} ${name} {${literal.length}}\r\n`);
         if (wantsAll && state.cutsNext) {
           state.cutsNext = false;
@@ -287,6 +300,8 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     refusedFolder: null,
     onNews: () => {},
     flood: null,
+    silence: null,
+    claimedSize: null,
     flooded: 0,
     sessions: () => [...sessions].filter(({ isLoggedIn }) => isLoggedIn).length,
     deliver(path, raw, date = new Date()) {
@@ -297,6 +312,10 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
       for (const session of sessions)
         if (session.open?.folder === folder && session.idleTag !== null) session.tellNews();
       return mail;
+    },
+    announce(path, count) {
+      const folder = folderOf(path);
+      for (const session of sessions) if (session.open?.folder === folder) session.write(`* ${count} EXISTS`);
     },
     move(from, to, uid) {
       const folder = folderOf(from);

@@ -88,6 +88,7 @@ const decided: Record<string, KeyScope[]> = {
 
   'GET /sessions': ['full', 'read'],
   'GET /sessions/current': ['full', 'read'],
+  'DELETE /sessions/current': ['full', 'read'],
   // Signing out is for every session; with `read`, only of itself.
   'DELETE /sessions/{id}': ['full', 'read'],
 };

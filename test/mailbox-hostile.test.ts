@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { waitFor } from './harness.ts';
-import { maxFlood, startImapServer } from './imap-server.ts';
-import { mailWith, startMailboxService } from './mailbox-service.ts';
+import { type ImapServer, maxFlood, startImapServer } from './imap-server.ts';
+import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
-const service = await startMailboxService();
+const service = await startMailboxService({}, { syncTimes: { slowMs: 500 } });
 const long = 'x'.repeat(100_000);
 const header = `Subject: ${long}\r\n\r\n`;
 const facts = 'RFC822.SIZE 10 INTERNALDATE "01-Jan-2030 00:00:00 +0000"';
@@ -17,7 +17,15 @@ const floods = {
     command: 'UID FETCH',
     text: `* 1 FETCH (UID 9999 ${facts} BODY[HEADER] {${header.length}}\r\n${header})\r\n`,
   },
+  'words while nothing is asked': { command: 'IDLE', text: `* OK ${long}\r\n` },
 };
+
+/** As soon as the account is failing. */
+const failureOf = (accountId: string) =>
+  waitFor('the failure', async () => {
+    const { body } = await service.call('GET', `/smtp-accounts/${accountId}`);
+    return body.receive.state === 'failing' ? body.receive.error : null;
+  });
 
 test('a folder that claims to have millions of messages is not read', async () => {
   const server = await startImapServer();
@@ -34,7 +42,7 @@ test('a folder that claims to have millions of messages is not read', async () =
 for (const [what, flood] of Object.entries(floods)) {
   test(`endless ${what}: the connection is closed`, async () => {
     const server = await startImapServer();
-    server.capabilities = 'IMAP4rev1 NAMESPACE SPECIAL-USE';
+    server.capabilities = 'IMAP4rev1 NAMESPACE SPECIAL-USE IDLE';
     server.flood = flood;
     const { accountId } = await service.connect(server, `${flood.command.replace(' ', '')}@hostile.example`);
     if (flood.command === 'UID FETCH') {
@@ -52,3 +60,56 @@ for (const [what, flood] of Object.entries(floods)) {
     await server.stop();
   });
 }
+
+test('a message that is much longer than its RFC822.SIZE is not recorded', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await service.connect(server, 'longer@hostile.example');
+  await isIdling(server);
+  server.claimedSize = 10;
+  server.deliver('INBOX', `${mailWith('long')}${'x'.repeat(20_000_000)}`);
+  assert.match((await failureOf(accountId)).message, /more than it was asked for/);
+  assert.deepEqual(await service.messages(id, 0), []);
+});
+
+test('a long header is read whole, and its message recorded', async () => {
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'header@hostile.example');
+  await isIdling(server);
+  const raw = mailWith('long', { 'X-Long': `a${'\r\n x'.repeat(2_400_000)}` });
+  server.deliver('INBOX', raw);
+  const [message] = await service.messages(id, 1);
+  assert.equal(message.size, raw.length);
+  // Known by all of its header: a message that differs at the end of it is another one.
+  server.deliver(
+    'INBOX',
+    raw.replace('\r\n x\r\n', '\r\n y\r\n'),
+    server.folders.get('INBOX')?.mails[0]?.date,
+  );
+  assert.equal((await service.messages(id, 2)).length, 2);
+});
+
+test('some owners have all the memory with messages that never come: another owner gets mail', async () => {
+  const owners = [await service.makeUser(), await service.makeUser(), await service.makeUser()];
+  const servers: ImapServer[] = [];
+  for (const owner of owners)
+    for (const name of ['one', 'two']) {
+      const server = await startImapServer();
+      server.claimedSize = 25_000_000;
+      server.silence = 'UID FETCH 1 (UID BODY.PEEK[])';
+      await service.connect(server, `${name}@${owner.userId}.example`, owner);
+      await isIdling(server);
+      server.deliver('INBOX', mailWith('never'));
+      servers.push(server);
+    }
+  await waitFor('silent servers', () => {
+    const asked = servers.filter(({ commands, silence }) => commands.some((one) => one === silence));
+    return asked.length >= 4;
+  });
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'other@hostile.example');
+  await isIdling(server);
+  const raw = `${mailWith('large')}${'x'.repeat(20_000_000)}`;
+  server.deliver('INBOX', raw);
+  const [message] = await service.messages(id, 1);
+  assert.equal(message.size, raw.length);
+});

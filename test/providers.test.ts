@@ -1,6 +1,7 @@
 /** Providers: their records, and that credentials never leave the service. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { createApiKey } from '../src/store/api-keys.ts';
 import { assertProblem, startTestService } from './harness.ts';
 import { mailgun, postmark, sendgrid, ses } from './provider-calls.ts';
 
@@ -40,6 +41,20 @@ for (const [kind, { credentials }] of Object.entries(kinds)) {
       assert.ok(!row?.row.includes(value));
   });
 }
+
+test('a key with the scope read does not see the URLs of the hooks, which are secrets', async () => {
+  const { body } = await make({ kind: 'postmark', credentials: postmark.credentials });
+  const secret = body.inboundUrl.split('/hooks/')[1].split('/')[0];
+  const { apiKey } = await createApiKey(sql, service.user.userId, { scope: 'read' });
+  const as = { ...service.user, apiKey };
+  for (const path of ['/providers', `/providers/${body.id}`]) {
+    const answer = await call('GET', path, { as });
+    assert.equal(answer.status, 200);
+    const [shown] = [answer.body].flat();
+    assert.deepEqual([shown.id, shown.inboundUrl, shown.eventsUrl], [body.id, null, null]);
+    assert.ok(!answer.text.includes(secret));
+  }
+});
 
 describe('a body that is not valid is 400 with every fault', () => {
   const { signingKey: _, ...unsigned } = mailgun.credentials;

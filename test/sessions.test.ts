@@ -310,7 +310,18 @@ describe('other users', () => {
   });
 });
 
+test('a session ends itself as the current one', async () => {
+  const { apiKey } = await createApiKey(sql, user.userId, { scope: 'read' });
+  for (const browser of [await open(), await openBrowser(url, { apiKey })]) {
+    const ended = await browser.call('DELETE', '/sessions/current');
+    assert.equal(ended.status, 204, ended.text);
+    assert.match(ended.headers.get('set-cookie') ?? '', /Max-Age=0/);
+    assertProblem(await browser.call('GET', '/me'), 401, 'invalid_session');
+  }
+});
+
 test('a key has no current session', async () => {
+  assertProblem(await call('DELETE', '/sessions/current'), 404, 'not_found');
   assertProblem(await call('GET', '/sessions/current'), 404, 'not_found');
 });
 

@@ -7,6 +7,8 @@ import { providerKinds } from '../provider-kinds.ts';
 import { navigate } from '../route.ts';
 import { nameOf } from './providers.tsx';
 
+const hiddenUrl = 'Only shown to who signed in with the scope full.';
+
 export function ProviderView({ id }: { id: string }) {
   const { api } = usePage();
   const { value, problem } = useLoaded(() => api.getProvider(id), [id]);
@@ -55,10 +57,10 @@ export function ProviderView({ id }: { id: string }) {
         <h2 id="urls">Enter these at {name}</h2>
         <p class="soft">Treat both URLs like passwords: who knows them needs no API key.</p>
         <h3>For mail that comes in</h3>
-        <CodeBlock what="the URL for mail that comes in" text={provider.inboundUrl} />
+        <CodeBlock what="the URL for mail that comes in" text={provider.inboundUrl ?? hiddenUrl} />
         <p class="hint">{inbound}</p>
         <h3>For deliveries, bounces and complaints</h3>
-        <CodeBlock what="the URL for reports" text={provider.eventsUrl} />
+        <CodeBlock what="the URL for reports" text={provider.eventsUrl ?? hiddenUrl} />
         <p class="hint">{events}</p>
       </section>
       <p class="soft">

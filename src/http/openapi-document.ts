@@ -86,6 +86,7 @@ const operationIds: Record<string, string | undefined> = {
   'post /sessions': 'createSession',
   'get /sessions': 'listSessions',
   'get /sessions/current': 'getCurrentSession',
+  'delete /sessions/current': 'endCurrentSession',
   'delete /sessions/{id}': 'endSession',
   'get /admin/users': 'listUsers',
   'post /admin/users': 'createUser',

@@ -4,16 +4,15 @@
  */
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import type { Slots } from '../lib/slots.ts';
 import { readWhole, type StoredRaw } from '../store/messages.ts';
 import { findCopy, takeCopy } from '../store/sent-copies.ts';
 import { isRefusal, ServerFailure } from './imap-client.ts';
-import type { MailboxClient } from './mailbox-client.ts';
+import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
 
 interface CopyParts {
   sql: Sql;
   log: Log;
-  memory: Slots;
+  memory: AnswerMemory;
 }
 
 /** `path`: null if the server keeps copies by itself, or has no Sent folder. */
@@ -37,7 +36,7 @@ async function appendCopy(
   path: string | null,
 ): Promise<void> {
   const { id, ownerId, size } = copy;
-  using _share = await memory.take(ownerId, size);
+  using _share = await memory.take(size);
   const raw = path === null ? null : await readWhole(sql, copy);
   if (!(await takeCopy(sql, ownerId, id)) || raw === null || path === null) return;
   try {

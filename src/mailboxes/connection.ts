@@ -7,6 +7,7 @@ import { isUnavailable, type Sql } from '../db/client.ts';
 import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import { describeServerError } from '../net/mail-server.ts';
 import type { ClaimedConnection, LeasedConnection } from '../store/imap-connections.ts';
 import {
@@ -21,10 +22,10 @@ import { appendCopies } from './append-copies.ts';
 import { type FolderState, keepsSentMail, startPosition } from './decide.ts';
 import { isFolderRefused, ServerFailure } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
-import { MailboxClient } from './mailbox-client.ts';
+import { type AnswerMemory, MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
 
-export interface ConnectionParts extends ReadParts {
+export interface ConnectionParts extends Omit<ReadParts, 'memory'> {
   sql: Sql;
   log: Log;
   accounts: LoginParts;
@@ -34,6 +35,10 @@ export interface ConnectionParts extends ReadParts {
   onEnd(error: unknown): void;
   /** How often the folders without IDLE are checked. */
   checkMs: number;
+  /** After a notice of the server that brought no mail, the next one is read so much later: false notices must cost little. */
+  emptyReadMs: number;
+  /** Divided among the owners. */
+  memory: SharedMemory;
 }
 
 const databaseAwayMs = 1000;
@@ -51,14 +56,16 @@ export class MailboxConnection {
   readonly #claimed: ClaimedConnection;
   readonly #loop: Loop;
   readonly #closing = new AbortController();
-  /** How many messages each folder had when it was opened. */
-  readonly #totals = new Map<FolderReader, number>();
+  /** The memory of the owner. */
+  readonly #memory: AnswerMemory;
   #mailbox: OpenMailbox | null = null;
   #rules: SyncRules | null = null;
   #leased: Pick<LeasedConnection, 'requests' | 'scan'>;
   /** When all folders are checked next. */
   #checkAt = 0;
   #hasNews = false;
+  /** Notices of the server are not read before. */
+  #newsAt = 0;
   #hasCopies = false;
   #hasEnded = false;
 
@@ -67,6 +74,12 @@ export class MailboxConnection {
     this.#claimed = claimed;
     this.identityId = claimed.identityId;
     this.#leased = claimed;
+    const { memory } = parts;
+    const { ownerId } = claimed;
+    this.#memory = {
+      take: (bytes) => memory.take(ownerId, bytes, this.#closing.signal),
+      read: (bytes, read) => memory.read(ownerId, bytes, read),
+    };
     this.#loop = startLoop({
       name: 'reading a mailbox',
       pollMs: parts.checkMs,
@@ -125,22 +138,24 @@ export class MailboxConnection {
     const [inbox, ...others] = readers;
     if (!inbox) return this.#parts.checkMs;
     const isDue = performance.now() >= this.#checkAt;
-    const hasNews = this.#hasNews;
-    this.#hasNews = false;
     if (isDue) {
+      this.#hasNews = false;
       this.#checkAt = performance.now() + this.#parts.checkMs;
       await this.#openFolder(client, inbox, rules);
-      await this.#readNew(inbox, rules);
+      await this.#readNew(client, inbox, rules);
       let isInboxOpen = true;
       for (const reader of others) if (await this.#checkOther(client, reader, rules)) isInboxOpen = false;
       if (!isInboxOpen) await this.#reopenInbox(client, inbox, rules);
       await this.#parts.onRead();
-    } else if (hasNews) {
-      await this.#readNew(inbox, rules);
+    } else if (this.#hasNews && performance.now() >= this.#newsAt) {
+      this.#hasNews = false;
+      const count = await this.#readNew(client, inbox, rules);
+      if (count === 0) this.#newsAt = performance.now() + this.#parts.emptyReadMs;
     }
     if (this.#hasCopies) {
       this.#hasCopies = false;
-      await appendCopies(this.#parts, client, this.#claimed, copyPath);
+      const { sql, log } = this.#parts;
+      await appendCopies({ sql, log, memory: this.#memory }, client, this.#claimed, copyPath);
       await this.#reopenInbox(client, inbox, rules);
     }
     const behind = readers.find(({ position }) => position.older !== null);
@@ -148,9 +163,10 @@ export class MailboxConnection {
       await this.#readOlder(client, behind, inbox, rules);
       return true;
     }
-    if (this.#hasNews) return true;
+    const now = performance.now();
+    if (this.#hasNews && now >= this.#newsAt) return true;
     client.startIdle();
-    return Math.max(0, this.#checkAt - performance.now());
+    return Math.max(0, (this.#hasNews ? Math.min(this.#checkAt, this.#newsAt) : this.#checkAt) - now);
   }
 
   async #open(): Promise<OpenMailbox> {
@@ -168,7 +184,7 @@ export class MailboxConnection {
     if (!found) throw new MailboxGone();
     if ('error' in found) throw new ServerFailure(found.error);
     const { server } = found;
-    const client = new MailboxClient(found.client, on);
+    const client = new MailboxClient(found.client, this.#memory, on);
     this.#mailbox = { client, readers: [], copyPath: null };
     if (this.#hasEnded) client.close();
     const serverKey = hashId('server', server.host, String(server.port), server.username);
@@ -178,7 +194,8 @@ export class MailboxConnection {
     const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);
     this.#rules = rules;
     this.#mailbox.readers = positions.map(
-      (position) => new FolderReader(this.#parts, client, this.#claimed, position),
+      (position) =>
+        new FolderReader({ ...this.#parts, memory: this.#memory }, client, this.#claimed, position),
     );
     return this.#mailbox;
   }
@@ -205,7 +222,7 @@ export class MailboxConnection {
       return false;
     }
     await this.#openFolder(client, reader, rules);
-    await this.#readNew(reader, rules);
+    await this.#readNew(client, reader, rules);
     return true;
   }
 
@@ -217,14 +234,15 @@ export class MailboxConnection {
 
   async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
     const state = await client.examine(reader.position.path);
-    this.#totals.set(reader, state.total);
     await reader.start(startPosition(reader.position, state, scan), state.total);
     return state;
   }
 
-  async #readNew(reader: FolderReader, rules: SyncRules): Promise<void> {
-    await reader.readNew(rules);
-    await this.#noteRead(reader, this.#totals.get(reader) ?? null);
+  /** The folder is open. Returns how many messages were found. */
+  async #readNew(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<number> {
+    const count = await reader.readNew(rules);
+    await this.#noteRead(reader, client.total);
+    return count;
   }
 
   /** A piece of it. New mail in the inbox comes first. */

@@ -32,7 +32,8 @@ export interface ImapParts {
 
 export type ImapLogin = { password: string } | { accessToken: string };
 
-const standardTimeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 60_000 };
+/** `loginMs`: from the connection to the end of the login, for a server that says something from time to time and never ends. */
+const standardTimeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 60_000, loginMs: 60_000 };
 
 /** Connects and logs in. Whoever gets the client ends it, with `logout` or `close`. */
 export async function openImap(
@@ -46,7 +47,7 @@ export async function openImap(
     const code = found.code === 'target_refused' ? 'target_refused' : 'host_not_found';
     return { error: describeServerError(code, { detail: found.reason }) };
   }
-  const { connectMs, greetingMs, silenceMs } = parts.timeouts ?? standardTimeouts;
+  const { connectMs, greetingMs, silenceMs, loginMs } = parts.timeouts ?? standardTimeouts;
   const isVerified = parts.production || !isLoopbackHost(host);
   // Not asked for an IP address, which egress has checked as it is.
   const lookup: LookupFunction = (_host, { all }, answer) =>
@@ -77,27 +78,37 @@ export async function openImap(
   const close = () => client.close();
   parts.signal?.addEventListener('abort', close);
   using limit = limitAnswer(client, shortBytes);
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    close();
+  }, loginMs);
   try {
     await client.connect();
     return { client };
   } catch (error) {
     client.close();
+    if (isLate) return { error: describeServerError('timeout') };
     return { error: describeImapError(limit.excess ?? (error as Error)) };
   } finally {
+    clearTimeout(timer);
     parts.signal?.removeEventListener('abort', close);
   }
 }
 
-/** Beside the message, a response has its header. */
-export const headerBytes = 8 * 1024 * 1024;
-/** The names of ten thousand folders, or what a server says at the login. */
-export const shortBytes = 2 * 1024 * 1024;
 /** The UIDs of 47,000 messages or more. imapflow parses about 2 MB of a line in a second, and nothing else runs meanwhile. */
 export const lineBytes = 512 * 1024;
+/** What a server says at the login, about a folder, or while nothing is asked. */
+export const shortBytes = 256 * 1024;
+
+/** What an answer with a message may have in all. Some servers only estimate the size that they tell. */
+export function answerBytes(messageBytes: number): number {
+  return messageBytes + Math.ceil(messageBytes / 8) + 1024 * 1024;
+}
 
 function limitResponses(maxMessageBytes: number) {
-  const bytes = maxMessageBytes + headerBytes;
-  return { maxLiteralSize: bytes, maxLineLength: lineBytes, maxResponseSize: bytes + headerBytes };
+  const maxLiteralSize = answerBytes(maxMessageBytes);
+  return { maxLiteralSize, maxLineLength: lineBytes, maxResponseSize: maxLiteralSize + lineBytes };
 }
 
 export interface AnswerLimit {
@@ -111,14 +122,14 @@ export interface AnswerLimit {
 const limitCheckMs = 50;
 
 /** Until it is disposed: closes the connection when more bytes came. imapflow limits each response, and not how many there are. */
-export function limitAnswer(client: ImapFlow, maxBytes: number): AnswerLimit {
+export function limitAnswer(client: ImapFlow, maxBytes: number, checkMs = limitCheckMs): AnswerLimit {
   let excess: Error | null = null;
   let start = client.stats().received;
   const timer = setInterval(() => {
     if (client.stats().received - start <= maxBytes) return;
-    excess = new Error('The server sent more than it was asked for');
+    excess = tooMuch();
     client.close();
-  }, limitCheckMs);
+  }, checkMs);
   return {
     get excess() {
       return excess;
@@ -128,6 +139,10 @@ export function limitAnswer(client: ImapFlow, maxBytes: number): AnswerLimit {
     },
     [Symbol.dispose]: () => clearInterval(timer),
   };
+}
+
+export function tooMuch(): Error {
+  return new Error('The server sent more than it was asked for');
 }
 
 /** The server, or the way to it, failed. Of all that can end a sync, its user is shown only these failures. */

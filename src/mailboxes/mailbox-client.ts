@@ -1,39 +1,66 @@
 /**
  * What the synchronisation does on a connection to an IMAP server. Guarantees: nothing is changed in the folders that are read
- * (EXAMINE, PEEK), except that copies are appended; bytes are those of the server; what fails is a `ServerFailure`; an answer that
- * fills the memory ends the connection.
+ * (EXAMINE, PEEK), except that copies are appended; bytes are those of the server; what fails is a `ServerFailure`; at any time
+ * there is a limit to what the server can send, and memory of the owner is taken before a long answer is asked for.
  */
+import type { Share } from '../lib/slots.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
 import type { FolderState, MessageFacts } from './decide.ts';
 import {
   type AnswerLimit,
+  answerBytes,
   askServer,
   describeImapError,
-  headerBytes,
   type ImapFlow,
   limitAnswer,
   lineBytes,
   ServerFailure,
   shortBytes,
+  tooMuch,
 } from './imap-client.ts';
 
 /** imapflow makes a list of all UIDs of a search, whose short form is `1:4000000000`, and cuts it at the number of messages. */
 const maxMessages = 2_000_000;
 /** So many UIDs fit into `lineBytes`. */
 const searchedAtOnce = 40_000;
+/** The names of ten thousand folders. */
+const foldersBytes = 2 * 1024 * 1024;
+/** So much of a header is read with those of other messages. What is longer is read alone: anyone can send a mail that is all header. */
+const usualHeaderBytes = 1024 * 1024;
+/** While nothing is asked. Thousands of connections wait at the same time, so it is seldom. */
+const restCheckMs = 500;
+
+/** The memory of one owner. */
+export interface AnswerMemory {
+  take(bytes: number): Promise<Share>;
+  /** Into memory that was taken. `cut` aborts if the answer comes slowly and others need the memory. */
+  read<T>(bytes: number, read: (cut: AbortSignal) => Promise<T>): Promise<T>;
+}
 
 export class MailboxClient {
   readonly #flow: ImapFlow;
+  readonly #memory: AnswerMemory;
   #isIdling = false;
-  #limit: AnswerLimit | null = null;
+  #isClosed = false;
+  /** Of the answer that is being read, or of what comes while nothing is asked. */
+  #limit: AnswerLimit;
+  /** Why others had this connection closed. */
+  #cutReason: Error | null = null;
 
-  constructor(flow: ImapFlow, on: { news(): void; closed(reason: Error): void }) {
+  constructor(flow: ImapFlow, memory: AnswerMemory, on: { news(): void; closed(reason: Error): void }) {
     this.#flow = flow;
+    this.#memory = memory;
+    this.#limit = limitAnswer(flow, shortBytes, restCheckMs);
     flow.on('exists', ({ count }) => {
       if (count > maxMessages) flow.close();
       else on.news();
     });
-    flow.on('close', () => on.closed(this.#limit?.excess ?? new Error('The server closed the connection')));
+    flow.on('close', () => {
+      this.#isClosed = true;
+      this.#limit[Symbol.dispose]();
+      const reason = this.#cutReason ?? this.#limit.excess;
+      on.closed(reason ?? new Error('The server closed the connection'));
+    });
     // Without a listener the process would end. What fails is reported to whoever waits for it.
     flow.on('error', () => {});
   }
@@ -47,10 +74,15 @@ export class MailboxClient {
     return this.#flow.capabilities.has('X-GM-EXT-1');
   }
 
+  /** How many messages the open folder has now; null: no folder is open. */
+  get total(): number | null {
+    return this.#flow.mailbox ? this.#flow.mailbox.exists : null;
+  }
+
   /** Inbox, and sent, spam and trash as the server marks them (RFC 6154), or else by well-known names. */
   async listFolders(): Promise<FoundFolder[]> {
     const kinds = { '\\Inbox': 'inbox', '\\Sent': 'sent', '\\Junk': 'spam', '\\Trash': 'trash' } as const;
-    const listed = await this.#ask(() => this.#flow.list());
+    const listed = await this.#askLong(foldersBytes, () => this.#flow.list());
     const folders = listed.flatMap(({ path, specialUse, flags }): FoundFolder[] => {
       const kind = kinds[specialUse as keyof typeof kinds];
       return kind && !flags.has('\\Noselect') ? [{ kind, path }] : [];
@@ -91,72 +123,118 @@ export class MailboxClient {
   async searchRange(from: number, to: number, since: Date): Promise<number[]> {
     const found = new Set<number>();
     const uid = `${from}:${to}`;
-    let end = this.#flow.mailbox ? this.#flow.mailbox.exists : 0;
+    let end = this.total ?? 0;
     while (end > 0) {
       const start = Math.max(1, end - searchedAtOnce + 1);
       for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
-      end = Math.min(start - 1, this.#flow.mailbox ? this.#flow.mailbox.exists : 0);
+      end = Math.min(start - 1, this.total ?? 0);
     }
     return [...found].sort((one, other) => one - other);
   }
 
   async #search(query: { uid: string; since?: Date; seq?: string }): Promise<number[]> {
-    const found = await this.#ask(async () => {
+    const found = await this.#askLong(2 * lineBytes, async () => {
       const answer = await this.#flow.search(query, { uid: true });
       if (!answer) throw new Error('The server did not search the folder');
       return answer;
-    }, 2 * lineBytes);
+    });
     return found.sort((one, other) => one - other);
   }
 
-  /** One after the other, in the order of the server, and without messages that were deleted meanwhile. */
-  async *readHeaders(uids: readonly number[]): AsyncGenerator<MessageFacts> {
-    using limit = this.#limitAnswer(headerBytes);
+  /** Calls `note` for each message, in any order, except for those that were deleted meanwhile. */
+  async readHeaders(
+    uids: readonly number[],
+    maxMessageBytes: number,
+    note: (facts: MessageFacts) => void,
+  ): Promise<void> {
     const wanted = new Set(uids);
-    const query = { uid: true, internalDate: true, size: true, headers: true };
-    const fetched = this.#flow.fetch(uids.join(), query, { uid: true });
-    for await (const { uid, internalDate, size, headers } of askEach(fetched)) {
-      if (!wanted.delete(uid)) continue;
-      limit.restart();
-      yield {
-        uid,
-        receivedAt: new Date(internalDate ?? 0),
-        size: size ?? 0,
-        header: headers ?? Buffer.alloc(0),
-      };
+    const long: Omit<MessageFacts, 'header'>[] = [];
+    const part = { key: 'HEADER', start: 0, maxLength: usualHeaderBytes };
+    const query = { uid: true, internalDate: true, size: true, bodyParts: [part] };
+    await this.#askLong(answerBytes(usualHeaderBytes), async (limit) => {
+      const fetched = this.#flow.fetch(uids.join(), query, { uid: true });
+      for await (const { uid, internalDate, size = 0, headers } of fetched) {
+        if (!wanted.delete(uid)) continue;
+        limit.restart();
+        const facts = { uid, receivedAt: new Date(internalDate ?? 0), size };
+        const header = headers ?? Buffer.alloc(0);
+        if (header.length >= usualHeaderBytes && size <= maxMessageBytes) long.push(facts);
+        else note({ ...facts, header });
+      }
+    });
+    for (const facts of long) {
+      const { uid, size } = facts;
+      await this.#askLong(answerBytes(size), async () => {
+        const query = { uid: true, headers: true };
+        const { headers } = (await this.#flow.fetchOne(String(uid), query, { uid: true })) || {};
+        if (headers) note({ ...facts, header: headers });
+      });
     }
   }
 
-  /** `bytes`: how long they are together, as the server said. */
+  /** `bytes`: how long they are together, as the server said. The caller has taken `answerBytes` of them. */
   async readMessages(uids: readonly number[], bytes: number): Promise<Map<number, Buffer>> {
     const found = new Map<number, Buffer>();
     if (uids.length === 0) return found;
-    using _limit = this.#limitAnswer(bytes + headerBytes);
-    const fetched = this.#flow.fetch(uids.join(), { uid: true, source: true }, { uid: true });
-    for await (const { uid, source } of askEach(fetched))
-      if (source && uids.includes(uid)) found.set(uid, source);
+    const maxBytes = answerBytes(bytes);
+    await this.#readInto(maxBytes, async () => {
+      let foundBytes = 0;
+      const fetched = this.#flow.fetch(uids.join(), { uid: true, source: true }, { uid: true });
+      for await (const { uid, source } of fetched) {
+        if (!source || !uids.includes(uid)) continue;
+        found.set(uid, source);
+        foundBytes += source.length;
+        // The limit of the answer is looked at only from time to time.
+        if (foundBytes > maxBytes) throw tooMuch();
+      }
+    });
     return found;
   }
 
-  /** As a message that was read. No folder is open afterwards. */
+  /** As a message that was read. No folder is open afterwards. The caller has taken the memory of `raw`. */
   append(path: string, raw: Buffer): Promise<void> {
-    return this.#ask(async () => {
+    const append = async () => {
       // While a folder is open, imapflow sets only the flags that can be changed there: none, after EXAMINE.
       if (this.#flow.mailbox) await this.#flow.mailboxClose();
       const appended = await this.#flow.append(path, raw, ['\\Seen']);
       if (!appended) throw new Error('The connection has ended');
+    };
+    return this.#useMemory(raw.length, () => this.#ask(append));
+  }
+
+  #ask<T>(commands: () => Promise<T>): Promise<T> {
+    return this.#limitAnswer(shortBytes, commands);
+  }
+
+  async #askLong<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
+    using _share = await this.#memory.take(maxBytes);
+    return await this.#readInto(maxBytes, commands);
+  }
+
+  #readInto<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
+    return this.#useMemory(maxBytes, () => this.#limitAnswer(maxBytes, commands));
+  }
+
+  #useMemory<T>(bytes: number, work: () => Promise<T>): Promise<T> {
+    return this.#memory.read(bytes, (cut) => {
+      cut.addEventListener('abort', () => {
+        this.#cutReason = cut.reason;
+        this.close();
+      });
+      return work();
     });
   }
 
   /** `maxBytes`: of all answers to these commands. */
-  async #ask<T>(commands: () => Promise<T>, maxBytes = shortBytes): Promise<T> {
-    using _limit = this.#limitAnswer(maxBytes);
-    return await askServer(commands);
-  }
-
-  #limitAnswer(maxBytes: number): AnswerLimit {
-    this.#limit = limitAnswer(this.#flow, maxBytes);
-    return this.#limit;
+  async #limitAnswer<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
+    this.#limit[Symbol.dispose]();
+    using limit = limitAnswer(this.#flow, maxBytes);
+    this.#limit = limit;
+    try {
+      return await askServer(() => commands(limit));
+    } finally {
+      if (!this.#isClosed && !limit.excess) this.#limit = limitAnswer(this.#flow, shortBytes, restCheckMs);
+    }
   }
 
   /** The server tells of new mail in the open folder, until the next command. */
@@ -171,13 +249,5 @@ export class MailboxClient {
 
   close(): void {
     this.#flow.close();
-  }
-}
-
-async function* askEach<T>(items: AsyncIterable<T>): AsyncGenerator<T> {
-  try {
-    yield* items;
-  } catch (error) {
-    throw new ServerFailure(describeImapError(error as Error), error);
   }
 }

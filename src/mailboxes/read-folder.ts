@@ -6,7 +6,6 @@
 import { messageKey } from '../contract/thread.ts';
 import { errorCode, type Sql, transaction } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import type { Slots } from '../lib/slots.ts';
 import { readFields } from '../mime/headers.ts';
 import { readMessageIds } from '../mime/message-ids.ts';
 import {
@@ -22,7 +21,8 @@ import {
   type SyncRules,
 } from '../store/mailbox-sync.ts';
 import { chooseMessage, fingerprintOf, type MessageFacts } from './decide.ts';
-import type { MailboxClient } from './mailbox-client.ts';
+import { answerBytes } from './imap-client.ts';
+import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
 
 interface FoundMail {
   raw: Buffer;
@@ -40,8 +40,7 @@ export interface ReadParts {
   sql: Sql;
   log: Log;
   maxMessageBytes: number;
-  /** Memory for messages that are being recorded, divided among the owners. */
-  memory: Slots;
+  memory: AnswerMemory;
   recordMails: RecordMails;
 }
 
@@ -88,12 +87,14 @@ export class FolderReader {
     });
   }
 
-  /** Reads all new mail. The folder is open. */
-  async readNew(rules: SyncRules): Promise<void> {
+  /** Reads all new mail. The folder is open. Returns how many messages were recorded or noted. */
+  async readNew(rules: SyncRules): Promise<number> {
     const { nextUid } = this.#position;
     const uids = (await this.#client.searchFrom(nextUid)).filter((uid) => uid >= nextUid);
+    let count = 0;
     for (let at = 0; at < uids.length; at += chunkLength)
-      await this.#readChunk('new', uids.slice(at, at + chunkLength), rules);
+      count += await this.#readChunk('new', uids.slice(at, at + chunkLength), rules);
+    return count;
   }
 
   /** Reads some older mail. The folder is open. Returns whether there is more. */
@@ -115,23 +116,24 @@ export class FolderReader {
     return false;
   }
 
-  async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<void> {
+  async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<number> {
     const chosen = await this.#choose(await this.#readFacts(uids), rules);
     for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
     const to = this.#after(range, uids.at(-1) ?? 0);
     if (range === 'older') await this.#move(to, this.#olderUids?.length);
     else if (to.nextUid !== this.#position.nextUid) await this.#move(to);
+    return chosen.length;
   }
 
   /** Lowest UID first. Of the headers, which can be long, only what they are known by is kept. */
   async #readFacts(uids: readonly number[]): Promise<KnownFacts[]> {
     const facts: KnownFacts[] = [];
     const isSent = this.#position.kind === 'sent';
-    for await (const one of this.#client.readHeaders(uids)) {
+    await this.#client.readHeaders(uids, this.#parts.maxMessageBytes, (one) => {
       const { uid, size, receivedAt } = one;
       const key = isSent ? readKey(one) : null;
       facts.push({ uid, size, receivedAt, fingerprint: fingerprintOf(one), key });
-    }
+    });
     return facts.sort((one, other) => one.uid - other.uid);
   }
 
@@ -168,7 +170,7 @@ export class FolderReader {
     const { memory, recordMails } = this.#parts;
     const wanted = batch.filter(({ hasEvent }) => hasEvent !== null);
     const bytes = wanted.reduce((sum, { size }) => sum + size, 0);
-    using _share = await memory.take(this.#identity.ownerId, bytes);
+    using _share = await memory.take(answerBytes(bytes));
     const raws = await this.#client.readMessages(
       wanted.map(({ uid }) => uid),
       bytes,

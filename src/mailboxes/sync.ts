@@ -8,7 +8,7 @@ import { newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
-import { Slots } from '../lib/slots.ts';
+import { SharedMemory } from '../lib/shared-memory.ts';
 import {
   addConnections,
   type ClaimedConnection,
@@ -48,21 +48,24 @@ const usualTimes = {
   /** How often the database is asked for changes that nobody announced. */
   pollMs: 1000,
   renewMs: 8000,
+  /** An answer that takes longer is cut when others need its memory. */
+  slowMs: 30_000,
+  emptyReadMs: 1000,
 };
 /** A search in a large mailbox may take a minute. */
-const timeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 120_000 };
+const timeouts = { connectMs: 10_000, greetingMs: 15_000, silenceMs: 120_000, loginMs: 120_000 };
 const opensPerSecond = 20;
-/** Memory for messages that are being read: in total, and for each owner. */
+/** Memory for what servers answer, until it is recorded: in total, and for each owner. */
 const memoryBytes = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024 };
 
 export function startSync(parts: SyncParts): Loop {
   const { sql, log, metrics, maxMessageBytes } = parts;
   const imap = { ...parts.accounts.imap, maxMessageBytes, timeouts };
   const accounts = { ...parts.accounts, imap };
-  const { checkMs, pollMs, renewMs } = { ...usualTimes, ...parts.times };
+  const { checkMs, pollMs, renewMs, slowMs, emptyReadMs } = { ...usualTimes, ...parts.times };
   const token = newId();
   const connections = new Map<string, MailboxConnection>();
-  const memory = new Slots(memoryBytes);
+  const memory = new SharedMemory({ ...memoryBytes, slowMs }, tooSlow);
   const rate = new OpenRate(opensPerSecond);
   const endings = new Set<Promise<void>>();
   let renewedAt = performance.now();
@@ -71,7 +74,7 @@ export function startSync(parts: SyncParts): Loop {
     const { identityId } = claimed;
     const connection = new MailboxConnection(
       {
-        ...{ sql, log, memory, checkMs, maxMessageBytes },
+        ...{ sql, log, memory, checkMs, emptyReadMs, maxMessageBytes },
         ...{ accounts, recordMails: parts.recordMails },
         onRead: () => noteRead(claimed),
         onEnd: (error) => track(end(claimed, connection, error)),
@@ -162,4 +165,8 @@ export function startSync(parts: SyncParts): Loop {
       await releaseAll(sql, token).catch(() => {});
     },
   };
+}
+
+function tooSlow(): Error {
+  return new Error('The server sent slowly what others had to wait for');
 }

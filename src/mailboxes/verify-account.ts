@@ -13,12 +13,12 @@ export async function verifyAccount(
   ref: AccountRef,
   signal: AbortSignal,
 ): Promise<void> {
-  await Promise.all([parts.accounts.check(ref, signal), checkImap(parts, ref)]);
+  await Promise.all([parts.accounts.check(ref, signal), checkImap(parts, ref, signal)]);
 }
 
-async function checkImap(parts: VerifyAccountParts, ref: AccountRef): Promise<void> {
-  const found = await logIn(parts, ref);
-  if (!found) return;
+async function checkImap(parts: VerifyAccountParts, ref: AccountRef, signal: AbortSignal): Promise<void> {
+  const found = await logIn({ ...parts, imap: { ...parts.imap, signal } }, ref);
+  if (!found || signal.aborted) return;
   const error = 'error' in found ? found.error : null;
   if ('client' in found) await found.client.logout().catch(() => {});
   const { ownerId, accountId } = ref;

@@ -1,4 +1,5 @@
 /** Providers: services that your identities' mail comes from or goes through. */
+import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Provider } from '../../contract/provider.ts';
 import { body, describe, IdParams, listQuery, maxPage, nullableText, oneOf } from '../../contract/schemas.ts';
@@ -72,8 +73,15 @@ interface ProviderParts extends PostParts, PageParts {
 export function providerRoutes(app: App, parts: ProviderParts): void {
   const { sql, sealer } = parts;
 
-  /** Its answers have the URLs of its hooks in place of the secret. */
-  function show({ hookSecret, ...provider }: ProviderRow): Static<typeof Provider> {
+  /**
+   * Its answers have the URLs of its hooks in place of the secret. Whoever knows them can bring in mail of Postmark, which signs
+   * nothing, so only `full` keys see them, as the secrets of webhooks.
+   */
+  function show(
+    { keyScope }: FastifyRequest,
+    { hookSecret, ...provider }: ProviderRow,
+  ): Static<typeof Provider> {
+    if (keyScope !== 'full') return { ...provider, inboundUrl: null, eventsUrl: null };
     const hooks = `${parts.readBaseUrl()}/hooks/${sealer.open(hookSecret, providerContext(provider.id, 'hook_secret'))}`;
     // Mailgun sends the whole message only to a URL that ends so.
     const inboundUrl = `${hooks}/inbound${provider.kind === 'mailgun' ? '/mime' : ''}`;
@@ -107,7 +115,7 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
             hookHash: hashToken(secret),
           },
         });
-        return { status: 201, location: `/providers/${id}`, body: show(made) };
+        return { status: 201, location: `/providers/${id}`, body: show(request, made) };
       }),
   );
 
@@ -121,7 +129,7 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
     async (request, reply) => {
       const page = await readPage(parts, request, reply, maxPage);
       const { rows, next } = await listProviders(sql, request.ownerId, page);
-      const shown = rows.map(({ position, ...row }) => show(row));
+      const shown = rows.map(({ position, ...row }) => show(request, row));
       return sendPage(parts, request, reply, { rows: shown, next });
     },
   );
@@ -129,7 +137,7 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
   app.get(
     '/providers/:id',
     withAccess('key', tags, { summary: 'Get a provider', params: IdParams, response: { 200: Provider } }),
-    async (request) => show(await orNotFound(findProvider(sql, request.ownerId, request.params.id))),
+    async (request) => show(request, await orNotFound(findProvider(sql, request.ownerId, request.params.id))),
   );
 
   app.patch(
@@ -149,7 +157,7 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
       if (errors.length > 0) throw new Problem('invalid_body', { errors });
       const sealed =
         credentials === undefined ? {} : { credentials: sealCredentials(params.id, credentials) };
-      return show(await orNotFound(updateProvider(sql, ownerId, params.id, { ...rest, ...sealed })));
+      return show(request, await orNotFound(updateProvider(sql, ownerId, params.id, { ...rest, ...sealed })));
     },
   );
 
@@ -188,7 +196,7 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
         status: 200,
-        body: show(await orNotFound(findProvider(sql, ownerId, id))),
+        body: show(request, await orNotFound(findProvider(sql, ownerId, id))),
       }));
     },
   );

@@ -108,6 +108,11 @@ export function sessionRoutes(app: App, parts: SessionParts): void {
     );
   }
 
+  async function endAndForget(ownerId: string, id: string): Promise<void> {
+    await orNotFound(endSession(sql, ownerId, id));
+    authenticator.forget(id);
+  }
+
   app.get(
     '/sessions',
     withAccess('key', tags, {
@@ -138,6 +143,24 @@ export function sessionRoutes(app: App, parts: SessionParts): void {
   );
 
   app.delete(
+    '/sessions/current',
+    {
+      config: { access: 'key', scopes: ['full', 'read'] },
+      schema: {
+        tags,
+        summary: 'End the session of this request: sign out',
+        description: '404 for a request with an API key.',
+        response: { 204: Type.Null() },
+      },
+    },
+    async ({ ownerId, sessionId }, reply) => {
+      if (sessionId === null) throw new Problem('not_found');
+      await endAndForget(ownerId, sessionId);
+      reply.header('set-cookie', cookie.clear()).code(204).send(null);
+    },
+  );
+
+  app.delete(
     '/sessions/:id',
     {
       config: { access: 'key', scopes: ['full', 'read'] },
@@ -153,8 +176,7 @@ export function sessionRoutes(app: App, parts: SessionParts): void {
       const { ownerId, sessionId, keyScope } = request;
       const { id } = request.params;
       if (keyScope !== 'full' && id !== sessionId) throw new Problem('not_found');
-      await orNotFound(endSession(sql, ownerId, id));
-      authenticator.forget(id);
+      await endAndForget(ownerId, id);
       if (id === sessionId) reply.header('set-cookie', cookie.clear());
       reply.code(204).send(null);
     },

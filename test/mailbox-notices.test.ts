@@ -1,0 +1,51 @@
+/** What a server says of a folder while nothing is asked: new mail is read at once, and false notices cost little. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { waitFor } from './harness.ts';
+import { type ImapServer, startImapServer } from './imap-server.ts';
+import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
+
+const hourMs = 3_600_000;
+const patient = await startMailboxService({}, { syncTimes: { checkMs: hourMs, emptyReadMs: hourMs } });
+const usual = await startMailboxService();
+
+const countSearches = ({ commands }: ImapServer) =>
+  commands.filter((command) => command.startsWith('UID SEARCH')).length;
+
+test('the total counts mail that came by IDLE as soon as it was read', async () => {
+  const server = await startImapServer();
+  const { id } = await patient.connect(server, 'total@notices.example');
+  await isIdling(server);
+  for (const count of [1, 2]) {
+    server.deliver('INBOX', mailWith('new'));
+    await patient.messages(id, count);
+    await patient.mailboxes(id, ({ inbox }) => inbox?.total === count);
+    await isIdling(server, count + 1);
+  }
+});
+
+test('after a notice that brought no mail, further ones are not read at once', async () => {
+  const server = await startImapServer();
+  const { id } = await patient.connect(server, 'flood@notices.example');
+  await isIdling(server);
+  const before = countSearches(server);
+  server.announce('INBOX', 1);
+  await isIdling(server, 2);
+  assert.equal(countSearches(server), before + 1);
+  for (let count = 2; count < 200; count += 1) server.announce('INBOX', count);
+  // A check that was asked for reads the folder, after all those notices.
+  await patient.call('POST', `/identities/${id}/sync`);
+  await isIdling(server, 3);
+  assert.equal(countSearches(server), before + 2);
+});
+
+test('mail that comes right after such a notice is read all the same', async () => {
+  const server = await startImapServer();
+  const { id } = await usual.connect(server, 'after@notices.example');
+  await isIdling(server);
+  server.announce('INBOX', 7);
+  await waitFor('the empty read', () => countSearches(server) > 1);
+  server.deliver('INBOX', mailWith('real'));
+  const [message] = await usual.messages(id, 1);
+  assert.equal(message.subject, 'real');
+});
