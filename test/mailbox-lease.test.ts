@@ -11,7 +11,7 @@ import {
 } from '../src/store/imap-connections.ts';
 import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
-import { startImapServer } from './imap-server.ts';
+import { openImapServer, startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService();
@@ -91,6 +91,31 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
   const metrics = await service.call('GET', '/metrics');
   assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
+});
+
+test('an outage is shown in `receive`, in the mailbox and in metrics, and the next try waits', async () => {
+  const server = await openImapServer();
+  const { id, accountId } = await service.connect(server, 'outage@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  await server.stop();
+  const tryNow = async () => {
+    await sql`update imap_connections set next_try_at = now() where identity_id = ${id}`;
+    const { state, error } = (await serverOf(accountId)).body.receive;
+    return state === 'failing' && error.code === 'connection_refused';
+  };
+  await waitFor('the refused connection', tryNow);
+  const { inbox } = await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  assert.equal(inbox?.sync?.error?.code, 'connection_refused');
+  const metrics = await service.call('GET', '/metrics');
+  assert.match(metrics.text, /posthorn_sync_failures_total\{code="connection_refused"\} [1-9]/);
+  const isPutOff = async () => {
+    const [row] = await sql`
+      select next_try_at > now() and next_try_at <= now() + interval '15 minutes' as put_off
+      from imap_connections where identity_id = ${id} and lease_token is null`;
+    return row?.put_off;
+  };
+  await waitFor('the next try', isPutOff);
 });
 
 test('a stopped sync goes on after the account was verified', async () => {
