@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
+import { connect, transaction } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import {
   addConnections,
@@ -9,7 +10,7 @@ import {
   listHeld,
   releaseConnection,
 } from '../src/store/imap-connections.ts';
-import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
+import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { openImapServer, startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
@@ -51,6 +52,33 @@ test('of two processes that read one mailbox, the position of one counts', async
   const to = { uidValidity: 1, nextUid: 5, older: null, scan: 0 };
   await movePosition(idle.sql, identity.ownerId, position, to);
   await assert.rejects(movePosition(idle.sql, identity.ownerId, position, to), PositionLost);
+});
+
+test('the folders are noted while the identity is deleted: the deletion wins, and neither fails by a deadlock', async (t) => {
+  const server = await startImapServer();
+  const { id } = await idle.connect(server, 'deleted@home.example');
+  await idle.call('POST', `/identities/${id}/sync`);
+  const identity = { identityId: id, ownerId: idle.user.userId };
+  const syncing = connect(idle.databaseUrl, { max: 2, applicationName: 'posthorn sync test' });
+  t.after(() => syncing.end());
+  const isWaiting = async () => {
+    const { count } = await syncing`
+      select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    return count > 0;
+  };
+  const noting = await transaction(idle.sql, async (deleting) => {
+    await deleting`select from identities where id = ${id} for update`;
+    await deleting`delete from mailboxes where identity_id = ${id}`;
+    const noted = noteFolders(syncing, identity, newId(), [{ kind: 'inbox', path: 'INBOX' }]);
+    const settled = noted.then(
+      () => 'noted',
+      (error) => error,
+    );
+    await waitFor('the sync to wait', isWaiting);
+    await deleting`delete from identities where id = ${id}`;
+    return { settled };
+  });
+  assert.ok((await noting.settled) instanceof MailboxGone);
 });
 
 test('wrong credentials are shown, and after three tries nobody calls until the account is changed', async () => {
@@ -139,7 +167,8 @@ test('another account is another mailbox: the old connection ends, and what is i
   old.deliver('INBOX', mailWith('old'));
   await service.messages(id, 1);
   const { id: otherId, accountId } = await service.connect(moved, 'temporary@home.example');
-  await service.call('DELETE', `/identities/${otherId}`);
+  const deleted = await service.call('DELETE', `/identities/${otherId}`);
+  assert.equal(deleted.status, 204, deleted.text);
   const body = { smtp_account_id: accountId };
   assert.equal((await service.call('PATCH', `/identities/${id}`, { body })).status, 200);
   await waitFor('the end of the old connection', () => old.sessions() === 0);
