@@ -71,6 +71,19 @@ test('both logins work: ok, with the time and without an error', async () => {
   assert.ok(imapScript.commands.includes('LOGOUT'));
 });
 
+test('a PATCH that leaves the secrets out keeps them: both logins still work', async () => {
+  const id = await make(serverOf(smtpSink), serverOf(imapScript));
+  const { host, username } = serverOf(smtpSink);
+  const change = { smtp: { host, port: smtpSink.port, username }, imap: { host, username } };
+  const patched = await call('PATCH', `/smtp-accounts/${id}`, { body: { label: 'Other', ...change } });
+  assert.equal(patched.status, 200, patched.text);
+  smtpSink.commands.length = 0;
+  const { send, receive } = await verify(id);
+  assert.deepEqual([send.error, receive.error], [null, null]);
+  const plain = Buffer.from('\0ada@post.example\0correct horse').toString('base64');
+  assert.ok(smtpSink.commands.includes(`AUTH PLAIN ${plain}`));
+});
+
 test('an account that only sends: receive stays unknown', async () => {
   const { send, receive } = await verify(await make(serverOf(smtpSink)));
   assert.deepEqual([send.state, receive.state], ['ok', 'unknown']);
@@ -163,6 +176,23 @@ describe('the way there', () => {
     const id = await make(serverOf(smtp, elsewhere), serverOf(imap, elsewhere));
     assert.deepEqual(await codesOf(id), ['certificate_invalid', 'certificate_invalid']);
     assert.doesNotMatch([...smtp.commands, ...imap.commands].join('\n'), /AUTH|LOGIN /);
+  });
+
+  test('in production TLS is needed on this machine too', async () => {
+    const imap = await startImapScript();
+    const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
+    const server = { ...serverOf(imap), secure: false, login: { password: 'x' } };
+    const opened = await openImap(server, server.login, { egress, production: true });
+    assert.equal('error' in opened && opened.error.code, 'tls_unavailable');
+    assert.doesNotMatch(imap.commands.join('\n'), /AUTH|LOGIN /);
+    const id = await make(serverOf(smtpSink));
+    const accounts = new AccountServers({
+      ...{ sql: service.sql, sealer: makeSealer([secretKey]), egress, heloName: 'us.example' },
+      production: true,
+      tokens: new AccessTokens({ egress, allowHttp: true }),
+    });
+    await accounts.check({ ownerId: service.user.userId, accountId: id }, new AbortController().signal);
+    assert.equal((await call('GET', `/smtp-accounts/${id}`)).body.send.error.code, 'tls_unavailable');
   });
 
   test('IMAP over STARTTLS with a valid certificate, for the name and not for the address', async () => {

@@ -34,6 +34,20 @@ test('an empty environment gives the defaults of development', () => {
   assert.equal(config.basePath, '');
 });
 
+test('the usual way of outgoing mail, and its limits', () => {
+  const development = readConfig({ POSTHORN_MAIL_HOST: 'mx.example.com' });
+  assert.deepEqual([development.outbound, development.submissionPort], ['capture', 2587]);
+  assert.deepEqual([development.submissionsPort, development.mxPort], [null, 25]);
+  assert.equal(development.bounceDomain, 'mx.example.com');
+  assert.deepEqual([development.sendRatePerMinute, development.confirmationLimit], [600, 50]);
+  const strict = readConfig(production);
+  assert.deepEqual([strict.outbound, strict.submissionPort], ['direct', null]);
+  const relay = { POSTHORN_RELAY_URL: 'smtp://relay.example' };
+  for (const settings of [relay, { ...production, ...relay }])
+    assert.equal(readConfig(settings).outbound, 'relay');
+  assert.equal(readConfig({ ...relay, POSTHORN_OUTBOUND: 'capture' }).outbound, 'capture');
+});
+
 test('production is strict: https only, and three settings are required, all named at once', () => {
   const told = faultsOf({ NODE_ENV: 'production' });
   assert.match(told, /3 mistakes/);

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
+import { connect, transaction } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import {
   addConnections,
@@ -9,9 +10,9 @@ import {
   listLeased,
   releaseConnection,
 } from '../src/store/imap-connections.ts';
-import { movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
+import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
-import { startImapServer } from './imap-server.ts';
+import { openImapServer, startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService();
@@ -51,6 +52,33 @@ test('of two processes that read one mailbox, the position of one counts', async
   const to = { uidValidity: 1, nextUid: 5, older: null, scan: 0 };
   await movePosition(idle.sql, identity.ownerId, position, to);
   await assert.rejects(movePosition(idle.sql, identity.ownerId, position, to), PositionLost);
+});
+
+test('the folders are noted while the identity is deleted: the deletion wins, and neither fails by a deadlock', async (t) => {
+  const server = await startImapServer();
+  const { id } = await idle.connect(server, 'deleted@home.example');
+  await idle.call('POST', `/identities/${id}/sync`);
+  const identity = { identityId: id, ownerId: idle.user.userId };
+  const syncing = connect(idle.databaseUrl, { max: 2, applicationName: 'posthorn sync test' });
+  t.after(() => syncing.end());
+  const isWaiting = async () => {
+    const { count } = await syncing`
+      select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    return count > 0;
+  };
+  const noting = await transaction(idle.sql, async (deleting) => {
+    await deleting`select from identities where id = ${id} for update`;
+    await deleting`delete from mailboxes where identity_id = ${id}`;
+    const noted = noteFolders(syncing, identity, newId(), [{ kind: 'inbox', path: 'INBOX' }]);
+    const settled = noted.then(
+      () => 'noted',
+      (error) => error,
+    );
+    await waitFor('the sync to wait', isWaiting);
+    await deleting`delete from identities where id = ${id}`;
+    return { settled };
+  });
+  assert.ok((await noting.settled) instanceof MailboxGone);
 });
 
 test('wrong credentials are shown, and after three tries nobody calls until the account is changed', async () => {
@@ -93,6 +121,31 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.match(metrics.text, /posthorn_sync_failures_total\{code="authentication_failed"\} 3/);
 });
 
+test('an outage is shown in `receive`, in the mailbox and in metrics, and the next try waits', async () => {
+  const server = await openImapServer();
+  const { id, accountId } = await service.connect(server, 'outage@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  await server.stop();
+  const tryNow = async () => {
+    await sql`update imap_connections set next_try_at = now() where identity_id = ${id}`;
+    const { state, error } = (await serverOf(accountId)).body.receive;
+    return state === 'failing' && error.code === 'connection_refused';
+  };
+  await waitFor('the refused connection', tryNow);
+  const { inbox } = await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  assert.equal(inbox?.sync?.error?.code, 'connection_refused');
+  const metrics = await service.call('GET', '/metrics');
+  assert.match(metrics.text, /posthorn_sync_failures_total\{code="connection_refused"\} [1-9]/);
+  const isPutOff = async () => {
+    const [row] = await sql`
+      select next_try_at > now() and next_try_at <= now() + interval '15 minutes' as put_off
+      from imap_connections where identity_id = ${id} and lease_token is null`;
+    return row?.put_off;
+  };
+  await waitFor('the next try', isPutOff);
+});
+
 test('a stopped sync continues after the account was verified', async () => {
   const server = await startImapServer();
   const wrong = { port: server.port, password: 'not-yet' };
@@ -114,7 +167,8 @@ test('another account is another mailbox: the old connection ends, and what is i
   old.deliver('INBOX', mailWith('old'));
   await service.messages(id, 1);
   const { id: otherId, accountId } = await service.connect(moved, 'temporary@home.example');
-  await service.call('DELETE', `/identities/${otherId}`);
+  const deleted = await service.call('DELETE', `/identities/${otherId}`);
+  assert.equal(deleted.status, 204, deleted.text);
   const body = { smtp_account_id: accountId };
   assert.equal((await service.call('PATCH', `/identities/${id}`, { body })).status, 200);
   await waitFor('the end of the old connection', () => old.sessions() === 0);

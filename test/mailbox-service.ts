@@ -36,7 +36,7 @@ interface ShownMailbox {
   sync: {
     state: string;
     lastSyncedAt: string | null;
-    error: { code: string } | null;
+    error: { code: string; message: string; response: string | null } | null;
     backlog: number;
   } | null;
 }

@@ -7,6 +7,7 @@ import { waitFor } from './harness.ts';
 import { startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 import { startReceiver } from './receiver.ts';
+import { dns, publish, rsa, sign } from './signing.ts';
 
 const service = await startMailboxService();
 const receiver = await startReceiver();
@@ -38,6 +39,12 @@ test('new mail in the inbox reaches the webhook by IDLE, with the bytes of the s
   assert.equal(inbox?.total, 1);
   assert.equal(trash?.path, 'Trash');
   assert.equal(trash?.sync?.state, 'off');
+  const { id: mailboxId, lastSyncedAt, ...shown } = { ...inbox, ...inbox?.sync };
+  assert.match(`${mailboxId} ${lastSyncedAt}`, /^[0-9a-f-]{36} \d{4}-.*Z$/);
+  assert.deepEqual(shown, {
+    ...{ kind: 'inbox', path: 'INBOX', total: 1, sync: inbox?.sync },
+    ...{ state: 'idle', error: null, backlog: 0 },
+  });
   await isIdling(server);
   const received = { 'Return-Path': '<bounce@example.com>', 'Delivered-To': 'ada+news@home.example' };
   const raw = mailWith('Grüße', { ...received });
@@ -92,6 +99,54 @@ test('spam and sent are read at a request; a message moved between folders is no
   const told = receiver.requests.filter(({ url }) => url === '/moves');
   const kinds = told.map(({ body }) => JSON.parse(body.toString()).data.message.mailbox.kind);
   assert.deepEqual(kinds.sort(), ['inbox', 'spam']);
+  const moved = (await service.messages(id, 3)).find(({ subject }) => subject === 'spam');
+  assert.equal(moved.mailbox.kind, 'spam', 'a move at the server changes nothing here');
+});
+
+test('a message that is deleted at the server stays here', async () => {
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'expunged@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('stays'));
+  await service.messages(id, 1);
+  server.folders.get('INBOX')?.mails.splice(0);
+  await service.call('POST', `/identities/${id}/sync`);
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'idle' && inbox.total === 0);
+  assert.deepEqual(subjects(await service.messages(id, 1)), ['stays']);
+});
+
+test('mail with the Message-ID of earlier mail is recorded: the rule of SMTP about repeats does not apply', async () => {
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'repeats@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  const raw = mailWith('again', { 'Message-ID': '<again@example.com>' });
+  server.deliver('INBOX', raw, new Date(Date.now() + 60_000));
+  server.deliver('INBOX', raw, new Date(Date.now() + 120_000));
+  assert.deepEqual(subjects(await service.messages(id, 2)), ['again', 'again']);
+});
+
+test('DKIM is verified, and DMARC passes by DKIM alone', async () => {
+  dns.reset();
+  publish(rsa.publicKey);
+  dns.answer('_dmarc.example.com', { TXT: ['v=DMARC1; p=reject'] });
+  const signing = await startMailboxService({ POSTHORN_DNS_SERVERS: dns.address });
+  const server = await startImapServer();
+  const { id } = await signing.connect(server, 'signed@home.example');
+  await signing.mailboxes(id);
+  await isIdling(server);
+  const signed = await sign(mailWith('signed'));
+  server.deliver('INBOX', signed);
+  server.deliver('INBOX', signed.replace('Text of', 'Changed text of'));
+  const messages = await signing.messages(id, 2);
+  const verdicts = messages.map(({ authentication: { spf, dkim, dmarc } }) => {
+    return [spf.result, dkim[0].result, dmarc.result];
+  });
+  assert.deepEqual(verdicts.sort(), [
+    ['none', 'fail', 'none'],
+    ['none', 'pass', 'pass'],
+  ]);
 });
 
 test('a folder with a new UIDVALIDITY is read again, and only unknown new mail is recorded', async () => {
@@ -205,13 +260,16 @@ test('a folder that the server refuses is shown as failing, and the others are r
   const boxes = await service.mailboxes(id, ({ inbox, sent }) => {
     return inbox?.sync?.state === 'idle' && sent?.sync?.state === 'failing';
   });
-  assert.equal(boxes.sent?.sync?.error?.code, 'server_refused');
+  const error = boxes.sent?.sync?.error;
+  assert.equal(error?.code, 'server_refused');
+  assert.match(error?.message ?? '', /Its reply says why/);
+  assert.match(error?.response ?? '', /Not for you/);
   await isIdling(server);
   server.deliver('INBOX', mailWith('anyway'));
   await service.messages(id, 1);
 });
 
-test('without IDLE the inbox is checked at intervals and at a request', async () => {
+test('without IDLE the inbox is checked at a request', async () => {
   const server = await startImapServer();
   server.capabilities = 'IMAP4rev1';
   for (const folder of server.folders.values()) folder.use = null;
@@ -222,6 +280,42 @@ test('without IDLE the inbox is checked at intervals and at a request', async ()
   await service.call('POST', `/identities/${id}/sync`);
   await service.messages(id, 1);
   assert.ok(!server.commands.includes('IDLE'));
+});
+
+test('folders without IDLE are checked again and again, without a request', async () => {
+  const polling = await startMailboxService({}, { syncTimes: { checkMs: 50 } });
+  const server = await startImapServer();
+  server.capabilities = 'IMAP4rev1 SPECIAL-USE';
+  const { id } = await polling.connect(server, 'intervals@home.example');
+  await polling.mailboxes(id);
+  for (const folder of ['INBOX', 'Sent', 'Junk']) server.deliver(folder, mailWith(folder));
+  assert.deepEqual(subjects(await polling.messages(id, 3)), ['INBOX', 'Junk', 'Sent']);
+  assert.equal(server.sessions(), 1);
+});
+
+test('the marks of the server decide which folder is which, and a server that has only INBOX is enough', async () => {
+  const marked = await startImapServer();
+  for (const [path, use] of [
+    ['Post', '\\Sent'],
+    ['Werbung', '\\Junk'],
+    ['Eimer', '\\Trash'],
+  ] as const)
+    marked.folders.set(path, { uidValidity: 1, uidNext: 1, use, mails: [] });
+  for (const [path, folder] of marked.folders)
+    if (['Sent', 'Junk', 'Trash'].includes(path)) folder.use = null;
+  const { id } = await service.connect(marked, 'marks@home.example');
+  const { sent, spam, trash } = await service.mailboxes(id);
+  assert.deepEqual([sent?.path, spam?.path, trash?.path], ['Post', 'Werbung', 'Eimer']);
+
+  const bare = await startImapServer();
+  for (const path of ['Sent', 'Junk', 'Trash']) bare.folders.delete(path);
+  const { id: other } = await service.connect(bare, 'bare@home.example');
+  const boxes = await service.mailboxes(other);
+  assert.deepEqual([boxes.sent?.path, boxes.spam?.path, boxes.trash?.path], [null, null, null]);
+  await isIdling(bare);
+  bare.deliver('Archive', mailWith('archive'));
+  bare.deliver('INBOX', mailWith('inbox'));
+  assert.deepEqual(subjects(await service.messages(other, 1)), ['inbox']);
 });
 
 test('the server vouches: mail is recorded whatever the status, also where another owner has the value verified', async () => {

@@ -89,6 +89,8 @@ for (const { kind, host, user, password } of services) {
     assert.equal(mail?.raw.startsWith('X-PM-KeepID: true\r\n'), isPostmark);
     const [attempt] = await attempts(id);
     assert.equal(attempt.host, host);
+    assert.match(attempt.tls.version, /^TLSv1\.[23]$/);
+    assert.match(attempt.tls.cipher, /^TLS_/);
     assert.deepEqual(
       (await events(id)).map(({ event }) => event),
       ['message.sent'],

@@ -161,6 +161,22 @@ test('deleting the identity ends what waits, and what is being tried has no even
   assert.equal(row?.count, 0);
 });
 
+test('deleting the message ends what waits, and what is being tried has no event', async () => {
+  const [waitsAt, triedAt] = [newDestination(), newDestination()];
+  const waiting = await send({ identityId, from, to: `a@${waitsAt}`, sendAt: inAnHour() });
+  const { isHeld, reply } = holdReply();
+  const tried = await send({ identityId, from, to: `a@${triedAt}` });
+  await isHeld;
+  for (const { id } of [waiting, tried]) assert.equal((await call('DELETE', `/messages/${id}`)).status, 204);
+  reply('451 4.3.0 Not now');
+  await waitFor('the outcomes', async () => {
+    const rows = await sql`select from send_queue where message_id in (${waiting.id}, ${tried.id})`;
+    return rows.count === 0;
+  });
+  assert.equal(sink.commands.filter((line) => line.includes(waitsAt)).length, 0);
+  assert.equal((await sql`select from events where message_id in (${waiting.id}, ${tried.id})`).count, 0);
+});
+
 /** No process deletes messages until the end of the block. */
 async function holdPurge(): Promise<AsyncDisposable> {
   const [held, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];

@@ -78,6 +78,10 @@ describe('a message that the servers take', () => {
       }
     }
     assert.equal(happened.at(-1)?.data.message.sending.status, 'delivered');
+    const transactions = await service.sql`
+      select from events where message_id = ${id}
+      group by data -> 'recipient' ->> 'address' having count(distinct xact) > 1`;
+    assert.equal(transactions.count, 0, 'one reply makes both events in one transaction');
     const listed = await attempts(id);
     assert.deepEqual(listed.flatMap(({ recipients }) => recipients).sort(), [...to, `hidden@${domain}`]);
     const [{ id: _, startedAt, durationMs, recipients: __, ...attempt }] = listed;

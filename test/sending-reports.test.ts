@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
+import { identifier } from '../src/db/sql.ts';
 import { deriveBounceKeys, makeBounceAddress } from '../src/sending/bounce-address.ts';
 import { startDirectMail } from './direct-mail.ts';
 import { newDomain } from './proving.ts';
@@ -141,6 +142,33 @@ describe('a delivery report to a bounce address is never shown as a message', ()
       // One of each from the direct way, and one more where the report changed the status.
       assert.equal((await eventsOf(sent)).length, expected === 'delivered' ? 3 : 2, action);
     }
+  });
+
+  test('of a recipient that was cancelled, suppressed or bounced: nothing changes', async () => {
+    for (const status of ['cancelled', 'suppressed', 'bounced'] as const) {
+      const sent = await deliver();
+      await sql`update recipients set status = ${status} where message_id = ${sent.id}`;
+      await sql`update outgoing set delivered = 0, ${identifier(status)} = 1 where id = ${sent.id}`;
+      for (const [action, code] of [
+        ['delivered', '2.0.0'],
+        ['failed', '5.1.1'],
+      ] as const)
+        assert.equal(await mailTo(sent.bounceAddress, statusReport(sent, action, code)), '250 2.0.0');
+      assert.equal(await statusOf(sent), status);
+      assert.deepEqual(await eventsOf(sent), ['message.sent', 'message.delivered']);
+    }
+  });
+
+  test('of a message that is gone: taken, and nothing is shown', async () => {
+    const sent = await deliver();
+    assert.equal((await call('DELETE', `/messages/${sent.id}`)).status, 204);
+    const before = await countMessages();
+    assert.equal(
+      await mailTo(sent.bounceAddress, statusReport(sent, 'failed', '5.1.1', '550 5.1.1 No')),
+      '250 2.0.0',
+    );
+    assert.equal(await countMessages(), before);
+    assert.equal(await isSuppressed(sent), false);
   });
 
   test('of several recipients, the entry that names ours counts', async () => {

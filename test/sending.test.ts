@@ -22,13 +22,19 @@ test('a message is taken, captured, and counts as sent and delivered', async () 
   after(() => receiver.close());
   const events = ['message.sent', 'message.delivered', 'message.bounced'];
   await service.makeWebhook(receiver.url(), { events });
-  const taken = await send({ metadata: { order: '7' } });
+  const before = Date.now();
+  const answer = await call('POST', '/messages', { body: { ...plain, metadata: { order: '7' } } });
+  const taken = answer.body;
+  assert.equal(answer.status, 202, answer.text);
+  assert.equal(answer.headers.get('location'), `/messages/${taken.id}`);
+  const receivedAt = Date.parse(taken.receivedAt);
+  assert.ok(receivedAt >= before && receivedAt <= Date.now(), taken.receivedAt);
   assert.equal(taken.direction, 'outgoing');
   assert.equal(taken.sending.status, 'queued');
   assert.equal(taken.sending.recipients[0].status, 'queued');
   const { sending, ...message } = await findEnded(taken.id);
-  const { sending: _, ...before } = taken;
-  assert.deepEqual({ ...message, attachments: [] }, { ...before, attachments: [] });
+  const { sending: _, ...atFirst } = taken;
+  assert.deepEqual({ ...message, attachments: [] }, { ...atFirst, attachments: [] });
   const [recipient] = sending.recipients;
   assert.deepEqual(
     { ...sending, recipients: [{ ...recipient, updatedAt: 'then' }] },
@@ -65,6 +71,22 @@ test('a message is taken, captured, and counts as sent and delivered', async () 
     assert.equal(data.recipient.bounce, null);
     assert.equal('text' in data.message, false);
   }
+  const { body: listed } = await call('GET', '/messages?limit=1');
+  const happened = await outbox.events(taken.id);
+  assert.deepEqual(
+    happened.map(({ event, data }) => [event, data.recipient.status]),
+    [
+      ['message.sent', 'sent'],
+      ['message.delivered', 'delivered'],
+    ],
+  );
+  const { at, ...told } = happened[1]?.data.recipient ?? {};
+  assert.match(at, /^\d{4}-.*Z$/);
+  assert.deepEqual(told, {
+    ...{ address: 'bob@dest.example', kind: 'to', status: 'delivered', host: 'capture' },
+    ...{ response: { code: 250, enhanced: '2.0.0', text: 'Captured; nothing was sent' }, bounce: null },
+  });
+  assert.deepEqual(happened[1]?.data.message, listed[0], 'the message as lists show it');
 });
 
 function errorsOf(answer: Awaited<ReturnType<typeof call>>): string[] {
@@ -176,6 +198,27 @@ describe('a request that is refused stores nothing', () => {
     // Within the limit as it is given, but not when it is finished: a bare LF becomes CRLF.
     const grows = `From: ada@sender.example\r\nTo: b@c.example\r\n\r\n${'\n'.repeat(200_000)}`;
     assertProblem(await sendRaw(grows), 413, 'body_too_large');
+  });
+
+  test('a JSON body has up to 1.4 times the limit of a message, and 1 MiB', async () => {
+    // Six bytes of JSON for one of the message.
+    const escaped = (count: number) =>
+      JSON.stringify({ ...plain, text: '' }).replace('"text":""', `"text":"${'\\u0061'.repeat(count)}"`);
+    const headers = { 'content-type': 'application/json' };
+    const taken = await call('POST', '/messages', { body: escaped(260_000), headers });
+    assert.equal(taken.status, 202, taken.text);
+    assert.ok(taken.body.size < 400_000);
+    const { detail } = assertProblem(
+      await call('POST', '/messages', { body: escaped(270_000), headers }),
+      413,
+      'body_too_large',
+    );
+    assert.match(detail, /The body of this route can have up to/);
+  });
+
+  test('sendAt may be 30 days ahead', async () => {
+    const sendAt = new Date(Date.now() + 30 * 86_400_000 - 60_000).toISOString();
+    assert.equal((await send({ sendAt })).sending.sendAt, sendAt);
   });
 
   test('the identity of another owner, and its messages, do not exist', async () => {

@@ -67,6 +67,11 @@ describe('what is shown', () => {
     });
   }
 
+  test('a public host may be called on the ports of mail servers', async () => {
+    for (const port of [25, 465, 587, 2525, 143, 993])
+      assert.equal((await make({ smtp: { ...smtp, host: '8.8.8.8', port } })).smtp.port, port);
+  });
+
   test("another user's account is 404 everywhere, and is not listed", async () => {
     const { id } = await make({}, stranger);
     for (const [method, path, body] of [
@@ -171,6 +176,16 @@ describe('PATCH', () => {
       assert.equal(taken.status, 200, taken.text);
     });
   }
+
+  test('a change of one side asks for the secret of that side alone', async () => {
+    const { id } = await make({ imap });
+    const refused = await patch(id, { imap: { host: 'localhost' } });
+    assertProblem(refused, 400, 'secret_required');
+    assert.equal(refused.body.errors[0].pointer, '/imap/password');
+    const before = await secretOf(id, 'smtp');
+    assert.equal((await patch(id, { imap: { host: 'localhost', password: 'new' } })).status, 200);
+    assert.deepEqual(await secretOf(id, 'smtp'), before);
+  });
 
   test('tokenUrl: the refresh token and the client secret must be given again', async () => {
     const { id } = await make({ smtp: { ...smtp, password: undefined, oauth2 } });

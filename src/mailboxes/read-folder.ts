@@ -11,6 +11,7 @@ import { readMessageIds } from '../mime/message-ids.ts';
 import {
   findKnown,
   findSentKeys,
+  keepIdentity,
   movePosition,
   noteSeen,
   type Position,
@@ -192,6 +193,7 @@ export class FolderReader {
   }
 
   async #write(sql: Sql, to: Position, seen: readonly SeenMessage[]): Promise<void> {
+    await keepIdentity(sql, this.#identity);
     await movePosition(sql, this.#identity.ownerId, this.#position, to);
     await noteSeen(sql, this.#identity, this.#position, seen);
   }

@@ -43,6 +43,16 @@ export interface SyncedIdentity {
 }
 
 /**
+ * First in a transaction that locks several rows of an identity: a deletion of the identity locks them in another order. Rejects with
+ * `MailboxGone` if the identity was deleted.
+ */
+export async function keepIdentity(sql: Sql, { identityId, ownerId }: SyncedIdentity): Promise<void> {
+  const { count } = await sql`
+    select from identities where owner_id = ${ownerId} and id = ${identityId} for key share`;
+  if (count === 0) throw new MailboxGone();
+}
+
+/**
  * Notes which folders the server has, after a login. If it is another server than before, reading starts anew: mail that is there at
  * first is not imported.
  */
@@ -53,6 +63,7 @@ export function noteFolders(
   folders: readonly FoundFolder[],
 ): Promise<{ rules: SyncRules; positions: Position[] }> {
   return transaction(sql, async (sql) => {
+    await keepIdentity(sql, { identityId, ownerId });
     const [before] = await sql<{ serverKey: string | null }[]>`
       select server_key as "serverKey" from imap_connections where identity_id = ${identityId} for update`;
     const isFirst = before?.serverKey == null;
