@@ -5,7 +5,7 @@ import { type Bench, type Round, takeTurns } from '../scenario.ts';
 import { type BenchedService, startService } from '../service.ts';
 
 export const name = 'api-read';
-export const goal = 0.6;
+export const goal = 0.65;
 
 const identities = 20;
 

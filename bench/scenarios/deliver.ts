@@ -5,7 +5,7 @@ import { startChild } from '../processes.ts';
 import { alternate, type Bench, type Round } from '../scenario.ts';
 
 export const name = 'deliver';
-export const goal = 0.6;
+export const goal = 0.55;
 
 const usualCount = 20_000;
 

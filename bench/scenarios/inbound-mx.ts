@@ -9,7 +9,7 @@ import { compareInbound } from '../mail.ts';
 import type { Bench, Round } from '../scenario.ts';
 
 export const name = 'inbound-mx';
-export const goal = 0.7;
+export const goal = 1;
 
 const sessions = 400;
 

@@ -3,7 +3,7 @@ import { compareInbound } from '../mail.ts';
 import { type Bench, concurrency, type Round } from '../scenario.ts';
 
 export const name = 'inbound';
-export const goal = 0.7;
+export const goal = 1;
 
 export function run(bench: Bench): Promise<Round[]> {
   return compareInbound(bench, { sessions: concurrency, keep: true });
