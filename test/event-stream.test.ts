@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { newId } from '../src/lib/ids.ts';
+import { renumberRestored } from '../src/store/event-stream.ts';
 import { assertProblem, startTestService, type TestUser, waitFor } from './harness.ts';
 import { startReceiver } from './receiver.ts';
 
@@ -186,6 +187,72 @@ test('after a deleted identity its events are a place to resume from, and are no
     (await resumed.got(1)).map((event) => event.id),
     [id],
   );
+});
+
+test('after a deleted message its event is a place to resume from, and is not sent', async () => {
+  const owner = await service.makeUser();
+  await call('POST', '/identities', { as: owner, body: { value: 'one@gone.example' } });
+  const first = await make(owner.userId);
+  const headers = { 'content-type': 'message/rfc822' };
+  const body = 'Subject: Gone\r\n\r\nGone\r\n';
+  const taken = await call('POST', '/inbound?recipient=one@gone.example', { as: owner, headers, body });
+  const [event] = (await call('GET', '/events?limit=1', { as: owner })).body;
+  const deleted = await call('DELETE', `/messages/${taken.body.messageIds[0]}`, { as: owner });
+  assert.equal(deleted.status, 204, deleted.text);
+  const last = await make(owner.userId);
+  for (const after of [first, event.id]) {
+    const resumed = await open(owner, `?after=${after}`);
+    assert.deepEqual(
+      (await resumed.got(1)).map(({ id }) => id),
+      [last],
+    );
+    await resumed.close();
+  }
+});
+
+test('after a restore into another cluster, streams resume after old events and get the new ones', async () => {
+  const owner = await service.makeUser();
+  const [deleted, restored] = [newId(), await make(owner.userId)];
+  const xmax = sql`pg_snapshot_xmax(pg_current_snapshot())`;
+  // As from a cluster that has counted further, and to the very next number.
+  await sql`
+    insert into event_positions (id, owner_id, xact, created_at)
+    values (${deleted}, ${owner.userId}, (${xmax}::text::bigint + 1000000)::text::xid8, now())`;
+  await sql`update events set xact = (${xmax}::text::bigint + 2)::text::xid8 where id = ${restored}`;
+  while (await renumberRestored(sql));
+  const added = await make(owner.userId);
+  for (const after of [deleted, restored]) {
+    const resumed = await open(owner, `?after=${after}`);
+    const events = await resumed.got(1);
+    assert.equal(events.at(-1)?.id, added);
+    await resumed.close();
+  }
+});
+
+test('a stream reads no key from the URL', async () => {
+  const owner = await service.makeUser();
+  for (const name of ['key', 'api_key', 'apiKey', 'token', 'access_token']) {
+    const response = await fetch(`${service.url}/events/stream?${name}=${owner.apiKey}`);
+    assert.equal(response.status, 401, name);
+  }
+});
+
+test('a stream has the mail that another process accepted', async () => {
+  const second = await startTestService({ DATABASE_URL: service.databaseUrl });
+  const owner = await service.makeUser();
+  await call('POST', '/identities', { as: owner, body: { value: 'two@process.example' } });
+  const stream = await open(owner);
+  const headers = { 'content-type': 'message/rfc822' };
+  const body = 'Subject: From the other process\r\n\r\n';
+  const taken = await second.call('POST', '/inbound?recipient=two@process.example', {
+    as: owner,
+    headers,
+    body,
+  });
+  assert.equal(taken.status, 202, taken.text);
+  const [event] = await stream.got(1);
+  assert.equal(event?.body.data.message.id, taken.body.messageIds[0]);
+  await second.stop();
 });
 
 test('filters: the name of the event, and the identity', async () => {

@@ -95,17 +95,22 @@ interface StreamRow {
 
 /**
  * After a restore into another cluster, whose transactions are counted from a lower number, the events of the old one would come
- * after all new ones. Gives a batch of them the lowest number; true if there may be more.
+ * after all new ones, and a reader that resumes after a deleted event would get none. Gives a batch of them the lowest number; true if
+ * there may be more.
  */
 export async function renumberRestored(sql: Sql, batch = 1000): Promise<boolean> {
+  const isRestored = sql`xact >= pg_snapshot_xmax(pg_current_snapshot())`;
+  const positions = await sql`
+    update event_positions set xact = '0'
+    where id = any (array(select id from event_positions where ${isRestored} limit ${batch}))`;
   const renumbered = await sql`
     update events set xact = '0' where id = any (array(
       -- By owner, along the index of streams: no index has the transaction first.
       select restored.id from users cross join lateral (
         select id from events
-        where owner_id = users.id and xact > pg_snapshot_xmax(pg_current_snapshot())
+        where owner_id = users.id and ${isRestored}
         order by owner_id, xact, id limit ${batch}
       ) restored
       limit ${batch}))`;
-  return renumbered.count > 0;
+  return renumbered.count > 0 || positions.count > 0;
 }
