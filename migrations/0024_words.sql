@@ -1,8 +1,17 @@
 -- For `GET /messages?q=`: the words of the subject and of the addresses, as numbers (src/store/words.ts says which).
 -- Null: the change-over has not come to this message yet.
-alter table messages add column words bigint[], add column word_slots int[];
+alter table messages add column words bigint[];
+
+-- The slots of words on a day, counted from 1970. Days that are 32 days apart share their slots.
+create function word_slots(words bigint[], day bigint) returns int[] language sql immutable strict parallel safe
+  as 'select array(select (day % 32 * 131072 + (key & 131071))::int from unnest(words) as word (key))';
+-- In UTC. Immutable, because the epoch of a time does not depend on the time zone.
+create function day_of(at timestamptz) returns bigint language sql immutable strict parallel safe
+  as 'select floor(extract(epoch from at) / 86400)::bigint';
+
 -- Not "fastupdate": the message that fills its list would wait until all of it is moved.
-create index messages_by_words on messages using gin (word_slots) with (fastupdate = off) where word_slots is not null;
+create index messages_by_words on messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off)
+where words is not null;
 
 insert into change_over (position, until)
 select '00000000-0000-0000-0000-000000000000', id from messages order by id desc limit 1

@@ -6,7 +6,7 @@
 import { only, type Sql, transaction } from '../db/client.ts';
 import { compress, packContent } from './content.ts';
 import { lockPurge } from './purge.ts';
-import { dayOf, type Searchable, slotsOf, wordKeysOf } from './words.ts';
+import { type Searchable, wordKeysOf } from './words.ts';
 
 export async function isChangingOver(sql: Sql): Promise<boolean> {
   const { isChanging } = only(
@@ -114,8 +114,6 @@ async function noteWords(sql: Sql, messages: readonly OldMessage[]): Promise<voi
   for (const { id, ownerId, summary } of messages) {
     const keys = wordKeysOf(ownerId, { ...noPeople, ...JSON.parse(summary) });
     await sql`
-      update messages set words = ${keys}::bigint[],
-        word_slots = ${slotsOf(sql, sql`${keys}::bigint[]`, dayOf(sql, sql`messages.created_at`))}
-      where id = ${id} and words is null`;
+      update messages set words = ${keys}::bigint[] where id = ${id} and words is null`;
   }
 }

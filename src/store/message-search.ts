@@ -14,7 +14,7 @@ import {
   position,
 } from './page.ts';
 import { sendingOfMessage } from './sending-json.ts';
-import { dayOf, slotsOf, wordKey } from './words.ts';
+import { wordKey } from './words.ts';
 
 type FoundId = Listed<{ id: string }>;
 
@@ -85,12 +85,12 @@ function findByDay(sql: Sql, search: Search, step: PageRequest): Promise<FoundId
     )
     select listed.id, listed.position
     from oldest
-    cross join lateral generate_series(${dayOf(sql, newest)}, ${dayOf(sql, sql`oldest.at`)}, -1) as days (day)
+    cross join lateral generate_series(day_of(${newest}), day_of(oldest.at), -1) as days (day)
     cross join lateral (
       with messages as materialized (
         select id, owner_id, identity_id, thread_id, direction, created_at from messages
-        where word_slots @> ${slotsOf(sql, sql`${keys}::bigint[]`, sql`days.day`)} and words @> ${keys}::bigint[]
-          and ${dayOf(sql, sql`created_at`)} = days.day
+        where word_slots(words, day_of(created_at)) @> word_slots(${keys}, days.day) and words is not null
+          and words @> ${keys}::bigint[] and day_of(created_at) = days.day
       )
       select id, ${position(sql)} from messages
       where ${isWanted(sql, search)} and created_at >= ${since} ${before}

@@ -10,7 +10,6 @@ import { queueDeliveries } from './events.ts';
 import { isDomainFree } from './receivers.ts';
 import { sendingOfMessage } from './sending-json.ts';
 import { countEvents } from './traffic.ts';
-import { dayOf, slotsOf } from './words.ts';
 
 export interface NewRaw {
   id: string;
@@ -105,10 +104,9 @@ export async function recordMessages(
       ) identity
     ), made as (
       insert into messages (id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
-        direction, is_silent, words, word_slots)
+        direction, is_silent, words)
       select id, owner_id, identity_id, raw_id, size, sha256, thread_id, summary, content, message_key, repeat_key,
-        ${direction}, ${!hasEvent}, given.words,
-        ${slotsOf(sql, sql`given.words`, dayOf(sql, sql`now()`))}
+        ${direction}, ${!hasEvent}, given.words
       from given join receiving using (id)
       where (
         select true from messages

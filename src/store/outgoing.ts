@@ -15,7 +15,6 @@ import {
   saveFurtherChunks,
 } from './messages.ts';
 import { type Announcement, announce, type SmtpResponse } from './send-events.ts';
-import { dayOf, slotsOf } from './words.ts';
 
 export const recipientKinds = ['to', 'cc', 'bcc'] as const;
 export type RecipientKind = (typeof recipientKinds)[number];
@@ -107,10 +106,10 @@ async function insertOutgoing(
       select id from identities where owner_id = ${ownerId} and id = ${identityId}
     ), made as (
       insert into messages (id, owner_id, identity_id, direction, raw_id, size, sha256, thread_id, summary, content, message_key,
-        words, word_slots)
+        words)
       select ${id}, ${ownerId}, id, 'outgoing', ${message.rawId}, ${message.raw.length}, ${message.sha256}, ${message.threadId},
         ${message.summary}::text::json, ${message.content}, ${message.messageKey},
-        ${message.words}::bigint[], ${slotsOf(sql, sql`${message.words}::bigint[]`, dayOf(sql, sql`now()`))}
+        ${message.words}::bigint[]
       from sender
       returning id
     ), kept as (

@@ -1,13 +1,11 @@
 /**
  * What a message can be found by: the words of its subject and of its addresses. Each has two numbers:
  * - its key (`messages.words`), made from the owner and the word, which decides whether a message has the word;
- * - its slot (`messages.word_slots`), which the index has: one of 2^17 for the word, in one of 32 blocks for the day. With the day,
- *   a search finds the newest messages without reading and sorting all that have the word. Slots are used again and again, because
+ * - its slot (`word_slots` in the database), which the index has: one of 2^17 for the word, in one of 32 blocks for the day. With the
+ *   day, a search finds the newest messages without reading and sorting all that have the word. Slots are used again and again, because
  *   an index of this kind (GIN) never forgets a value: with the keys it would grow for ever, by 370 bytes a message.
  */
 import { hash } from 'node:crypto';
-import type { Sql } from '../db/client.ts';
-import type { Fragment } from '../db/sql.ts';
 import { toCompatibilityForm } from '../lib/compatibility-form.ts';
 
 interface Correspondent {
@@ -56,14 +54,4 @@ const wordPattern =
 /** Without regard to case. `ada@example.com` is three words. */
 export function readWords(text: string): string[] {
   return toCompatibilityForm(text).toLowerCase().match(wordPattern) ?? [];
-}
-
-/** The slots of words on a day. Days that are 32 days apart share their slots. */
-export function slotsOf(sql: Sql, keys: Fragment, day: Fragment): Fragment {
-  return sql`array(select (${day} % 32 * 131072 + (key & 131071))::int from unnest(${keys}) as word (key))`;
-}
-
-/** In UTC. */
-export function dayOf(sql: Sql, time: Fragment): Fragment {
-  return sql`floor(extract(epoch from ${time}) / 86400)::bigint`;
 }
