@@ -33,3 +33,5 @@ create table mail_servers (
   primary key (account_id, side, owner_id),
   foreign key (owner_id, account_id) references smtp_accounts (owner_id, id) on delete cascade
 );
+-- For the poll that asks every second whether there are mailboxes to watch.
+create index mail_servers_by_side on mail_servers (side, account_id);

@@ -8,8 +8,8 @@ import { type DueWork, findDueWork } from '../store/due-work.ts';
 import type { Parts } from './parts.ts';
 
 const pollMs = 1000;
-/** For the loops that the shared poll wakes: while they have no work, they do not poll for themselves. */
-export const wokenBySharedPoll = { idleMs: 3_600_000 };
+/** For the loops that the shared poll wakes. They also look for themselves, rarely, in case the shared poll waits for a connection. */
+export const wokenBySharedPoll = { idleMs: 30_000 };
 
 /** How to wake each loop; undefined: this process does not run the loop. */
 export type WakeFor = Record<keyof DueWork, (() => void) | undefined>;

@@ -35,7 +35,7 @@ export async function findDueWork(sql: Sql): Promise<DueWork> {
         ${first(sql, sql`select true from send_queue where ready order by owner_id, lane_id, id`)}
           or ${first(sql, sql`select next_attempt_at <= ${soon} from send_queue where not ready order by next_attempt_at`)}
           as mail,
-        exists (select from mail_servers where side = 'imap') as mailboxes`,
+        ${first(sql, sql`select true from mail_servers where side = 'imap' order by account_id`)} as mailboxes`,
   );
 }
 
