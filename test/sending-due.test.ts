@@ -32,11 +32,19 @@ test('is made ready with the next batch, and so is what waited longest', async (
   const many = await queueMail(1000, 1);
   const meanwhile = await queueMail(1, 0);
   const later = await queueMail(1, -3600);
-  assert.equal((await promoteSends(sql, 10)).promoted, 10);
+  assert.equal((await promoteSends(sql, 9)).promoted, 5);
   const ready = await Promise.all([before, many, meanwhile, later].map(countReady));
-  assert.deepEqual(ready, [1, 8, 1, 0]);
+  assert.deepEqual(ready, [1, 3, 1, 0]);
   let promoted = 0;
   do ({ promoted } = await promoteSends(sql, 300));
   while (promoted > 0);
   assert.deepEqual([await countReady(many), await countReady(later)], [1000, 0]);
+});
+
+test('at the same moment the owners share a batch', async () => {
+  const many = await queueMail(1000, 60);
+  const [few, one] = [await queueMail(20, 60), await queueMail(1, 60)];
+  await sql`update send_queue set next_attempt_at = '2026-01-01T09:00:00Z' where owner_id = any (${[many, few, one]}::uuid[])`;
+  await promoteSends(sql, 60);
+  assert.deepEqual(await Promise.all([many, few, one].map(countReady)), [20, 20, 1]);
 });

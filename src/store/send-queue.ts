@@ -107,18 +107,40 @@ export async function dropSends(sql: Sql, leases: readonly Lease[]): Promise<voi
 /**
  * Makes recipients ready that are due: after a temporary failure, and at `sendAt`. Those that waited longest, and as many of those
  * that became due last: 100,000 messages of one owner for the same moment take seconds, and the retries of others, which become due
- * meanwhile, must not wait for them.
+ * meanwhile, must not wait for them. At the same moment (many choose a full hour) the owners share the batch.
  */
 export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
-  const dueBy = (order: Fragment) => sql`
-    select id from send_queue
-    where not ready and next_attempt_at <= now()
-    order by next_attempt_at ${order} limit ${Math.ceil(batch / 2)} for update skip locked`;
+  const isDue = sql`not ready and next_attempt_at <= now()`;
+  /** Moments at which mail of an owner is due. Hops along the index: one costs the same however much mail it has. */
+  const walk = (name: Fragment, next: Fragment, order: Fragment) => {
+    const first = sql`order by next_attempt_at ${order}, owner_id ${order} limit 1`;
+    return sql`
+      (select 1 as place, next_attempt_at, owner_id from send_queue where ${isDue} ${first})
+      union all
+      select place + 1, hop.next_attempt_at, hop.owner_id
+      from ${name} moment cross join lateral (
+        select next_attempt_at, owner_id from send_queue
+        where ${isDue} and (next_attempt_at, owner_id) ${next} (moment.next_attempt_at, moment.owner_id) ${first}
+      ) hop
+      where place < ${Math.ceil(batch / 2)}`;
+  };
   return only(
     await sql<Promotion[]>`
-      with oldest as materialized (${dueBy(sql`asc`)}), newest as materialized (${dueBy(sql`desc`)}), promoted as (
-        update send_queue set ready = true
-        where ${isOneOf(sql, sql`select id from oldest union select id from newest`, sendQueue)} returning 1
+      with recursive oldest as (${walk(sql`oldest`, sql`>`, sql`asc`)}), newest as (${walk(sql`newest`, sql`<`, sql`desc`)}),
+      moments as materialized (
+        select next_attempt_at, owner_id from oldest union select next_attempt_at, owner_id from newest
+      ), due as materialized (
+        select mail.id
+        from moments cross join lateral (
+          select id from send_queue
+          where not ready and (next_attempt_at, owner_id) >= (moments.next_attempt_at, moments.owner_id)
+            and (next_attempt_at, owner_id) <= (moments.next_attempt_at, moments.owner_id)
+          order by next_attempt_at, owner_id
+          limit (select ceil(${batch} / count(*)::float8) from moments)
+          for update skip locked
+        ) mail
+      ), promoted as (
+        update send_queue set ready = true where ${isOneOf(sql, sql`select id from due`, sendQueue)} returning 1
       )
       select (select count(*)::int from promoted) as promoted, (
         -- Rounded up: a timer that fires early would find nothing.
