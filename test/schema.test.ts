@@ -1,6 +1,7 @@
 /** What must never be false is held by the database itself, whoever writes. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 import { connect, errorCode } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
@@ -259,4 +260,14 @@ test('no index does what another, of all rows, does as well', async () => {
       and not one.indisunique and other.indpred is null and one.indexprs is null and other.indexprs is null
       and other.indkey::text || ' ' like one.indkey::text || ' %'`;
   assert.deepEqual([...repeated], []);
+});
+
+test('docs/scaling.md names each table that has an owner', async () => {
+  const page = readFileSync(new URL('../docs/scaling.md', import.meta.url), 'utf8');
+  const listed = page.slice(page.indexOf('| table | primary key |'), page.indexOf('So the first step'));
+  const tables = await sql<{ name: string }[]>`
+    select relname as name from pg_class join pg_attribute on attrelid = pg_class.oid and attname = 'owner_id'
+    where relkind = 'r' and relnamespace = 'public'::regnamespace`;
+  const missing = tables.filter(({ name }) => !listed.includes(`\`${name}\``));
+  assert.deepEqual(missing, []);
 });
