@@ -43,7 +43,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     const began = performance.now();
     await server.start();
     const upMs = Math.round(performance.now() - began);
-    const { stored, ...found } = await server.look((sql) => ledger.compare(sql));
+    const { stored, ...found } = await server.look((sql) => ledger.compare(sql, 'new'));
     const cut = post.unanswered;
     log(
       `round ${round}/${lent.rounds}: ${post.acknowledged - before.acknowledged} acknowledged, ` +
