@@ -113,7 +113,7 @@ export const problems = {
     status: 403,
     title: 'The call is not from the provider',
     remedy:
-      'The signature or the login of the call is missing, wrong or older than 24 hours. Check the credentials of the provider with `PATCH /providers/{id}`.',
+      'The secret in the URL, the signature or the login of the call is missing, wrong or older than 24 hours. Compare the URL with `GET /providers/{id}`, and check the credentials of the provider with `PATCH /providers/{id}`.',
   },
   owner_mismatch: {
     status: 403,

@@ -42,6 +42,11 @@ describe('what is not JSON is 400 invalid_json', () => {
     ['a number that no double holds', '{"value":"a.example","meta":{"a":1e999}}'],
     ['a negative one', '{"value":"a.example","meta":{"a":[-1E+400]}}'],
     ['one with many digits', `{"value":"a.example","meta":{"a":${'9'.repeat(400)}}}`],
+    ['one more than all integers that a double holds', '{"value":"a.example","meta":{"a":9007199254740993}}'],
+    ['a fraction of too many digits', '{"value":"a.example","meta":{"a":3.14159265358979323846}}'],
+    ['one smaller than all doubles', '{"value":"a.example","meta":{"a":1e-400}}'],
+    ['a key twice', '{"value":"a.example","value":"b.example"}'],
+    ['a key twice, once with an escape', '{"value":"a.example","meta":{"a":1,"\\u0061":2}}'],
     ['101 levels', `{"value":"a.example","meta":${'{"a":'.repeat(100)}1${'}'.repeat(100)}}`],
     ['20,000 levels', `{"value":"a.example","meta":{"a":${'['.repeat(20_000)}${']'.repeat(20_000)}}}`],
     ['30,000 levels that never end', '['.repeat(30_000)],
@@ -217,4 +222,23 @@ test('a route that takes no body refuses what it would drop in silence', async (
   assert.equal(errors?.[0]?.pointer, '/sceret');
   const empty = await service.call('POST', `/webhooks/${id}/secret/rotate`, { body: {} });
   assert.equal(empty.status, 200, empty.text);
+});
+
+test('a compressed body is 415: it would be taken for something else', async () => {
+  const headers = { 'content-encoding': 'gzip' };
+  assertProblem(await post(`{"value":"${freshDomain()}"}`, headers), 415, 'unsupported_media_type');
+  const identity = await post(`{"value":"${freshDomain()}"}`, { 'content-encoding': 'identity' });
+  assert.equal(identity.status, 201, identity.text);
+});
+
+test('a route without query parameters refuses them', async () => {
+  const calls: [string, string, object?][] = [
+    ['GET', '/me?page=1'],
+    ['GET', '/event-types?page=1'],
+    ['POST', '/identities?page=1', { value: freshDomain() }],
+  ];
+  for (const [method, path, body] of calls) {
+    const { errors } = assertProblem(await service.call(method, path, { body }), 400, 'invalid_query');
+    assert.equal(errors?.[0]?.message, 'Unknown query parameter "page". There is none here.');
+  }
 });

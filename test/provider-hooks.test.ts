@@ -125,7 +125,7 @@ for (const kind of ['postmark', 'mailgun', 'sendgrid'] as const) {
       assert.deepEqual(await countAll(), before);
     });
 
-    test('the path of another provider of the same kind is 403; an unknown path is 404', async () => {
+    test('the path of another provider of the same kind is 403, and so is an unknown path', async () => {
       if (kind === 'postmark') return;
       const identity = await makeIdentity();
       const changed = {
@@ -135,7 +135,7 @@ for (const kind of ['postmark', 'mailgun', 'sendgrid'] as const) {
       const other = await makeProvider(kind, changed);
       await assertRefused(other, other.inboundUrl, inbound[kind](identity.value, mail()));
       const unknown = inboundUrl.replace(/[0-9a-f]{64}/, randomBytes(32).toString('hex'));
-      assertProblem(await post(unknown, inbound[kind](identity.value, mail())), 404, 'not_found');
+      assertProblem(await post(unknown, inbound[kind](identity.value, mail())), 403, 'hook_refused');
     });
 
     test('a message beyond the limit is 413', async () => {
@@ -408,7 +408,11 @@ describe('the hooks', () => {
   test('end with their provider', async () => {
     const provider = await makeProvider('postmark', postmark.credentials);
     assert.equal((await call('DELETE', `/providers/${provider.id}`)).status, 204);
-    assertProblem(await post(provider.eventsUrl, postmark.event({ RecordType: 'Open' })), 404, 'not_found');
+    assertProblem(
+      await post(provider.eventsUrl, postmark.event({ RecordType: 'Open' })),
+      403,
+      'hook_refused',
+    );
   });
 
   test('forget a call after 25 hours', async () => {

@@ -205,3 +205,11 @@ test('a server that hangs up after the end of data: the mail is put off, and a s
   const [, first] = await attempts(id);
   assert.equal(first.error, 'connection_lost');
 });
+
+test('attempts are newest first by their start, not by their end', async () => {
+  const { id } = await send({ identityId, from, to: [`a@${newDestination()}`, `b@${newDestination()}`] });
+  await findEnded(id);
+  const [last] = await attempts(id);
+  await sql`update send_attempts set started_at = started_at - interval '1 minute' where id = ${last.id}`;
+  assert.equal((await attempts(id)).at(-1)?.id, last.id);
+});

@@ -157,9 +157,10 @@ export function makeAuthenticator(parts: {
 
   async function checkHook(request: FastifyRequest): Promise<Caller> {
     const { secret = '' } = request.params as { secret?: string };
-    if (!isHookSecret(secret)) throw new Problem('not_found');
-    request.provider = await orNotFound(findHookProvider(sql, hashToken(secret)));
-    return { ...anonymous, ownerId: request.provider.ownerId };
+    const provider = isHookSecret(secret) ? await findHookProvider(sql, hashToken(secret)) : undefined;
+    if (!provider) throw new Problem('hook_refused');
+    request.provider = provider;
+    return { ...anonymous, ownerId: provider.ownerId };
   }
 
   function checkKey(request: FastifyRequest): Caller | Promise<Caller> {

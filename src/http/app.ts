@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { FastifyRequest, RawRequestDefaultExpression } from 'fastify';
+import { Type } from 'typebox';
 import type { Config } from '../config.ts';
 import type { ConfirmationLinks } from '../contract/confirmation-links.ts';
 import type { Links } from '../contract/links.ts';
@@ -70,6 +71,7 @@ import { traceRequests } from './trace.ts';
 import { makeValidation, refuseInvalid } from './validation.ts';
 
 const maxBodyBytes = 64 * 1024;
+const NoQuery = Type.Object({}, { additionalProperties: false });
 
 /** Each group of routes takes the parts it needs. */
 export interface ApiParts extends HealthParts {
@@ -200,6 +202,9 @@ function addHooks(
   // The preHandler hook reports schema errors together with those that only the database can find.
   app.addHook('onRoute', (route) => {
     route.attachValidation = true;
+    // A route without query parameters refuses them too: nothing is dropped in silence.
+    const isApi = route.config?.access === 'key' || route.config?.access === 'operator';
+    if (isApi) route.schema = { querystring: NoQuery, ...route.schema };
   });
 
   app.addHook('onRequest', (request, reply, done) => {
@@ -219,6 +224,7 @@ function addHooks(
     };
     try {
       requireOneHost(request);
+      refuseEncoded(request);
       const context = { ownerId: '', ip: request.ip, reply: null };
       const caller = queries.run(context, () => authenticator.authenticate(request));
       // No promise for a cached key: this runs for every request.
@@ -267,6 +273,15 @@ function requireOneHost({ headers, raw }: FastifyRequest): void {
     n % 2 === 0 && text.length === 4 && text.toLowerCase() === 'host';
   if (raw.rawHeaders.filter(isHost).length > 1)
     throw new Problem('bad_request', { detail: 'The request has several `Host` headers. Send one.' });
+}
+
+/** RFC 9110 §15.5.16. The bytes of the body would be taken for what they are not. */
+function refuseEncoded({ headers }: FastifyRequest): void {
+  const encoding = headers['content-encoding'];
+  if (encoding === undefined || encoding.toLowerCase() === 'identity') return;
+  const detail =
+    'Bodies are read as they are, without `Content-Encoding`. Send the body without compression.';
+  throw new Problem('unsupported_media_type', { detail });
 }
 
 function readRequestId(request: RawRequestDefaultExpression): string {

@@ -252,7 +252,8 @@ function describeUnknownField(error: ErrorObject, noun: string): FieldError {
   }
   const known = Object.keys(schema.properties ?? {});
   const near = suggest(field, known);
-  const hint = near ? `Did you mean "${near}"?` : `Known: ${known.join(', ')}.`;
+  const others = known.length > 0 ? `Known: ${known.join(', ')}.` : `There is none here.`;
+  const hint = near ? `Did you mean "${near}"?` : others;
   return { pointer, code: 'unknown_field', message: `Unknown ${noun} "${field}". ${hint}` };
 }
 

@@ -3,36 +3,54 @@
 /** PostgreSQL and `JSON.stringify` recurse; both run out of stack at some thousands of levels. */
 export const maxDepth = 100;
 
-/** Perhaps half of a surrogate pair, or a number that is too large. */
-const suspicious = /\\u[dD][89a-fA-F]|\d[eE]\+?\d\d|\d{300}/;
+/** Perhaps half of a surrogate pair, or a number with more digits than a double keeps. */
+const suspicious = /\\u[dD][89a-fA-F]|\d[eE]|[\d.]{16}/;
 
 /** Throws a SyntaxError that says what is wrong. `maxValues`: a document with about more values is a RangeError. */
 export function parseJson(text: string, maxValues = Number.POSITIVE_INFINITY): unknown {
-  const { depth, values } = measureJson(text, maxValues);
+  const { depth, values, keys } = measureJson(text, maxValues);
   if (depth > maxDepth) throw new SyntaxError(`The document is nested deeper than ${maxDepth} levels`);
   if (values > maxValues) throw new RangeError(`The document has more than ${maxValues} values`);
-  return suspicious.test(text) ? JSON.parse(text, refuseChanged) : JSON.parse(text);
+  const parsed: unknown = suspicious.test(text) ? parseWithSource(text, refuseChanged) : JSON.parse(text);
+  // `JSON.parse` keeps the last of two values with the same key.
+  if (countKeys(parsed) !== keys) throw new SyntaxError('An object has the same key twice');
+  return parsed;
+}
+
+type Reviver = (key: string, value: unknown, context: { source?: string }) => unknown;
+/** TypeScript does not know the third argument of the reviver yet: the text of a number. */
+const parseWithSource = JSON.parse as (text: string, reviver: Reviver) => unknown;
+
+function countKeys(value: unknown): number {
+  if (typeof value !== 'object' || value === null) return 0;
+  const own = Array.isArray(value) ? 0 : Object.keys(value).length;
+  return Object.values(value).reduce((sum: number, one) => sum + countKeys(one), own);
 }
 
 const codeOf = (character: string) => character.charCodeAt(0);
-const [quote, backslash, comma] = ['"', '\\', ','].map(codeOf);
+const [quote, backslash, comma, colon] = ['"', '\\', ',', ':'].map(codeOf);
 const opening = ['[', '{'].map(codeOf);
 const closing = [']', '}'].map(codeOf);
 
 /** Without memory, unlike parsing. Stops where the document is too deep or has more values. */
-export function measureJson(text: string, maxValues: number): { depth: number; values: number } {
+export function measureJson(
+  text: string,
+  maxValues: number,
+): { depth: number; values: number; keys: number } {
   let depth = 0;
   let values = 0;
+  let keys = 0;
   for (let i = 0; i < text.length && depth <= maxDepth && values <= maxValues; i++) {
     const code = text.charCodeAt(i);
     if (code === quote) i = findStringEnd(text, i + 1);
     else if (code === comma) values += 1;
+    else if (code === colon) keys += 1;
     else if (opening.includes(code)) {
       depth += 1;
       values += 1;
     } else if (closing.includes(code)) depth -= 1;
   }
-  return { depth, values };
+  return { depth, values, keys };
 }
 
 /** The next quote with an even number of backslashes before it. */
@@ -45,7 +63,7 @@ function findStringEnd(text: string, start: number): number {
   return text.length;
 }
 
-function refuseChanged(key: string, value: unknown): unknown {
+function refuseChanged(key: string, value: unknown, { source }: { source?: string }): unknown {
   // Half of a pair has no UTF-8 form: another string would be stored.
   if (!key.isWellFormed() || (typeof value === 'string' && !value.isWellFormed())) {
     throw new SyntaxError('A string contains half of a surrogate pair (\\ud800 to \\udfff)');
@@ -54,5 +72,16 @@ function refuseChanged(key: string, value: unknown): unknown {
   if (value === Number.POSITIVE_INFINITY || value === Number.NEGATIVE_INFINITY) {
     throw new SyntaxError('A number is too large for a double');
   }
+  if (typeof value === 'number' && digitsOf(source ?? '') !== digitsOf(String(value))) {
+    throw new SyntaxError('A number has more digits than a double keeps: send it as a string');
+  }
   return value;
+}
+
+/** Of a number: without sign, point, exponent, and zeros at both ends. */
+function digitsOf(number: string): string {
+  return number
+    .replace(/e.*/i, '')
+    .replace(/[-.]/g, '')
+    .replace(/^0+|0+$/g, '');
 }

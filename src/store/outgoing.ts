@@ -242,5 +242,6 @@ export async function listSendAttempts(
   if (!message) return undefined;
   return sql<SendAttempt[]>`
     select id, iso_time(started_at) as "startedAt", duration_ms as "durationMs", recipients, host, address, tls, response, error
-    from send_attempts where owner_id = ${ownerId} and message_id = ${id} order by id desc limit ${maxShownAttempts}`;
+    from send_attempts where owner_id = ${ownerId} and message_id = ${id}
+    order by started_at desc, id desc limit ${maxShownAttempts}`;
 }

@@ -86,7 +86,7 @@ export async function providerHookRoutes(app: App, parts: HookParts): Promise<vo
       },
       async (request, reply) => {
         const { provider } = request;
-        if (!provider) throw new Problem('not_found');
+        if (!provider) throw new Problem('hook_refused');
         await readBody(request, reply, async (body) => {
           const content = await readContent(parts, request, provider, path, body);
           if (await isTakenCall(mail.sql, provider, content.callKey)) return;
