@@ -115,6 +115,22 @@ test('an extracted attachment does not keep the whole message in memory', () =>
     assert.equal(await examiner.extract(Buffer.from(largeMail('notes')), 2), null);
   }));
 
+for (const [name, gap, mostTimes] of [
+  ['is moved and not copied, as decoded', '', 1.1],
+  ['with much that is no data takes no more memory than its data', '-'.repeat(50), 1],
+] as const) {
+  test(`an extracted attachment in base64 ${name}`, () =>
+    withExaminer(async (examiner) => {
+      const content = Buffer.alloc(300_000, 'any bytes ');
+      const lines = content.toString('base64').replace(/.{76}/g, `$&${gap}\r\n`);
+      const head = 'Content-Type: a/b; name=c\r\nContent-Transfer-Encoding: base64\r\n\r\n';
+      const extracted = await examiner.extract(Buffer.from(`${head}${lines}`), 0);
+      assert.deepEqual(Buffer.from(extracted?.content ?? ''), content);
+      const taken = extracted?.content.buffer.byteLength ?? 0;
+      assert.ok(taken <= mostTimes * content.length, `${taken} bytes`);
+    }));
+}
+
 describe('a message that breaks the worker', () => {
   test('is accepted with its header, and authenticated by it', () =>
     withExaminer(
