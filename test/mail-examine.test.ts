@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { generateKeyPairSync } from 'node:crypto';
+import { once } from 'node:events';
 import { after, beforeEach, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
@@ -31,7 +32,7 @@ const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=fro
 
 async function withExaminer(
   work: (examiner: Examiner) => Promise<void>,
-  options: { timeoutMs?: number; waitMs?: number } = {},
+  options: { timeoutMs?: number; waitMs?: number; idleMs?: number } = {},
 ): Promise<void> {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
   try {
@@ -130,6 +131,19 @@ for (const [name, gap, mostTimes] of [
       assert.ok(taken <= mostTimes * content.length, `${taken} bytes`);
     }));
 }
+
+test('after a huge message the worker ends, because it holds its memory, and the next message starts another', () =>
+  withExaminer(
+    async (examiner) => {
+      const started = once(process, 'worker');
+      await examiner.examine(Buffer.from(largeMail('huge', 8 * 1024 * 1024)), smtp);
+      const [worker] = await started;
+      await once(worker, 'exit');
+      const { parsed } = await examiner.examine(Buffer.from(largeMail('notes')), smtp);
+      assert.equal(parsed.attachments.length, 2);
+    },
+    { idleMs: 2 ** 31 - 1 },
+  ));
 
 describe('a message that breaks the worker', () => {
   test('is accepted with its header, and authenticated by it', () =>
