@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { generateKeyPairSync } from 'node:crypto';
+import { once } from 'node:events';
 import { after, beforeEach, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
@@ -31,7 +32,7 @@ const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=fro
 
 async function withExaminer(
   work: (examiner: Examiner) => Promise<void>,
-  options: { timeoutMs?: number; waitMs?: number } = {},
+  options: { timeoutMs?: number; waitMs?: number; idleMs?: number } = {},
 ): Promise<void> {
   const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
   try {
@@ -114,6 +115,35 @@ test('an extracted attachment does not keep the whole message in memory', () =>
     assert.equal(extracted?.content.buffer.byteLength, 5);
     assert.equal(await examiner.extract(Buffer.from(largeMail('notes')), 2), null);
   }));
+
+for (const [name, gap, mostTimes] of [
+  ['is moved and not copied, as decoded', '', 1.1],
+  ['with much that is no data takes no more memory than its data', '-'.repeat(50), 1],
+] as const) {
+  test(`an extracted attachment in base64 ${name}`, () =>
+    withExaminer(async (examiner) => {
+      const content = Buffer.alloc(300_000, 'any bytes ');
+      const lines = content.toString('base64').replace(/.{76}/g, `$&${gap}\r\n`);
+      const head = 'Content-Type: a/b; name=c\r\nContent-Transfer-Encoding: base64\r\n\r\n';
+      const extracted = await examiner.extract(Buffer.from(`${head}${lines}`), 0);
+      assert.deepEqual(Buffer.from(extracted?.content ?? ''), content);
+      const taken = extracted?.content.buffer.byteLength ?? 0;
+      assert.ok(taken <= mostTimes * content.length, `${taken} bytes`);
+    }));
+}
+
+test('after a huge message the worker ends, because it holds its memory, and the next message starts another', () =>
+  withExaminer(
+    async (examiner) => {
+      const started = once(process, 'worker');
+      await examiner.examine(Buffer.from(largeMail('huge', 8 * 1024 * 1024)), smtp);
+      const [worker] = await started;
+      await once(worker, 'exit');
+      const { parsed } = await examiner.examine(Buffer.from(largeMail('notes')), smtp);
+      assert.equal(parsed.attachments.length, 2);
+    },
+    { idleMs: 2 ** 31 - 1 },
+  ));
 
 describe('a message that breaks the worker', () => {
   test('is accepted with its header, and authenticated by it', () =>

@@ -291,6 +291,30 @@ describe('what is cut is named', () => {
   });
 });
 
+describe('what was decoded only to be described is freed at once, and the message itself is not', () => {
+  const kinds = [
+    ['an attachment in base64', 'a/b', 'base64', 'QUJD'],
+    ['an attachment in quoted-printable', 'a/b', 'quoted-printable', '=41'],
+    ['an attachment that is not encoded', 'a/b', '8bit', 'ABC'],
+    ['a text in base64', 'text/plain', 'base64', 'QUJD'],
+  ] as const;
+  for (const [name, type, encoding, unit] of kinds) {
+    test(name, async () => {
+      const head = `Content-Type: ${type}\r\nContent-Transfer-Encoding: ${encoding}\r\n\r\n`;
+      const raw = Buffer.concat([Buffer.from(head), Buffer.alloc(large, unit)]);
+      const before = process.memoryUsage().arrayBuffers;
+      // Everything is done when it returns: nobody else allocates meanwhile, and a collection could only make it less.
+      const parsing = parseMessage(raw);
+      const kept = process.memoryUsage().arrayBuffers - before;
+      const { text, attachments } = await parsing;
+      assert.ok(text ? text.startsWith('ABC') : (attachments[0]?.size ?? 0) >= 3);
+      // A copy of the first 2 MiB of a text is allowed.
+      assert.ok(kept <= large / 2, `${kept} bytes are kept`);
+      assert.equal(raw.length, head.length + large);
+    });
+  }
+});
+
 describe('the slowest messages take at most 30 times as long as an ordinary one of 4 MiB', () => {
   const fill = (unit: string, size = large) => Buffer.alloc(size, unit, 'latin1');
   const mixed = 'Content-Type: multipart/mixed; boundary=ab\r\n\r\n--ab\r\n\r\n';

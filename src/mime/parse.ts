@@ -5,7 +5,7 @@
  * string is well-formed and has no NUL.
  */
 import { type Mailbox, readAddresses, readMailboxes } from './address-list.ts';
-import { decodeBody, describeAttachment, type ParsedAttachment, sortParts } from './bodies.ts';
+import { decodeBody, describeAttachment, type ParsedAttachment, sortParts, useBody } from './bodies.ts';
 import { decodeCharset } from './charset.ts';
 import { readDate } from './date.ts';
 import { decodeLine } from './encoded-words.ts';
@@ -186,11 +186,12 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
   if (text.isCut) truncated.push('text');
   if (html.isCut) truncated.push('html');
   let hasAll = isComplete;
-  const attachments = parts.attachments.map((attachment, n) => {
-    const { content, rest } = decodeBody(raw, attachment.part);
-    hasAll &&= rest.length === 0;
-    return describeAttachment(attachment, content, n);
-  });
+  const attachments = parts.attachments.map((attachment, n) =>
+    useBody(raw, attachment.part, ({ content, rest }) => {
+      hasAll &&= rest.length === 0;
+      return describeAttachment(attachment, content, n);
+    }),
+  );
   if (!hasAll) truncated.push('body');
   return {
     text: text.joined,
@@ -230,10 +231,11 @@ function joinTexts(raw: Buffer, parts: readonly Part[]): { joined: string | null
   for (const part of parts) {
     if (!part.hasBody) continue;
     if (size > maxTextBytes) break;
-    const { content, rest } = decodeBody(raw, part);
-    add(content, (source) => readText(source, part));
-    // Whoever added words to an encoded text did not know its charset.
-    if (rest.length > 0) add(rest, (source) => endLines(decodeCharset(source, undefined)));
+    useBody(raw, part, ({ content, rest }) => {
+      add(content, (source) => readText(source, part));
+      // Whoever added words to an encoded text did not know its charset.
+      if (rest.length > 0) add(rest, (source) => endLines(decodeCharset(source, undefined)));
+    });
   }
   if (texts.length === 0) return { joined: null, isCut };
   const bytes = Buffer.from(texts.join(''));

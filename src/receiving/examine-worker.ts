@@ -24,8 +24,13 @@ async function run(job: ExamineJob): Promise<ExamineResult> {
   if (job.kind === 'report') return extractReport(raw);
   if (job.kind === 'sign') return signMessage(raw, job.key, job.now);
   const extracted = await extractAttachment(raw, job.n);
-  // The content may be a view of the whole message. A copy can be transferred alone, and the message is freed at once.
-  const result = extracted && { ...extracted, content: new Uint8Array(extracted.content) };
+  const result = extracted && { ...extracted, content: makeTransferable(extracted.content, buffer) };
   (buffer as ArrayBuffer).transfer(0);
   return result;
+}
+
+/** A copy, if it is a view of the message or of memory that is much larger: what is transferred is kept until a client has read it. */
+function makeTransferable(content: Uint8Array, message: ArrayBufferLike): Uint8Array {
+  const isAlone = content.buffer !== message && content.length > 0.9 * content.buffer.byteLength;
+  return isAlone ? content : new Uint8Array(content);
 }

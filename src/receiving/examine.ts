@@ -82,7 +82,12 @@ export interface OutgoingWork {
 }
 
 const largeHeaderBytes = 32 * 1024;
-const idleMs = 30_000;
+/**
+ * A worker holds the shared memory of a message until its own small heap is next collected, which may be never. After such a
+ * message it ends soon: starting another one costs little next to reading it.
+ */
+const hugeBytes = 8 * 1024 * 1024;
+const idleAfterHugeMs = 1000;
 /** How much of a message is parsed for its header after it broke the worker. */
 const headBytes = 64 * 1024;
 
@@ -94,10 +99,12 @@ export function makeExaminer(options: {
   timeoutMs?: number;
   /** How long a job waits for its turn. */
   waitMs?: number;
+  /** How long a worker without a job is kept. */
+  idleMs?: number;
 }): Examiner {
-  const { dnsServers, mailHost, log, timeoutMs = 30_000, waitMs = 60_000 } = options;
+  const { dnsServers, mailHost, log, timeoutMs = 30_000, waitMs = 60_000, idleMs = 30_000 } = options;
   const authenticate = makeAuthenticate({ dnsServers, mailHost });
-  const worker = makeExamineWorker({ timeoutMs, waitMs });
+  const worker = makeExamineWorker({ timeoutMs, waitMs, idleMs });
 
   async function runOr<T extends ExamineResult>(
     turn: Turn,
@@ -206,7 +213,8 @@ class Stopped extends Error {
  * Starts the worker for the first job and ends it after `idleMs` without one. Runs one job at a time: if the worker breaks or
  * takes too long, the current job is the cause, and the jobs that wait are not affected.
  */
-function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: number }) {
+function makeExamineWorker(limits: { timeoutMs: number; waitMs: number; idleMs: number }) {
+  const { timeoutMs, waitMs } = limits;
   const turns = new Slots({ inAll: 1, perOwner: 1 });
   const stopping = new AbortController();
   let worker: Worker | undefined;
@@ -214,6 +222,7 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
     | { worker: Worker; resolve(result: ExamineResult): void; reject(error: Error): void }
     | undefined;
   let idleTimer: NodeJS.Timeout | undefined;
+  let idleMs = limits.idleMs;
 
   function start(): Worker {
     const file = `./examine-worker${path.extname(import.meta.url)}`;
@@ -253,7 +262,10 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
         current = { worker: used, resolve, reject };
         if (job.kind === 'extract') used.postMessage(job, [job.raw.buffer as ArrayBuffer]);
         else if (job.kind === 'compose') used.postMessage(job);
-        else used.postMessage({ ...job, raw: shareBytes(job.raw) } satisfies ExamineJob);
+        else {
+          if (job.raw.length >= hugeBytes) idleMs = idleAfterHugeMs;
+          used.postMessage({ ...job, raw: shareBytes(job.raw) } satisfies ExamineJob);
+        }
       });
     } finally {
       clearTimeout(timer);
@@ -265,6 +277,7 @@ function makeExamineWorker({ timeoutMs, waitMs }: { timeoutMs: number; waitMs: n
   async function end(): Promise<void> {
     const ending = worker;
     worker = undefined;
+    idleMs = limits.idleMs;
     await ending?.terminate();
   }
 
