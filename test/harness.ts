@@ -235,7 +235,8 @@ export async function makeDatabase(
   const maker = admin();
   // PostgreSQL refuses to clone a database while another clone of it is being made.
   await maker`select pg_advisory_lock(hashtext('posthorn test clone'))`;
-  await maker`create database ${identifier(name)} template ${identifier(options.empty ? 'template0' : template)}`;
+  // As files: through the WAL, which is the default, a clone takes 0.2 s of a core instead of 0.03.
+  await maker`create database ${identifier(name)} template ${identifier(options.empty ? 'template0' : template)} strategy file_copy`;
   await maker.end();
   return {
     url: databaseUrl(server, name),
