@@ -6,6 +6,7 @@ import { type ApiParts, buildApp } from './http/app.ts';
 import type { EventStreams } from './http/event-streams.ts';
 import { listen } from './http/fastify.ts';
 import { buildMetricsApp } from './http/metrics-app.ts';
+import type { MakeKeyPair } from './identities/dkim.ts';
 import type { Log } from './lib/log.ts';
 import { once } from './lib/once.ts';
 import { signInUrl } from './lib/origin.ts';
@@ -55,12 +56,14 @@ export interface StartOptions {
   providerServers?: ProviderServers | undefined;
   /** For tests: how often the role `sync` asks for its leases. */
   syncTimes?: Partial<SyncTimes>;
+  /** For tests: a new RSA key takes 0.2 s of a core. */
+  makeKeyPair?: MakeKeyPair;
 }
 
 export async function startService(
   config: Config,
   log: Log,
-  { signal, announce, providerServers, syncTimes }: StartOptions = {},
+  { signal, announce, providerServers, syncTimes, makeKeyPair }: StartOptions = {},
 ): Promise<Service> {
   const opening = { purpose: 'serve', log, max: poolSize, ...(signal ? { signal } : {}) } as const;
   const database = await openDatabase(config, opening);
@@ -73,7 +76,7 @@ export async function startService(
   let isAnnounced = false;
   try {
     const parts = await makeParts(
-      { config, log, sql: database.sql, providerServers },
+      { config, log, sql: database.sql, providerServers, makeKeyPair },
       () => service.url,
       started.parts,
     );

@@ -8,7 +8,9 @@ import { ensureUser } from '../src/store/users.ts';
 import { makeDatabase } from './harness.ts';
 
 const database = await makeDatabase();
-const sql = connect(database.url, { max: 2, applicationName: 'posthorn backlog test' });
+// 120,000 rows are inserted at once.
+const patient = { statementTimeoutMs: 0 };
+const sql = connect(database.url, { max: 2, applicationName: 'posthorn backlog test', ...patient });
 after(async () => {
   await sql.end();
   await database.drop();

@@ -162,22 +162,19 @@ describe('an identity that is deleted', async () => {
 });
 
 /** What the service leaves behind, without its own purge at work: for the purge to be looked at step by step. */
-async function leave(work: (service: TestService) => Promise<void>): Promise<Pool> {
+async function leave(work: (service: TestService) => Promise<Identity[]>): Promise<Pool> {
   const database = await makeDatabase();
   const service = await startTestService({ POSTHORN_DNS_SERVERS: dns.address, DATABASE_URL: database.url });
-  await work(service);
+  const deleted = await work(service);
   await service.stop();
   const sql = connect(database.url, { max: 2, applicationName: 'purge test' });
+  for (const { id } of deleted) assert.ok(await deleteIdentity(sql, service.user.userId, id));
   after(async () => {
     await sql.end();
     await database.drop();
   });
   return sql;
 }
-
-/** As the API does, but without waking the purge of the service. */
-const remove = async (at: TestService, { id }: Identity) =>
-  assert.ok(await deleteIdentity(at.sql, at.user.userId, id));
 
 describe('the purge of deleted identities', () => {
   test('deletes messages, events, deliveries, attempts and bytes, in batches, and nothing of others', async () => {
@@ -193,7 +190,7 @@ describe('the purge of deleted identities', () => {
         const delivered = await service.sql`select from deliveries where status = 'delivered'`;
         return delivered.count === 24 && (await service.sql`select from attempts`).count > 24;
       });
-      await remove(service, gone);
+      return [gone];
     });
     const before = await countRows(sql);
     assert.deepEqual([before.messages, before.events, before.deliveries, before.raw_chunks], [24, 24, 48, 3]);
@@ -226,7 +223,7 @@ describe('the purge of deleted identities', () => {
         identities = [await makeIdentity(service), await makeIdentity(service)];
         await arrive(service, identities, 'x'.repeat(1_500_000));
         owner = service.user.userId;
-        await remove(service, identities[first] as Identity);
+        return [identities[first] as Identity];
       });
       while (await purgeDeletedIdentities(sql));
       assert.deepEqual(await countRows(sql), { ...none, messages: 1, events: 1, raw_chunks: 2 });
@@ -251,7 +248,7 @@ describe('the purge of deleted identities', () => {
       await service.makeWebhook(receiver.url('/recorded'));
       await arrive(service, [identity]);
       await waitFor('the try', async () => (await service.sql`select from attempts`).count === 1);
-      await remove(service, identity);
+      return [identity];
     });
     let purging: Promise<boolean> | undefined;
     await sql.begin(async (recording) => {
@@ -274,7 +271,7 @@ describe('the purge of deleted identities', () => {
       const identity = await makeIdentity(service);
       for (let n = 0; n < 25; n++) await service.makeWebhook(receiver.url('/many'));
       await arrive(service, [identity]);
-      await remove(service, identity);
+      return [identity];
     });
     const counts: number[] = [];
     while (await purgeDeletedIdentities(sql, 10)) counts.push((await countRows(sql)).deliveries ?? -1);
@@ -286,7 +283,7 @@ describe('the purge of deleted identities', () => {
     const sql = await leave(async (service) => {
       const identity = await makeIdentity(service);
       for (let n = 0; n < 5; n++) await arrive(service, [identity]);
-      await remove(service, identity);
+      return [identity];
     });
     await sql`update messages set size = 26214400`;
     const counts: number[] = [];
@@ -301,7 +298,7 @@ describe('the purge of deleted identities', () => {
       for (let n = 0; n < 12; n++) {
         await Promise.all(Array.from({ length: 10 }, () => arrive(service, identities)));
       }
-      for (const identity of identities) await remove(service, identity);
+      return identities;
     });
     const purge = async () => {
       while (await purgeDeletedIdentities(sql));
@@ -320,7 +317,7 @@ describe('the purge of deleted identities', () => {
       const [mine, theirs] = [await makeIdentity(service), await makeIdentity(service, stranger)];
       await arrive(service, [mine], unpacked);
       [kept = ''] = await arrive(service, [theirs], unpacked, stranger);
-      await remove(service, mine);
+      return [mine];
     });
     while (await purgeDeletedIdentities(sql));
     assert.deepEqual(await countRows(sql), { ...none, messages: 1, events: 1, raw_chunks: 1 });
@@ -364,6 +361,7 @@ describe('retention', () => {
       await service.makeWebhook(receiver.url('/pending'));
       ids.push(...(await arrive(service, [identity], unpacked)));
       await waitFor('all tries', async () => (await service.sql`select from attempts`).count >= 5);
+      return [];
     });
     const [old = '', older = '', young = '', pending = ''] = ids;
     await age(sql, old, 31);
@@ -394,6 +392,7 @@ describe('retention', () => {
     const sql = await leave(async (service) => {
       const identity = await makeIdentity(service);
       await Promise.all(Array.from({ length: 21 }, () => arrive(service, [identity])));
+      return [];
     });
     for (const { id } of await sql`select id from messages`) await age(sql, id, 31);
     assert.equal(await purgeOld(sql, 30, 10), true);
@@ -407,6 +406,7 @@ describe('retention', () => {
       let ids: string[] = [];
       const sql = await leave(async (service) => {
         ids = await arrive(service, [await makeIdentity(service), await makeIdentity(service)]);
+        return [];
       });
       await age(sql, ids[first] ?? '', 31);
       await purgeAll(sql);

@@ -16,7 +16,6 @@ import { loadSecretKeys, makeSealer } from '../lib/secrets.ts';
 import { listLocalRoles } from '../store/processes.ts';
 import { countSealedByKey, describeMissingKeys } from '../store/sealed-secrets.ts';
 import { addCommand, print } from './database-tool.ts';
-import { diagnoseSending } from './doctor-sending.ts';
 import {
   type CheckResult,
   describeFindings,
@@ -61,7 +60,11 @@ async function diagnose(
   }
   const mode = config.production ? 'production' : 'development';
   const findings: Finding[] = [{ check: 'configuration', ...ok(`${mode} mode`) }];
-  if (options.sending) return [...findings, ...(await diagnoseSending(config, options))];
+  if (options.sending) {
+    // Only here: it loads the half of what a command loads, and every other command would load it too.
+    const { diagnoseSending } = await import('./doctor-sending.ts');
+    return [...findings, ...(await diagnoseSending(config, options))];
+  }
   const database = await diagnoseDatabase(config);
   findings.push(...database.findings);
   findings.push(await runCheck('port', checkPort(config)));

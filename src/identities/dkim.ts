@@ -18,16 +18,22 @@ export interface NewDkimKey extends DkimKey {
   privateKey: string;
 }
 
-const makeKeyPair = promisify(generateKeyPair);
+/** `publicKey`: DER (SubjectPublicKeyInfo). `privateKey`: PKCS #8 in PEM. */
+export type MakeKeyPair = () => Promise<{ publicKey: Buffer; privateKey: string }>;
+
+const generate = promisify(generateKeyPair);
 
 /** Takes about 0.2 s in Node's thread pool. */
-export async function makeDkimKey(now: Date): Promise<NewDkimKey> {
-  const { publicKey, privateKey } = await makeKeyPair('rsa', {
+export const makeRsaKeyPair: MakeKeyPair = () =>
+  generate('rsa', {
     // RFC 8301 §3.2 advises 2048 bits; a key of 4096 bits does not fit in a DNS packet.
     modulusLength: 2048,
     publicKeyEncoding: { type: 'spki', format: 'der' },
     privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
   });
+
+export async function makeDkimKey(now: Date, makeKeyPair = makeRsaKeyPair): Promise<NewDkimKey> {
+  const { publicKey, privateKey } = await makeKeyPair();
   return { selector: selectorOf(publicKey, now), publicKey: publicKey.toString('base64'), privateKey };
 }
 

@@ -32,7 +32,7 @@ import {
   startCheck,
 } from '../store/verification.ts';
 import { firstCheckSeconds } from './decide.ts';
-import { makeDkimKey } from './dkim.ts';
+import { type MakeKeyPair, makeDkimKey, makeRsaKeyPair } from './dkim.ts';
 import { questionKey, type RecordAnswers } from './dns-record.ts';
 import type { Lookup } from './lookup.ts';
 import { hasToken, ownershipQuestion } from './ownership.ts';
@@ -52,11 +52,17 @@ export interface VerifyParts {
   checkSlots: Slots;
   /** For making RSA keys. Two at a time: Node has four threads for this work, and others read files and the DNS with them. */
   keySlots: Slots;
+  makeKeyPair: MakeKeyPair;
 }
 
-export function makeVerifyParts(given: Omit<VerifyParts, 'checkSlots' | 'keySlots'>): VerifyParts {
+export function makeVerifyParts(
+  given: Omit<VerifyParts, 'checkSlots' | 'keySlots' | 'makeKeyPair'> & {
+    makeKeyPair?: MakeKeyPair | undefined;
+  },
+): VerifyParts {
   return {
     ...given,
+    makeKeyPair: given.makeKeyPair ?? makeRsaKeyPair,
     checkSlots: new Slots({ inAll: 100, perOwner: 20 }),
     keySlots: new Slots({ inAll: 2, perOwner: 1 }),
   };
@@ -64,7 +70,7 @@ export function makeVerifyParts(given: Omit<VerifyParts, 'checkSlots' | 'keySlot
 
 /** For a new domain identity. */
 export async function prepareProof(
-  parts: Pick<VerifyParts, 'mailHost' | 'sealer' | 'keySlots'>,
+  parts: Pick<VerifyParts, 'mailHost' | 'sealer' | 'keySlots' | 'makeKeyPair'>,
   {
     signal,
     ...given
@@ -157,13 +163,13 @@ function isOutdated({ state, holder }: LockedIdentity, startedAt: Date): boolean
 
 /** Slow: call it outside a transaction. */
 export async function makeSealedDkimKey(
-  { keySlots, sealer }: Pick<VerifyParts, 'keySlots' | 'sealer'>,
+  { keySlots, makeKeyPair, sealer }: Pick<VerifyParts, 'keySlots' | 'makeKeyPair' | 'sealer'>,
   ownerId: string,
   identityId: string,
   signal?: AbortSignal,
 ): Promise<NewDkimKey> {
   using _share = await keySlots.take(ownerId, 1, { signal });
-  const { selector, publicKey, privateKey } = await makeDkimKey(new Date());
+  const { selector, publicKey, privateKey } = await makeDkimKey(new Date(), makeKeyPair);
   return { selector, publicKey, privateKey: sealer.seal(privateKey, dkimContext(identityId, selector)) };
 }
 

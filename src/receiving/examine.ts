@@ -8,14 +8,10 @@
 import path from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { Log } from '../lib/log.ts';
+import { once } from '../lib/once.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
 import { Slots } from '../lib/slots.ts';
-import {
-  type Authentication,
-  type MailOrigin,
-  makeAuthenticate,
-  type Verify,
-} from '../mailauth/authenticate.ts';
+import type { Authentication, MailOrigin, Verify } from '../mailauth/authenticate.ts';
 import type { Keys } from '../mailauth/dkim.ts';
 import { type Signed, type SigningKey, signMessage } from '../mailauth/sign.ts';
 import { describeUnverified, readUnsigned, type SignatureResults } from '../mailauth/signatures.ts';
@@ -103,7 +99,11 @@ export function makeExaminer(options: {
   idleMs?: number;
 }): Examiner {
   const { dnsServers, mailHost, log, timeoutMs = 30_000, waitMs = 60_000, idleMs = 30_000 } = options;
-  const authenticate = makeAuthenticate({ dnsServers, mailHost });
+  // At the first message: loading it takes a fifth of a start, and many processes receive no mail.
+  const loadAuthenticate = once(async () => {
+    const { makeAuthenticate } = await import('../mailauth/authenticate.ts');
+    return makeAuthenticate({ dnsServers, mailHost });
+  });
   const worker = makeExamineWorker({ timeoutMs, waitMs, idleMs });
 
   async function runOr<T extends ExamineResult>(
@@ -128,6 +128,7 @@ export function makeExaminer(options: {
   return {
     async examine(raw, origin, ownerId = '') {
       const turn = { ownerId, sender: origin.remoteIp ?? '' };
+      const authenticate = await loadAuthenticate();
       const [authentication, parsed] = await Promise.all(
         isLarge(raw)
           ? [authenticate(raw, origin, verifyIn(turn)), parse(turn, raw)]

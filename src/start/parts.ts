@@ -4,6 +4,7 @@ import { makeConfirmationLinks } from '../contract/confirmation-links.ts';
 import { makeLinks } from '../contract/links.ts';
 import type { Pool } from '../db/client.ts';
 import { prepareSchema, refuseNewerSchema } from '../db/migrate.ts';
+import type { MakeKeyPair } from '../identities/dkim.ts';
 import { makeLookup } from '../identities/lookup.ts';
 import { makeVerifyParts } from '../identities/verify.ts';
 import type { Log } from '../lib/log.ts';
@@ -48,7 +49,14 @@ export async function makeParts(
     log,
     sql,
     providerServers,
-  }: { config: Config; log: Log; sql: Pool; providerServers?: ProviderServers | undefined },
+    makeKeyPair,
+  }: {
+    config: Config;
+    log: Log;
+    sql: Pool;
+    providerServers?: ProviderServers | undefined;
+    makeKeyPair?: MakeKeyPair | undefined;
+  },
   readUrl: () => string | null,
   stops: Stops,
 ) {
@@ -93,7 +101,7 @@ export async function makeParts(
     confirmationLinks: makeConfirmationLinks(secretKeys, readBaseUrl),
     readBaseUrl,
     verification: makeVerifyParts({
-      ...{ sql, sealer, log, mailHost, lookup: makeLookup(config) },
+      ...{ sql, sealer, log, mailHost, lookup: makeLookup(config), makeKeyPair },
       onLost: () => metrics.identitiesLost.inc(),
     }),
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },

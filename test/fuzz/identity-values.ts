@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { type AddressOrDomain, readAddressOrDomain } from '../../src/net/address-or-domain.ts';
+import { anyCharacter } from '../any-character.ts';
 
 /** Texts that are rather often acceptable: arbitrary ones hardly ever are. */
 const letter = fc.oneof(
@@ -19,7 +20,7 @@ const letter = fc.oneof(
     '\u212a',
     '\u2126',
   ),
-  fc.string({ unit: 'binary', minLength: 1, maxLength: 1 }),
+  fc.string({ unit: anyCharacter, minLength: 1, maxLength: 1 }),
 );
 const word = fc.string({ unit: letter, minLength: 1, maxLength: 12 });
 const label = fc.oneof(
@@ -39,7 +40,7 @@ const address = fc.tuple(local, fc.oneof(domain, fc.constant('Example.com'))).ma
 const anyText = fc.oneof(
   domain,
   address,
-  fc.string({ unit: 'binary' }),
+  fc.string({ unit: anyCharacter }),
   fc.string({ unit: 'grapheme' }),
   fc.array(fc.nat({ max: 0xffff })).map((units) => String.fromCharCode(...units)),
 );
