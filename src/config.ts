@@ -200,7 +200,7 @@ export const settings = {
   POSTHORN_SEND_RATE: setting(
     wholeNumber(0, 1e9),
     600,
-    'Recipients per minute for each user and process. `0`: no limit.',
+    'Recipients per minute for each user, over all processes. `0`: no limit.',
   ),
   POSTHORN_SEND_SCHEDULE: setting<readonly number[] | null>(
     list(wholeNumber(0, 31_536_000)),

@@ -11,10 +11,11 @@ import { DeadDestinations } from '../src/sending/dead-destinations.ts';
 import { findDirectServers } from '../src/sending/direct.ts';
 import type { OutgoingMail } from '../src/sending/outgoing-mail.ts';
 import { makeTlsContexts, type Server, standardTimeouts } from '../src/sending/transmit.ts';
+import { makeWay } from '../src/sending/way.ts';
 import { startDns } from './dns.ts';
 import { waitFor } from './harness.ts';
 import { answer, startReceiver } from './receiver.ts';
-import { hangUp, startSink } from './smtp-sink.ts';
+import { hang, hangUp, type Step, startSink } from './smtp-sink.ts';
 
 const dnsServer = await startDns();
 after(() => dnsServer.close());
@@ -41,10 +42,14 @@ function makeMail(rcptTo = 'bob@dest.example', ownerId = 'a'): OutgoingMail {
   return { messageId: 'm', ownerId, mailFrom: 'bounces@us.example', rcptTo, signature: '', ...size };
 }
 
-function start(options: ConstructorParameters<typeof Connections>[1] = {}, egress = loopback) {
+function start(
+  options: ConstructorParameters<typeof Connections>[1] = {},
+  egress = loopback,
+  timeouts = standardTimeouts,
+) {
   const resolve = (host: string) => egress.resolve(host);
   const connections = new Connections(
-    { resolve, heloName: 'us.example', contexts, timeouts: standardTimeouts, dead: new DeadDestinations() },
+    { resolve, heloName: 'us.example', contexts, timeouts, dead: new DeadDestinations() },
     // Only the tests of idleness let it pass.
     { idleMs: 600_000, ...options },
   );
@@ -265,6 +270,30 @@ describe('a dead address', () => {
     assert.equal(sink.connections(), 5);
   });
 
+  for (const step of ['connect', 'EHLO'] satisfies Step[]) {
+    test(`is also one that takes the connection and hangs at ${step}`, async () => {
+      const timeouts = { ...standardTimeouts, greetingMs: 200, commandMs: 200 };
+      const [sink, connections] = [await startSink(), start({}, loopback, timeouts)];
+      sink.behave(step, hang);
+      for (let n = 0; n < 6; n++) {
+        const reply = await sendTo(connections, sink.port, n);
+        assert.equal(reply.error, 'reply_timeout');
+      }
+      assert.equal(sink.connections(), 5);
+    });
+  }
+
+  test('is not one that hangs after TLS: which server answers may depend on the name that TLS gives', async () => {
+    const timeouts = { ...standardTimeouts, commandMs: 500 };
+    const [sink, connections] = [await startSink({ tls: own }), start({}, loopback, timeouts)];
+    for (let n = 0; n < 6; n++) {
+      sink.behave('EHLO', '250-sink.example\r\n250 STARTTLS', hang);
+      const reply = await sendTo(connections, sink.port, n);
+      assert.deepEqual([reply.phase, reply.error], ['ehlo', 'reply_timeout']);
+    }
+    assert.equal(sink.connections(), 6);
+  });
+
   test('does not count for a host that has another address too', async () => {
     const dead = await startSink();
     const alive = await startSink({ host: '127.0.0.2', port: dead.port });
@@ -286,6 +315,27 @@ describe('a dead address', () => {
     }
     assert.equal((await connections.send([at(sink.port)], makeMail(), never)).kind, 'accepted');
   });
+});
+
+test('mail that waits for a connection to a relay that hangs is put off when the first connections have failed', async () => {
+  const sink = await startSink();
+  sink.behave('EHLO', hang);
+  const mtaSts = makeMtaSts({ dns, egress: loopback, now: () => new Date() });
+  const relay = makeWay({
+    ...{
+      outbound: 'relay',
+      relay: at(sink.port, '127.0.0.1'),
+      heloName: 'us.example',
+      mxPort: 25,
+      dns,
+      mtaSts,
+    },
+    ...{ egress: loopback, timeouts: { ...standardTimeouts, commandMs: 200 } },
+  });
+  const replies = await Promise.all(Array.from({ length: 20 }, () => relay.send(makeMail(), never)));
+  assert.ok(replies.every((reply) => 'error' in reply && reply.error === 'reply_timeout'));
+  // Ten at once, and one more for each of the first four failures.
+  assert.ok(sink.connections() <= 14, `${sink.connections()} connections`);
 });
 
 describe('several hosts', () => {

@@ -26,7 +26,6 @@ import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { AccountServers } from '../src/sending/account-servers.ts';
-import { SendRate } from '../src/sending/send-rate.ts';
 import { makeWays } from '../src/sending/way.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
@@ -281,7 +280,7 @@ async function collectRoutes(): Promise<string[]> {
       work: examiner.outgoing,
       log,
       maxMessageBytes: 1024,
-      rate: new SendRate(0),
+      sendRatePerMinute: 0,
       wakeDelivery,
     },
     ...{

@@ -115,6 +115,33 @@ describe('a recipient that is being tried', () => {
     assert.equal((await cancel(id)).status, 200);
   });
 
+  test('is marked: a server that refuses it wins too, with the event of the bounce', async () => {
+    const { isHeld, reply } = holdReply();
+    const { id } = await send({ identityId, from, to: `a@${newDestination()}` });
+    await isHeld;
+    assert.equal((await cancel(id)).status, 200);
+    reply('550 5.7.1 Not from you');
+    assert.equal((await findEnded(id)).sending.status, 'bounced');
+    const happened = (await events(id)).map(({ event, data }) => [event, data.recipient.bounce.type]);
+    assert.deepEqual(happened, [['message.bounced', 'policy']]);
+  });
+
+  test('beside one that waits: each ends by its own rule', async () => {
+    const [triedAt, waitsAt] = [newDestination(), newDestination()];
+    const { id } = await send({ identityId, from, to: [`a@${triedAt}`, `b@${waitsAt}`], sendAt: inAnHour() });
+    const { isHeld, reply } = holdReply();
+    await sql`update send_queue set next_attempt_at = now() where message_id = ${id} and n = 0`;
+    await isHeld;
+    const { body } = await cancel(id);
+    const statusesOf = (message: typeof body) =>
+      message.sending.recipients.map(({ status }: { status: string }) => status);
+    assert.deepEqual([body.sending.status, statusesOf(body)], ['queued', ['queued', 'cancelled']]);
+    reply('250 2.0.0 Taken');
+    const ended = await findEnded(id);
+    assert.deepEqual([ended.sending.status, statusesOf(ended)], ['mixed', ['delivered', 'cancelled']]);
+    assert.equal(sink.commands.filter((line) => line.includes(waitsAt)).length, 0);
+  });
+
   test('is marked, and its process dies: the process that claims it next does not try it', async () => {
     const domain = newDestination();
     const { id } = await send({ identityId, from, to: `a@${domain}`, sendAt: inAnHour() });
@@ -128,7 +155,13 @@ describe('a recipient that is being tried', () => {
   });
 });
 
-test('a message that was sent: 409; another that does not exist: 404', async () => {
+test('a message that was sent or received: 409; another that does not exist: 404', async () => {
+  await call('POST', '/identities', { body: { value: `in@${sender}` } });
+  const headers = { 'content-type': 'message/rfc822' };
+  const body = `From: bob@dest.example\r\n\r\nHello`;
+  const received = await call('POST', `/inbound?recipient=in@${sender}`, { headers, body });
+  const [incoming = assert.fail(received.text)] = received.body.messageIds ?? [];
+  assertProblem(await cancel(incoming), 409, 'nothing_to_cancel');
   const { id } = await send({ identityId, from, to: `a@${newDestination()}` });
   await findEnded(id);
   assertProblem(await cancel(id), 409, 'nothing_to_cancel');

@@ -63,6 +63,24 @@ describe('a reply', () => {
     assert.equal(own.subject, 'Mine');
   });
 
+  test('by Message-ID to mail of another identity of the owner; the same Message-ID of another owner stays hidden', async () => {
+    const other = await service.makeUser();
+    const theirs = await makeIdentity('eve@elsewhere.example', { as: other });
+    const raw = (subject: string) =>
+      `From: grace@dest.example\r\nSubject: ${subject}\r\nMessage-ID: <both@dest.example>\r\n\r\nx`;
+    const headers = { 'content-type': 'message/rfc822' };
+    const path = '/inbound?recipient=eve@elsewhere.example';
+    await call('POST', path, { as: other, headers, body: raw('Of the other') });
+    const given = { inReplyTo: '<both@dest.example>', to: undefined, subject: undefined };
+    assertProblem(await post({ ...given, identityId }), 400, 'invalid_body');
+    const parent = await findMessage(await receive(raw('Mine'), 'shop@wide.example'));
+    const reply = await send({ ...given, identityId });
+    assert.deepEqual([reply.subject, reply.threadId], ['Re: Mine', parent.threadId]);
+    const answer = await send({ ...given, identityId: theirs }, { as: other });
+    assert.equal(answer.subject, 'Re: Of the other');
+    assert.notEqual(answer.threadId, reply.threadId);
+  });
+
   test('of a domain identity comes from the address that the message came to', async () => {
     const id = await receive(incoming.join('\r\n').replace('<question@', '<third@'), 'shop@wide.example');
     const given = { identityId: domainId, inReplyTo: id, to: undefined, subject: undefined };
@@ -144,6 +162,31 @@ describe('a key with the scope `send`', () => {
 });
 
 describe('an Idempotency-Key', () => {
+  test('also for a finished message; other bytes, another identity or another recipient are 409', async () => {
+    const submit = (body: string, query = '', id = identityId) =>
+      call('POST', `/messages?identity_id=${id}${query}`, {
+        body: `From: ada@sender.example\r\nTo: bob@dest.example\r\n\r\n${body}`,
+        headers: { 'content-type': 'message/rfc822', 'idempotency-key': 'raw-7' },
+      });
+    const first = await submit('Hello');
+    assert.equal(first.status, 202, first.text);
+    assert.equal((await submit('Hello')).text, first.text);
+    assertProblem(await submit('Hallo'), 409, 'idempotency_mismatch');
+    assertProblem(await submit('Hello', '&recipient=eve@dest.example'), 409, 'idempotency_mismatch');
+    assertProblem(await submit('Hello', '', domainId), 409, 'idempotency_mismatch');
+  });
+
+  test('repeats the first answer, also when the message was cancelled or deleted since', async () => {
+    const options = { headers: { 'idempotency-key': 'gone-7' } };
+    const given = { identityId, sendAt: new Date(Date.now() + 3_600_000).toISOString() };
+    const first = await post(given, options);
+    await call('POST', `/messages/${first.body.id}/cancel`);
+    assert.equal((await post(given, options)).text, first.text);
+    await call('DELETE', `/messages/${first.body.id}`);
+    assert.equal((await post(given, options)).text, first.text);
+    assert.equal((await sql`select from messages where id = ${first.body.id}`).count, 0);
+  });
+
   test('makes one message of two requests; another body is 409', async () => {
     const options = { headers: { 'idempotency-key': 'order-7' } };
     const first = await send({ identityId }, options);

@@ -216,9 +216,23 @@ describe('a request that is refused stores nothing', () => {
     assert.match(detail, /The body of this route can have up to/);
   });
 
-  test('sendAt may be 30 days ahead', async () => {
-    const sendAt = new Date(Date.now() + 30 * 86_400_000 - 60_000).toISOString();
+  test('sendAt may be 30 days ahead, in any time zone, and must exist', async () => {
+    const limit = Date.now() + 30 * 86_400_000;
+    const sendAt = new Date(limit - 60_000).toISOString();
     assert.equal((await send({ sendAt })).sending.sendAt, sendAt);
+    // The same moment, as a clock two hours ahead shows it.
+    const elsewhere = new Date(limit - 60_000 + 7_200_000).toISOString().replace('Z', '+02:00');
+    assert.equal((await send({ sendAt: elsewhere })).sending.sendAt, sendAt);
+    // An hour is more than a test takes: the limit moves on with the clock.
+    for (const late of [new Date(limit + 3_600_000).toISOString(), '9999-12-31T23:59:59Z'])
+      assert.deepEqual(await refuse({ sendAt: late }), ['/sendAt too_late']);
+    for (const wrong of ['2026-02-30T00:00:00Z', '2026-13-01T00:00:00Z', '2026-01-01', ''])
+      assert.deepEqual(await refuse({ sendAt: wrong }), ['/sendAt invalid_value'], wrong);
+    assert.deepEqual(await refuse({ sendAt: 1_900_000_000 }), ['/sendAt wrong_type']);
+    for (const past of ['0001-01-01T00:00:00Z', '0000-01-01T00:00:00Z', '-271821-04-20T00:00:00Z']) {
+      const answer = await call('POST', '/messages', { body: { ...plain, sendAt: past } });
+      assert.ok([202, 400].includes(answer.status), `${past}: ${answer.text}`);
+    }
   });
 
   test('the identity of another owner, and its messages, do not exist', async () => {

@@ -77,6 +77,21 @@ describe('refused, with nothing stored', () => {
     assertReply(await second.data(letterFrom('ada@sender.example')), 550, '5.7.1', /revoked/);
   });
 
+  test('a key that expires, or may only read from now on, during the connection: the same', async () => {
+    const expired = (id: string) =>
+      sql`update api_keys set expires_at = now() - interval '1 second' where id = ${id}`;
+    const narrowed = (id: string) => sql`update api_keys set scope = 'read' where id = ${id}`;
+    for (const end of [expired, narrowed]) {
+      const { id, apiKey } = await createApiKey(sql, user.userId);
+      const client = await signIn(submissionPort, apiKey);
+      await client.command('MAIL FROM:<ada@sender.example>');
+      await client.command('RCPT TO:<bob@dest.example>');
+      await end(id);
+      assertReply(await client.data(letterFrom('ada@sender.example')), 550, '5.7.1');
+      assertReply(await client.command('MAIL FROM:<ada@sender.example>'), 550, '5.7.1');
+    }
+  });
+
   test('senders that no identity of the owner may use: 550 in MAIL, in From and in Sender', async () => {
     const client = await signIn(submissionPort, user.apiKey);
     assertReply(await submit(client, { from: '' }), 550, '5.7.1');

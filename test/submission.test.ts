@@ -98,6 +98,29 @@ describe('a submitted message', () => {
     }
   });
 
+  test('has the recipients since RSET alone, which keeps the authentication', async () => {
+    const client = await signInHere();
+    await client.command('MAIL FROM:<bot@sender.example>');
+    await client.command('RCPT TO:<wrong@dest.example>');
+    assertReply(await client.command('RSET'), 250, '2.0.0');
+    assertReply(await client.command('RCPT TO:<bob@dest.example>'), 503, '5.5.1');
+    assertReply(await client.command('DATA'), 503, '5.5.1');
+    const message = await findMessage(await submit(client));
+    assert.deepEqual(message.envelope.rcptTo, ['bob@dest.example']);
+    const next = await findMessage(await submit(client, { to: ['carol@dest.example'] }));
+    assert.deepEqual(next.envelope.rcptTo, ['carol@dest.example'], 'nothing is left of the message before');
+  });
+
+  test('pipelined behind a sender that is refused: no part of it is taken', async () => {
+    const client = await signInHere();
+    const envelope = 'MAIL FROM:<ann@else.example>\r\nRCPT TO:<bob@dest.example>\r\nDATA\r\n';
+    void client.send(`${envelope}MAIL FROM:<ada@sender.example>\r\n`);
+    assert.deepEqual(
+      (await client.replies(4)).map(({ status }) => status),
+      [550, 503, 503, 250],
+    );
+  });
+
   test('with SMTPUTF8 and 8BITMIME: an address and a text beyond ASCII', async () => {
     const client = await signInHere();
     const sender = 'MAIL FROM:<zoë@sender.example> SMTPUTF8 BODY=8BITMIME SIZE=500 AUTH=<>';

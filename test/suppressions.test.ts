@@ -64,6 +64,25 @@ test('mail to a suppressed address is not sent, for this owner alone', async () 
   assert.equal(fine.sending.status, 'queued');
 });
 
+test('mail goes again when the suppression is removed; what was suppressed stays so', async () => {
+  await call('POST', '/suppressions', { body: { address: 'back@dest.example' } });
+  const before = await send({ identityId, to: 'back@dest.example' });
+  assert.equal(before.sending.status, 'suppressed');
+  assert.equal((await call('DELETE', '/suppressions/back@dest.example')).status, 204);
+  const { id } = await send({ identityId, to: 'back@dest.example' });
+  assert.equal((await findEnded(id)).sending.status, 'delivered');
+  assert.equal((await findMessage(before.id)).sending.status, 'suppressed');
+});
+
+test('mail that waits is sent if the suppression is removed in time', async () => {
+  const sendAt = new Date(Date.now() + 3_600_000).toISOString();
+  const { id } = await send({ identityId, to: 'short@dest.example', sendAt });
+  await call('POST', '/suppressions', { body: { address: 'short@dest.example' } });
+  await call('DELETE', '/suppressions/short@dest.example');
+  await sql`update send_queue set next_attempt_at = now() where message_id = ${id}`;
+  assert.equal((await findEnded(id)).sending.status, 'delivered');
+});
+
 test('an address that is suppressed while its mail waits is not sent to', async () => {
   const sendAt = new Date(Date.now() + 3_600_000).toISOString();
   const { id } = await send({ identityId, to: ['late@dest.example', 'fine@dest.example'], sendAt });

@@ -1,10 +1,10 @@
 /**
- * Destinations that cannot be reached: after a few failures in a row their mail is put off without another try, for a short time.
- * So ten thousand recipients at a dead server are put off in seconds, each by its own schedule, instead of waiting for one timeout
+ * Destinations that cannot be reached or hang before MAIL: after a few such failures in a row their mail is put off without another
+ * try, for a short time. So ten thousand recipients at a dead server are put off in seconds, each by its own schedule, instead of waiting for one timeout
  * after the other. A destination is what mail waits for (`Way`); on the direct way also the addresses of a host, because ten
  * thousand domains may have the same server.
  */
-import type { TryReply } from './try-reply.ts';
+import { earlyPhases, type TryReply } from './try-reply.ts';
 
 const maxFailures = 5;
 const restMs = 30_000;
@@ -14,7 +14,7 @@ const notTried = 'Not tried, because the last connections failed: ';
 export class DeadDestinations {
   readonly #failures = new Map<string, { count: number; at: number; reply: TryReply }>();
 
-  /** The failure to repeat; null: try. After the rest one caller may try, and the others rest until it has noted how that went. */
+  /** The failure to repeat; null: try. After the rest one caller may try, and every 30 s one more until one has noted how it went. */
   find(destination: string, nowMs: number): TryReply | null {
     const known = this.#failures.get(destination);
     if (!known || known.count < maxFailures) return null;
@@ -38,14 +38,16 @@ export class DeadDestinations {
   }
 }
 
-/** Not failures of the network: each recipient gets its own look-up before it bounces. */
-const otherErrors: readonly TryReply['error'][] = ['stopped', 'no_such_host', 'target_refused'];
+/** Not failures of the network. Where the host is at fault, each recipient gets its own look-up before it bounces. */
+const otherErrors: readonly TryReply['error'][] = [
+  ...(['stopped', 'no_such_host', 'target_refused'] as const),
+  'auth_unsupported',
+];
 
-/** No server took the conversation. */
+/**
+ * No server came as far as MAIL. A server that takes the connection and then hangs is worse than one that refuses: each try has a
+ * place for up to 5 minutes (RFC 5321 §4.5.3.2).
+ */
 function isDead({ kind, phase, error }: TryReply): boolean {
-  return (
-    kind === 'failed' &&
-    !otherErrors.includes(error) &&
-    (phase === 'connect' || phase === 'greeting' || phase === 'tls')
-  );
+  return kind === 'failed' && !otherErrors.includes(error) && earlyPhases.includes(phase);
 }

@@ -3,7 +3,7 @@ import type { MailHosts } from '../net/mx.ts';
 import { nextWaitSeconds } from '../queue/schedule.ts';
 import type { BounceType } from '../store/send-events.ts';
 import { decideBounceType } from './bounce-type.ts';
-import type { NotTried, Phase, SendErrorCode, TryReply } from './try-reply.ts';
+import { earlyPhases, type NotTried, type SendErrorCode, type TryReply } from './try-reply.ts';
 
 export type Outcome =
   /** `isDelivered`: the server that took the message is the recipient's own. */
@@ -47,9 +47,6 @@ export function decide(
   return waitSeconds === null ? { kind: 'expired', type: 'soft' } : { kind: 'deferred', waitSeconds };
 }
 
-/** Before MAIL a refusal is about the connection or the login, not about the recipient: another host or another day may do. */
-const earlyPhases: readonly Phase[] = ['connect', 'greeting', 'ehlo', 'tls', 'auth'];
-
 /** Failures that another try cannot change. */
 const finalErrors: Partial<Record<SendErrorCode, BounceType>> = {
   message_too_large: 'soft',
@@ -71,7 +68,7 @@ function findPermanent(tried: Exclude<Tried, { kind: 'accepted' }>, way: Way): B
     return finalErrors[error] ?? null;
   }
   if (!response || response.code < 500) return null;
-  // RFC 7504 §3: 521 in the greeting is a host that never takes mail.
+  // A refusal before MAIL: another host or another day may do. RFC 7504 §3: 521 in the greeting is a host that never takes mail.
   if (earlyPhases.includes(phase)) return response.code === 521 && way === 'direct' ? 'hard' : null;
   return decideBounceType('smtp', response);
 }

@@ -26,11 +26,10 @@ import {
   type RecipientKind,
   recordOutgoing,
 } from '../store/outgoing.ts';
+import { admitRecipients } from '../store/send-rates.ts';
 import type { Sender } from '../store/senders.ts';
-import { findSuppressed } from '../store/suppressions.ts';
 import { wordKeysOf } from '../store/words.ts';
 import { findAuthor, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
-import type { SendRate } from './send-rate.ts';
 import type { Way } from './way.ts';
 
 /** Work whose time the sender's texts decide: large messages are done in a worker. */
@@ -47,7 +46,8 @@ export interface SubmitParts {
     operator: Pick<Way, 'kind' | 'destinationOf'>;
     choose(sender: Pick<Sender, 'ownerId' | 'accountId' | 'providerId'>): Pick<Way, 'kind' | 'destinationOf'>;
   };
-  rate: SendRate;
+  /** For each owner. 0: no limit. */
+  sendRatePerMinute: number;
   maxMessageBytes: number;
   metrics: Pick<Metrics, 'submitted'>;
   log: Log;
@@ -249,7 +249,7 @@ async function finish(
   sender: Sender,
   mail: FinishedMail,
 ): Promise<Submission> {
-  const { sql, rate, maxMessageBytes } = parts;
+  const { sql, maxMessageBytes } = parts;
   const way = parts.ways.choose(sender);
   const { ownerId, keyId, source } = submitter;
   const { id, raw, parsed, sendAt, metadata } = mail;
@@ -259,7 +259,7 @@ async function finish(
   }
   const recipients = listRecipients(ownerId, mail.recipients, way);
   requireFewRecipients(recipients.length);
-  rate.take(ownerId, recipients.length);
+  const suppressed = await admitOrThrow(parts, ownerId, recipients);
   const threadId = mail.threadId ?? (await findOwnThread(sql, sender, id, parsed, source));
   const sha256 = createHash('sha256').update(raw).digest();
   const message = composeMessage({ ...mail, threadId }, sender, source, parsed, recipients);
@@ -269,11 +269,7 @@ async function finish(
   const addresses = recipients.map(({ address }) => address);
   return {
     ...submitter,
-    suppressed: await findSuppressed(
-      sql,
-      ownerId,
-      recipients.map(({ addressKey }) => addressKey),
-    ),
+    suppressed,
     message: {
       ...{ id, ownerId, identityId: sender.id, keyId, threadId, rawId, raw, sha256, recipients, sendAt },
       messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
@@ -296,6 +292,21 @@ function requireFewRecipients(count: number): void {
   if (count <= maxRecipients) return;
   const message = `The message has ${count} recipients. A message can have at most ${maxRecipients}.`;
   throw invalid('', 'too_long', message);
+}
+
+/** Returns the keys of suppressed addresses. */
+async function admitOrThrow(
+  { sql, sendRatePerMinute }: SubmitParts,
+  ownerId: string,
+  recipients: readonly NewRecipient[],
+): Promise<ReadonlySet<string>> {
+  const keys = recipients.map(({ addressKey }) => addressKey);
+  const { suppressed, waitSeconds } = await admitRecipients(sql, ownerId, keys, sendRatePerMinute);
+  if (waitSeconds === null) return suppressed;
+  throw new Problem('rate_limited', {
+    detail: `The limit is ${sendRatePerMinute} recipients a minute. Retry in ${waitSeconds} s.`,
+    headers: { 'retry-after': String(waitSeconds) },
+  });
 }
 
 function listRecipients(ownerId: string, given: Recipients, way: Pick<Way, 'destinationOf'>): NewRecipient[] {

@@ -110,8 +110,8 @@ async function open(
   const dialogue = new Dialogue(openSocket({ hostname: host, port, secure: null }, resolution.addresses));
   const connection = new SmtpConnection(server, parts, dialogue);
   const failure = await connection.greet(withTls, signal);
-  // Whether TLS fails depends on the name too, and anybody can point a name at the server of somebody else.
-  const isReached = failure?.phase === 'tls';
+  // Whether TLS fails, and who answers inside it, depends on the name too, and anybody can point a name at the server of somebody else.
+  const isReached = failure?.phase === 'tls' || failure?.tls;
   parts.dead?.note(addresses.join(), isReached ? null : failure, performance.now());
   return failure ? { failure } : { connection };
 }

@@ -15,6 +15,9 @@ export type Phase =
   | 'data'
   | 'end-of-data';
 
+/** Before MAIL. What ends here is about the server, the connection or the login, not about the recipient. */
+export const earlyPhases: readonly Phase[] = ['connect', 'greeting', 'ehlo', 'tls', 'auth'];
+
 /** Why there is no reply that counts. */
 export type SendErrorCode =
   | 'dns_failed'

@@ -88,7 +88,7 @@ function makeCapture({ slowMs }: WayParts): Way {
 }
 
 function makeRelay(parts: WayParts, relay: Server): Way {
-  const connections = openConnections(parts, resolveOperatorHost);
+  const connections = openConnections(parts, resolveOperatorHost, new DeadDestinations());
   return {
     kind: 'relay',
     isOwn: false,
@@ -122,10 +122,10 @@ function makeDirect(parts: WayParts): Way {
 function openConnections(
   { heloName, timeouts = standardTimeouts, ca }: WayParts,
   resolve: Egress['resolve'],
-  dead?: DeadDestinations,
+  dead: DeadDestinations,
 ): Connections {
   const contexts = makeTlsContexts(ca);
-  return new Connections({ resolve, heloName, contexts, timeouts, ...(dead ? { dead } : {}) });
+  return new Connections({ resolve, heloName, contexts, timeouts, dead });
 }
 
 function domainOf(address: string): string {

@@ -22,7 +22,6 @@ import { makeExaminer } from '../receiving/examine.ts';
 import { MailLog } from '../receiving/mail-log.ts';
 import { AccountServers } from '../sending/account-servers.ts';
 import { deriveBounceKeys } from '../sending/bounce-address.ts';
-import { SendRate } from '../sending/send-rate.ts';
 import { makeWay, makeWays } from '../sending/way.ts';
 import { countBacklog, readOldestPending } from '../store/backlog.ts';
 import { renumberRestored } from '../store/event-stream.ts';
@@ -107,7 +106,7 @@ export async function makeParts(
     mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     submit: {
       ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
-      rate: new SendRate(config.sendRatePerMinute),
+      sendRatePerMinute: config.sendRatePerMinute,
     },
     sns: makeSns({ egress, port: snsPort, ca }),
     userAgent: `Posthorn/${readVersion()}`,

@@ -38,18 +38,6 @@ export async function suppress(sql: Sql, given: readonly NewSuppression[]): Prom
     on conflict (owner_id, address_key) do nothing`;
 }
 
-/** The keys of those of these addresses that are suppressed. */
-export async function findSuppressed(
-  sql: Sql,
-  ownerId: string,
-  addressKeys: readonly string[],
-): Promise<Set<string>> {
-  const rows = await sql<{ addressKey: string }[]>`
-    select address_key as "addressKey" from suppressions
-    where owner_id = ${ownerId} and address_key = any (${addressKeys}::text[])`;
-  return new Set(rows.map(({ addressKey }) => addressKey));
-}
-
 export async function findSuppression(
   sql: Sql,
   ownerId: string,
