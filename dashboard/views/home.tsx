@@ -169,7 +169,7 @@ function NeedsHand({ identities, webhooks, accounts, failed, retried, delivered 
         {failed.map(({ id, subject, lastError, lastResponseStatus, messageId }) => (
           <Hand key={id} state="failed">
             {messageId ? (
-              <Link to={`messages/${messageId}`}>{subject ?? '(no subject)'}</Link>
+              <Link to={`messages/${messageId}?tries=${id}`}>{subject ?? '(no subject)'}</Link>
             ) : (
               (subject ?? 'An event')
             )}{' '}

@@ -29,12 +29,12 @@ export interface Chromium {
 }
 
 /** With a new profile. Ends with the tests of the file. */
-export async function startChromium(): Promise<Chromium> {
+export async function startChromium(more: readonly string[] = []): Promise<Chromium> {
   const browser = await chromium.launch({
     executablePath: chromiumPath,
     headless: true,
     chromiumSandbox: false,
-    args,
+    args: [...args, ...more],
   });
   after(() => browser.close());
   return {
