@@ -130,6 +130,9 @@ describe('the command line', () => {
     const [, link = ''] = await program.line(/(http:\S+\/app\/sign-in#\S+)/);
     const [page, token = ''] = link.split('#');
     assert.equal(page, `${base}/app/sign-in`);
+    const [, box = ''] = program.output().split('─'.repeat(80));
+    assert.ok(box.includes(link), 'the link is not in the box of the first start');
+    assert.equal(program.output().split('sign-in#').length, 2, 'the link is printed twice');
     const browser = await openBrowser(base, { token });
     assert.equal((await browser.call('GET', '/me')).status, 200);
 
@@ -152,16 +155,19 @@ describe('the command line', () => {
     assert.equal((await posthorn(['sign-in-link', '--user', 'ada@example.com'], settings)).code, 0);
   });
 
-  test('without the dashboard, and in production, no link is printed', async () => {
+  test('without the dashboard, in production and in a JSON log, no link is printed', async () => {
     const production = {
       ...{ NODE_ENV: 'production', POSTHORN_MAIL_HOST: 'mx.example.com' },
       POSTHORN_PUBLIC_URL: 'https://mail.example.com',
     };
-    for (const more of [{ POSTHORN_DASHBOARD: 'false' }, production]) {
+    const json = { POSTHORN_LOG_FORMAT: 'json' };
+    for (const more of [{ POSTHORN_DASHBOARD: 'false' }, production, json]) {
       const program = serve(await setUp(more));
       await program.line(/is ready/);
       await program.line(/accepts mail on port/);
       assert.doesNotMatch(program.output(), /sign-in#/);
+      const isTold = /print a link: npm run -s posthorn -- sign-in-link/.test(program.output());
+      assert.equal(isTold, more === json);
     }
   });
 });

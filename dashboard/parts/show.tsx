@@ -2,6 +2,7 @@
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
+import { copyText } from '../copy-text.ts';
 import { type ApiProblem, isFaultOf } from '../request.ts';
 import { hrefOf, navigate } from '../route.ts';
 import { formatWhen, type Tone, toneOf } from '../words.ts';
@@ -96,17 +97,20 @@ export function NextTry({ at }: { at: string | null }) {
 
 /** `what` names the value for a screen reader: "Copy the value of the MX record". */
 export function Copy({ text, what }: { text: string; what: string }) {
-  const isCopied = useSignal(false);
+  const label = useSignal('Copy');
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    isCopied.value = true;
-    setTimeout(() => {
-      isCopied.value = false;
-    }, 2000);
+    const isCopied = await copyText(text);
+    label.value = isCopied ? 'Copied' : 'Select the text to copy it';
+    setTimeout(
+      () => {
+        label.value = 'Copy';
+      },
+      isCopied ? 2000 : 8000,
+    );
   };
   return (
     <button type="button" class="copy" onClick={copy}>
-      <span aria-live="polite">{isCopied.value ? 'Copied' : 'Copy'}</span>
+      <span aria-live="polite">{label.value}</span>
       <span class="hidden"> {what}</span>
     </button>
   );

@@ -1,10 +1,12 @@
 /** Deliveries as a table. A row opens to every try: what was sent and what came back, side by side. */
 import { useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
 import type { Attempt, DeliveryItem, DeliveryWithAttempts, PosthornEvent, Webhook } from '../contract.ts';
 import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
 import { Badge, Link, Loading, LongText, NextTry, ProblemNote, When } from '../parts/show.tsx';
+import { useQuery } from '../route.ts';
 import { askAgainMs, describeAttempt, formatMs } from '../words.ts';
 
 interface TableProps {
@@ -15,34 +17,41 @@ interface TableProps {
   reload(): Promise<void>;
 }
 
+/** The parameter `tries` of the address names the delivery that is open at first: a link can lead to its tries. */
 export function DeliveryTable({ deliveries, webhooks, first, reload }: TableProps) {
-  const open = useSignal('');
+  const linked = useQuery('tries');
+  const open = useSignal(linked);
+  const table = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (linked) table.current?.scrollIntoView();
+  }, [linked]);
+  const head = [
+    first === 'webhook' ? 'Webhook' : 'Message',
+    'Event',
+    'State',
+    'Last answer',
+    'Tries',
+    'Made',
+    '',
+  ];
   return (
-    <Table
-      head={[
-        first === 'webhook' ? 'Webhook' : 'Message',
-        'Event',
-        'State',
-        'Last answer',
-        'Tries',
-        'Made',
-        '',
-      ]}
-    >
-      {deliveries.map((delivery) => (
-        <DeliveryRow
-          key={delivery.id}
-          delivery={delivery}
-          first={first}
-          url={webhooks.find(({ id }) => id === delivery.webhookId)?.url ?? 'A deleted webhook'}
-          isOpen={open.value === delivery.id}
-          toggle={() => {
-            open.value = open.value === delivery.id ? '' : delivery.id;
-          }}
-          reload={reload}
-        />
-      ))}
-    </Table>
+    <div ref={table}>
+      <Table head={head}>
+        {deliveries.map((delivery) => (
+          <DeliveryRow
+            key={delivery.id}
+            delivery={delivery}
+            first={first}
+            url={webhooks.find(({ id }) => id === delivery.webhookId)?.url ?? 'A deleted webhook'}
+            isOpen={open.value === delivery.id}
+            toggle={() => {
+              open.value = open.value === delivery.id ? '' : delivery.id;
+            }}
+            reload={reload}
+          />
+        ))}
+      </Table>
+    </div>
   );
 }
 

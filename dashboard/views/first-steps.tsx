@@ -185,7 +185,7 @@ function Refused({ delivery, url, reload }: RefusedProps) {
     <div class="note bad stack">
       <p>
         {url} {lastResponseStatus ? `answered ${lastResponseStatus}` : `does not answer (${lastError})`}.{' '}
-        <NextTry at={nextAttemptAt} /> <Link to={`messages/${messageId}`}>See every try.</Link>
+        <NextTry at={nextAttemptAt} /> <Link to={`messages/${messageId}?tries=${id}`}>See every try.</Link>
       </p>
       {lastError === 'connect_failed' && <SmallBackend url={url} />}
       <ActionButton act={tryAgain} kind="main">

@@ -145,7 +145,7 @@ function NeedsHand({ identities, webhooks, accounts, failed, retried, delivered 
         ))}
         {refused.map(({ id, url, last }) => (
           <Hand key={id} state="failing">
-            The webhook <Link to={`webhooks/${id}`}>{url}</Link> refused an event ({describeLast(last)}).{' '}
+            The webhook <Link to={`webhooks/${id}`}>{url}</Link> {describeLast(last)}.{' '}
             <NextTry at={last.nextAttemptAt} />
           </Hand>
         ))}
@@ -169,7 +169,7 @@ function NeedsHand({ identities, webhooks, accounts, failed, retried, delivered 
         {failed.map(({ id, subject, lastError, lastResponseStatus, messageId }) => (
           <Hand key={id} state="failed">
             {messageId ? (
-              <Link to={`messages/${messageId}`}>{subject ?? '(no subject)'}</Link>
+              <Link to={`messages/${messageId}?tries=${id}`}>{subject ?? '(no subject)'}</Link>
             ) : (
               (subject ?? 'An event')
             )}{' '}
@@ -194,7 +194,8 @@ function graceEnd(identity: Identity): string | undefined {
 }
 
 function describeLast({ lastError, lastResponseStatus }: DeliveryItem): string {
-  return lastResponseStatus ? `it answered ${lastResponseStatus}` : (lastError ?? 'no answer');
+  if (lastResponseStatus) return `refused an event (it answered ${lastResponseStatus})`;
+  return `does not answer (${lastError})`;
 }
 
 function Hand({ state, children }: { state: string; children: ComponentChildren }) {

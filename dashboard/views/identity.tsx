@@ -141,9 +141,11 @@ function RecordRow({ record }: { record: DnsRecord }) {
   return (
     <tr>
       <td>
-        <strong>{type}</strong> <small>{purposes[purpose]}</small>
+        <strong>{type}</strong>
         <br />
-        <small>{required ? 'required' : 'recommended'}</small>
+        <small>
+          {purposes[purpose]}, {required ? 'required' : 'recommended'}
+        </small>
       </td>
       <td>
         <div class="value">

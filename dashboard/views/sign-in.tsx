@@ -4,6 +4,7 @@ import type { Api } from '../api.ts';
 import { useAction } from '../page.ts';
 import { Form, TextField } from '../parts/form.tsx';
 import { Horn, ProblemNote, Title } from '../parts/show.tsx';
+import { appBase } from '../route.ts';
 
 export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
   const token = useSignal(location.hash.slice(1));
@@ -24,6 +25,7 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
           Posthorn
         </p>
         <Title>Sign in</Title>
+        {!isSecureContext && <NeedsHttps />}
         {token.value && (
           <div class="card">
             <p>This link signs this browser in. It works once.</p>
@@ -55,3 +57,20 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
     </div>
   );
 }
+
+/** Elsewhere browsers do not say which page a request is from (`Sec-Fetch-Site`), and the session counts only for this page. */
+function NeedsHttps() {
+  return (
+    <div class="note bad" role="alert">
+      <strong>Sign-in needs https</strong>
+      <p>
+        On plain http, browsers keep a session only at <code>localhost</code>. Open the dashboard through
+        https, or through a tunnel: <code>{tunnel}</code>, then{' '}
+        <a href={`http://localhost:${port}${appBase}`}>{`http://localhost:${port}`}</a>.
+      </p>
+    </div>
+  );
+}
+
+const port = location.port || '80';
+const tunnel = `ssh -L ${port}:localhost:${port} ${location.hostname}`;

@@ -49,9 +49,12 @@ function openLog({ logLevel, logFormat, logAddresses, roles }: Config): Log {
 
 function announce(service: Service, config: Config, log: Log): void {
   const url = `${service.url}${config.basePath}`;
+  // Not by the log, which may be kept: the link has a secret.
+  const showsLink = config.logFormat !== 'json';
   if (service.needsUser)
     log.warn(`There is no user yet. Create one: ${posthorn} users create --email you@example.com`);
-  if (service.firstUser) process.stdout.write(firstStartBlock(service.firstUser, url));
+  if (service.firstUser)
+    process.stdout.write(firstStartBlock(service.firstUser, url, showsLink ? service.signInLink : null));
   if (!config.production) {
     log.info(
       'development mode: webhooks may use http and loopback, and unverified identities receive mail; ' +
@@ -63,9 +66,10 @@ function announce(service: Service, config: Config, log: Log): void {
       ? `Posthorn ${readVersion()} is ready: ${config.roles.join(', ')}`
       : `Posthorn ${readVersion()} is ready: ${url} (docs: ${url}/docs)`,
   );
-  // Not by the log, which may be kept: the link has a secret.
-  if (service.signInLink)
+  if (service.signInLink && showsLink && !service.firstUser)
     process.stdout.write(`Sign in to the dashboard (once, within 10 minutes): ${service.signInLink}\n`);
+  if (service.signInLink && !showsLink)
+    log.info(`to sign in to the dashboard, print a link: ${posthorn} sign-in-link`);
   if (service.smtpPort !== null)
     log.info(`the SMTP listener accepts mail on port ${service.smtpPort} of ${config.smtpHost}`);
   if (config.outbound === 'capture' && config.roles.includes('send'))
@@ -77,16 +81,27 @@ function announce(service: Service, config: Config, log: Log): void {
     );
 }
 
-function firstStartBlock({ email, apiKey }: { email: string; apiKey: string }, url: string): string {
+function firstStartBlock(
+  { email, apiKey }: { email: string; apiKey: string },
+  url: string,
+  signInLink: string | null,
+): string {
+  const dashboard = [
+    'Open the dashboard. This link signs you in, once, within 10 minutes:',
+    '',
+    `  ${signInLink}`,
+    '',
+  ];
   const lines = [
-    `First start: created the user ${email} with this API key:`,
+    `First start: created the user ${email}.`,
     '',
-    `    ${apiKey}`,
+    ...(signInLink === null ? [] : dashboard),
+    'Its API key, which is shown only once:',
     '',
-    'The key is shown only once. Try the key:',
+    `  ${apiKey}`,
     '',
-    `    curl ${url}/me \\`,
-    `      -H "Authorization: Bearer ${apiKey}"`,
+    `  curl ${url}/me \\`,
+    `    -H "Authorization: Bearer ${apiKey}"`,
   ];
   // Nothing at the sides, and at most 80 columns: a command can be copied.
   const rule = '─'.repeat(80);

@@ -2,7 +2,8 @@
  * The building blocks of request and response schemas. One schema validates, types and documents.
  * Responses use `type: [.., 'null']` instead of unions: the serialiser is twice as fast on them.
  */
-import { type Static, type TProperties, type TSchema, type TUnsafe, Type } from 'typebox';
+import { type Static, type TObject, type TProperties, type TSchema, type TUnsafe, Type } from 'typebox';
+import type { Forms } from './forms.ts';
 
 export const Uuid = Type.String({ format: 'uuid' });
 export const NullableUuid = Type.Unsafe<string | null>({ type: ['string', 'null'], format: 'uuid' });
@@ -22,8 +23,12 @@ export function describe<Schema extends TSchema>(
 }
 
 /** An object of ours that has exactly these keys. */
-export function closed<Properties extends TProperties>(properties: Properties) {
-  return Type.Object(properties, { additionalProperties: false });
+export function closed<Properties extends TProperties, Options extends object>(
+  properties: Properties,
+  options?: Options,
+): TObject<Properties> & Options {
+  return Type.Object(properties, { ...options, additionalProperties: false }) as TObject<Properties> &
+    Options;
 }
 
 /** The `since` filter of a list. */
@@ -44,12 +49,13 @@ export const IdParams = Type.Object({ id: Uuid });
 /** The schema of a body. It refuses unknown fields; tests send its example. */
 export function body<Properties extends Record<string, TSchema>>(
   properties: Properties,
-  options: { example: unknown; readOnly?: readonly string[] },
+  options: { example: unknown; readOnly?: readonly string[]; forms?: Forms },
 ) {
   return Type.Object(properties, {
     additionalProperties: false,
     examples: [options.example],
     ...(options.readOnly ? { 'x-read-only': options.readOnly } : {}),
+    ...options.forms,
   });
 }
 

@@ -50,7 +50,7 @@ export interface StreamLimits {
   keyCheckMs: number;
 }
 
-const standardLimits: StreamLimits = {
+export const standardLimits: StreamLimits = {
   perOwner: 20,
   maxWaitingBytes: 1024 * 1024,
   stalledMs: 30_000,

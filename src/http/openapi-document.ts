@@ -26,6 +26,7 @@ import { ServerError, SmtpAccount } from '../contract/smtp-account.ts';
 import { Traffic } from '../contract/stats.ts';
 import { Me, User } from '../contract/user.ts';
 import { CreatedWebhook, Webhook, WebhookSecret, WebhookTest } from '../contract/webhook.ts';
+import { collectForms } from './openapi-forms.ts';
 import { tags } from './openapi-tags.ts';
 
 /** By method and path. Every route must be here. */
@@ -186,9 +187,10 @@ export function completeDocument(
   const sendMessage = paths['/messages']?.post?.requestBody;
   if (sendMessage) sendMessage.content['message/rfc822'] = { schema: RawMessage };
   const limits = { RateLimit: refer('RateLimit'), 'RateLimit-Policy': refer('RateLimitPolicy') };
+  const bodies = collectBodies(paths);
   // By the schema. A body that two operations share has the name of the first.
   const named = new Map<string, string>();
-  for (const [name, schema] of Object.entries({ ...schemas, Problem, ...collectBodies(paths) })) {
+  for (const [name, schema] of Object.entries({ ...schemas, Problem, ...collectForms(bodies), ...bodies })) {
     const json = JSON.stringify(schema);
     if (!named.has(json)) named.set(json, name);
   }

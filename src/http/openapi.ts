@@ -10,6 +10,7 @@ import type { KeyScope } from '../store/api-keys.ts';
 import { type Access, allowedScopes } from './access.ts';
 import type { App } from './fastify.ts';
 import { completeDocument, type OpenApiDocument } from './openapi-document.ts';
+import { writeForms } from './openapi-forms.ts';
 import { addPatterns } from './openapi-patterns.ts';
 import { makeSessionCookie } from './session-cookie.ts';
 
@@ -124,7 +125,8 @@ export async function documentRoutes(app: App, config: Config): Promise<void> {
     transformObject: (made) => {
       if (!('openapiObject' in made)) return made.swaggerObject;
       markOptionalBodies(made.openapiObject as Documented);
-      const document = completeDocument(made.openapiObject as OpenApiDocument, ProblemDocument, RawMessage);
+      const written = writeForms(made.openapiObject as OpenApiDocument);
+      const document = completeDocument(written, ProblemDocument, RawMessage);
       return addPatterns(document, config) as typeof made.openapiObject;
     },
     transform: ({ schema, url, route }) => {

@@ -1,4 +1,4 @@
-/** Faults of the mail servers in the body of a request that a schema cannot express: whom Posthorn may not call, and the login. */
+/** Faults of the mail servers in the body of a request that a schema cannot express: whom Posthorn may not call. */
 import { readHost } from '../mailboxes/account-changes.ts';
 import type { Egress } from '../net/egress.ts';
 import { findTokenUrlFault, limitToTokenServer, resolveMailServer } from '../net/mail-server.ts';
@@ -27,12 +27,10 @@ async function findFaults(
   server: Record<string, unknown>,
   at: Pointer,
 ): Promise<FieldError[]> {
-  const { host, port, password, oauth2 } = server;
+  const { host, port, oauth2 } = server;
   const errors: FieldError[] = [];
   const add = (pointer: string, code: string, message: string) =>
     errors.push({ pointer: `${at}${pointer}` as Pointer, code, message });
-  if (password !== undefined && oauth2 !== undefined)
-    add('/oauth2', 'mismatch', 'Give "password" or "oauth2", not both.');
   if (typeof host === 'string') {
     const name = readHost(host);
     if (!/^[a-z0-9_.:-]+$/.test(name))

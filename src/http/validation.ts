@@ -71,7 +71,12 @@ export function makeValidation(options: UrlRules): Validation {
       Object.entries(formats).map(([name, check]) => [name, (text: string) => check(text) === null]),
     ),
   };
-  const ajv = new Ajv(settings).addVocabulary(['x-read-only']);
+  const ajv = new Ajv(settings).addVocabulary(['x-read-only', 'documentedAs']);
+  for (const [keyword, isAllowed] of Object.entries(choices))
+    ajv.addKeyword({
+      ...{ keyword, type: 'object', schemaType: 'array' },
+      validate: (fields: string[], given: object) => isAllowed(countGiven(fields, given)),
+    });
 
   return {
     compiler: ({ schema, httpPart }) => {
@@ -237,9 +242,30 @@ function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, 
       return fieldError('out_of_range', `must be at least ${params.limit}.`);
     case 'maximum':
       return fieldError('out_of_range', `must be at most ${params.limit}.`);
+    case 'exactlyOneOf':
+    case 'atMostOneOf':
+      return describeChoice(pointer, error.schema as string[], error.data as object);
     default:
       return fieldError('invalid_value', `${error.message}.`);
   }
+}
+
+/** Rules of contract/forms.ts: how many of the fields an object may have. */
+const choices = {
+  exactlyOneOf: (count: number) => count === 1,
+  atMostOneOf: (count: number) => count <= 1,
+};
+
+function countGiven(fields: readonly string[], given: object): number {
+  return fields.filter((field) => Object.hasOwn(given, field)).length;
+}
+
+function describeChoice(pointer: Pointer, fields: string[], given: object): FieldError {
+  const names = fields.map((field) => `"${field}"`).join(' or ');
+  if (countGiven(fields, given) === 0)
+    return { pointer: child(pointer, fields[0] ?? ''), code: 'required', message: `Give ${names}.` };
+  const last = fields.findLast((field) => Object.hasOwn(given, field)) ?? '';
+  return { pointer: child(pointer, last), code: 'mismatch', message: `Give ${names}, not both.` };
 }
 
 function describeUnknownField(error: ErrorObject, noun: string): FieldError {

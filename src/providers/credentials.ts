@@ -8,26 +8,40 @@ type Check = (value: unknown, all: Record<string, unknown>) => string | null;
 
 interface Field {
   check: Check;
+  /** For the OpenAPI document. It says less than `check` where a schema cannot say the rule. */
+  schema: object;
   optional?: true;
 }
 
 const maxSecret = 1000;
 
+function matching(pattern: RegExp, fault: string, schema: object = {}): Field {
+  return {
+    check: (value) =>
+      typeof value === 'string' && value.length <= maxSecret && pattern.test(value) ? null : fault,
+    schema: { type: 'string', maxLength: maxSecret, pattern: pattern.source, ...schema },
+  };
+}
+
 /** Printable ASCII: these values are sent in SMTP and HTTP logins. */
-const secret: Field = {
-  check: (value) =>
-    typeof value === 'string' && value.length <= maxSecret && /^[\x21-\x7e]+$/.test(value)
-      ? null
-      : `must be a text of 1 to ${maxSecret} printable ASCII characters without spaces.`,
-};
+const secret = matching(
+  /^[\x21-\x7e]+$/,
+  `must be a text of 1 to ${maxSecret} printable ASCII characters without spaces.`,
+);
+/** RFC 7617 §2: a colon would end the name. */
+const basicUsername = matching(/^[\x21-\x39\x3b-\x7e]+$/, 'has no colon.');
 const verificationKey: Field = {
   check: (value) =>
     typeof value === 'string' && readVerificationKey(value)
       ? null
       : 'must be the public key that SendGrid shows: a key for ECDSA P-256 in base64.',
+  schema: {
+    type: 'string',
+    minLength: 1,
+    description: 'The public key that SendGrid shows: ECDSA P-256 in base64.',
+  },
 };
-/** Names hosts, so it has the form of a region and nothing else. */
-const sesRegion = /^[a-z]{2}(?:-[a-z]{2,12}){1,2}-\d{1,2}$/;
+const topicArn = /^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[\w-]{1,256}$/;
 
 const fields: Record<ProviderKind, Record<string, Field>> = {
   postmark: {
@@ -37,42 +51,71 @@ const fields: Record<ProviderKind, Record<string, Field>> = {
       check: (value) =>
         isRecord(value) &&
         Object.keys(value).every((key) => key === 'username' || key === 'password') &&
-        [value.username, value.password].every((one) => secret.check(one, {}) === null) &&
-        !String(value.username).includes(':')
+        secret.check(value.password, {}) === null &&
+        basicUsername.check(value.username, {}) === null
           ? null
           : 'must be an object with "username" and "password"; the username has no colon.',
+      schema: {
+        type: 'object',
+        description: 'If you set it at Postmark.',
+        properties: { username: basicUsername.schema, password: secret.schema },
+        required: ['username', 'password'],
+        additionalProperties: false,
+      },
     },
   },
   mailgun: {
     username: secret,
     password: secret,
     signingKey: secret,
-    region: { check: (value) => (value === 'us' || value === 'eu' ? null : 'must be "us" or "eu".') },
+    region: {
+      check: (value) => (value === 'us' || value === 'eu' ? null : 'must be "us" or "eu".'),
+      schema: { type: 'string', enum: ['us', 'eu'], description: 'Where your domain is at Mailgun.' },
+    },
   },
   sendgrid: {
     apiKey: secret,
     verificationKey,
-    inboundVerificationKey: { ...verificationKey, optional: true },
+    inboundVerificationKey: {
+      ...verificationKey,
+      optional: true,
+      schema: { ...verificationKey.schema, description: 'If Inbound Parse has another key.' },
+    },
   },
   ses: {
     username: secret,
     password: secret,
-    region: {
-      check: (value) =>
-        typeof value === 'string' && sesRegion.test(value)
-          ? null
-          : 'must be a region of AWS, such as us-east-1.',
-    },
+    // Names hosts, so it has the form of a region and nothing else.
+    region: matching(
+      /^[a-z]{2}(?:-[a-z]{2,12}){1,2}-\d{1,2}$/,
+      'must be a region of AWS, such as us-east-1.',
+    ),
     topicArn: {
       check: (value, { region }) =>
-        typeof value === 'string' &&
-        /^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[\w-]{1,256}$/.test(value) &&
-        value.split(':')[3] === region
+        typeof value === 'string' && topicArn.test(value) && value.split(':')[3] === region
           ? null
           : 'must be the ARN of an SNS topic in the same region, such as arn:aws:sns:us-east-1:123456789012:mail.',
+      schema: {
+        type: 'string',
+        pattern: topicArn.source,
+        description: 'The ARN of an SNS topic in the same region.',
+      },
     },
   },
 };
+
+/** The credentials of a kind, for the OpenAPI document. */
+export function describeCredentials(kind: ProviderKind) {
+  const known = Object.entries(fields[kind]);
+  return {
+    title: `${kind.charAt(0).toUpperCase()}${kind.slice(1)}Credentials`,
+    description: 'Never shown again.',
+    type: 'object',
+    properties: Object.fromEntries(known.map(([name, { schema }]) => [name, schema])),
+    required: known.filter(([, { optional }]) => !optional).map(([name]) => name),
+    additionalProperties: false,
+  };
+}
 
 /** The faults of the credentials of a kind, for the body of a request. */
 export function findCredentialFaults(kind: ProviderKind, given: unknown): FieldError[] {

@@ -29,12 +29,12 @@ export interface Chromium {
 }
 
 /** With a new profile. Ends with the tests of the file. */
-export async function startChromium(): Promise<Chromium> {
+export async function startChromium(more: readonly string[] = []): Promise<Chromium> {
   const browser = await chromium.launch({
     executablePath: chromiumPath,
     headless: true,
     chromiumSandbox: false,
-    args,
+    args: [...args, ...more],
   });
   after(() => browser.close());
   return {
@@ -65,9 +65,13 @@ interface AxeResult {
   violations: { id: string; help: string; nodes: { html: string; failureSummary: string }[] }[];
 }
 
-/** Fails on any violation that axe finds in this view, and keeps a picture of the view. */
+/** Fails on any violation that axe finds in this view and on a view that scrolls sideways, and keeps a picture of the view. */
 export async function inspect(page: Page, name: string): Promise<void> {
   await page.screenshot({ path: path.join(seenFolder, `${name}.png`), fullPage: true });
+  const [width, shown] = await page.evaluate<[number, number]>(
+    '[document.documentElement.scrollWidth, innerWidth]',
+  );
+  assert.ok(width <= shown, `${name}: ${width} pixels are wider than the window of ${shown}`);
   // As a debugger, because the policy of the page allows no other script.
   if (!(await page.evaluate('"axe" in window'))) await page.evaluate(axe.source);
   const { violations } = await page.evaluate<AxeResult>('axe.run(document, { iframes: false })');

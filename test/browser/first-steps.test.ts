@@ -149,6 +149,12 @@ test('a newcomer without a backend gets a command that is one, and the mail at o
   await page.getByRole('button', { name: 'Send a first mail' }).click();
   await page.getByText(`${url} does not answer (connect_failed).`).waitFor();
   await inspect(page, 'steps-no-backend');
+  await page.getByRole('link', { name: 'See every try' }).click();
+  await page.getByRole('heading', { name: 'The first mail' }).waitFor();
+  await page.getByText('Try 1').waitFor();
+  await page.getByRole('button', { name: /^Hide tries of/ }).waitFor();
+  await page.goBack();
+  await page.getByText(`${url} does not answer (connect_failed).`).waitFor();
   const [command] = await page.getByRole('group', { name: 'small backend' }).allInnerTexts();
 
   const backend = spawn('sh', ['-c', `exec ${command}`], { stdio: ['ignore', 'pipe', 'inherit'] });

@@ -6,7 +6,7 @@ import { body, describe, IdParams, listQuery, maxPage, nullableText, oneOf } fro
 import { newId } from '../../lib/ids.ts';
 import { hashToken, makeHookSecret } from '../../lib/tokens.ts';
 import { Problem } from '../../problems.ts';
-import { findCredentialFaults } from '../../providers/credentials.ts';
+import { describeCredentials, findCredentialFaults } from '../../providers/credentials.ts';
 import type { AccountServers } from '../../sending/account-servers.ts';
 import {
   createProvider,
@@ -26,15 +26,10 @@ import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
+/** findCredentialFaults validates them: its rules are more than a schema can say, and its errors name the kind. */
 const Credentials = Type.Unsafe<Record<string, unknown>>({
   type: 'object',
-  description: [
-    'By kind, and never shown again.',
-    '`postmark`: `serverToken`, and `basicAuth` (`username`, `password`) if you set it at Postmark.',
-    '`mailgun`: `username`, `password`, `signingKey`, `region` (`us` or `eu`).',
-    '`sendgrid`: `apiKey`, `verificationKey`, and `inboundVerificationKey` if Inbound Parse has another key.',
-    '`ses`: `username`, `password`, `region`, `topicArn`.',
-  ].join(' '),
+  documentedAs: { oneOf: providerKinds.map(describeCredentials) },
 });
 const Name = describe(nullableText(200), 'For you.');
 
@@ -50,8 +45,24 @@ const NewProvider = body(
       name: 'Support mail',
       credentials: { serverToken: '5a31b7fe-0000-4000-8000-000000000000' },
     },
+    forms: { documentedAs: { oneOf: providerKinds.map(describeNewProvider) } },
   },
 );
+
+function describeNewProvider(kind: ProviderKind): object {
+  const credentials = describeCredentials(kind);
+  return {
+    title: `New${credentials.title.replace('Credentials', 'Provider')}`,
+    type: 'object',
+    properties: {
+      kind: { type: 'string', const: kind },
+      name: Name,
+      credentials,
+    },
+    required: ['kind', 'credentials'],
+    additionalProperties: false,
+  };
+}
 const ProviderPatch = body(
   {
     name: Type.Optional(Name),

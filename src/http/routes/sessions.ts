@@ -1,6 +1,7 @@
 /** Sessions: browsers that signed in. The cookie is in http/session-cookie.ts, and http/access.ts reads it. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { exactlyOneOf } from '../../contract/forms.ts';
 import { body, describe, IdParams, listQuery, maxPage } from '../../contract/schemas.ts';
 import { CurrentSession, Session } from '../../contract/session.ts';
 import { type Pool, transaction } from '../../db/client.ts';
@@ -8,7 +9,7 @@ import { hashApiKey, isApiKey } from '../../lib/api-key.ts';
 import { isToken } from '../../lib/tokens.ts';
 import { AuthFailures } from '../../net/auth-failures.ts';
 import { clientNetwork } from '../../net/client-network.ts';
-import { type FieldError, Problem } from '../../problems.ts';
+import { Problem } from '../../problems.ts';
 import { findActiveKey, touchApiKey } from '../../store/api-keys.ts';
 import {
   createSession,
@@ -25,20 +26,21 @@ import { type PageParts, readPage, sendPage } from '../pagination.ts';
 import { rateLimited } from '../rate-limit.ts';
 import { csrfTokenOf, type SessionCookie } from '../session-cookie.ts';
 
-const NewSession = body(
-  {
-    apiKey: Type.Optional(
-      Type.String({ maxLength: 200, description: 'An API key; not one with the scope `send`.' }),
+const signIn = {
+  apiKey: Type.Optional(
+    Type.String({ maxLength: 200, description: 'An API key; not one with the scope `send`.' }),
+  ),
+  token: Type.Optional(
+    describe(
+      Type.String({ maxLength: 200 }),
+      'The part after `#` of a sign-in link, which `posthorn sign-in-link` prints. It works once.',
     ),
-    token: Type.Optional(
-      describe(
-        Type.String({ maxLength: 200 }),
-        'The part after `#` of a sign-in link, which `posthorn sign-in-link` prints. It works once.',
-      ),
-    ),
-  },
-  { example: { apiKey: 'ph_…' } },
-);
+  ),
+};
+const NewSession = body(signIn, {
+  example: { apiKey: 'ph_…' },
+  forms: exactlyOneOf(signIn, { apiKey: 'ApiKeySignIn', token: 'LinkSignIn' }),
+});
 
 const tags = ['Sessions'];
 const failureSeconds = 60;
@@ -63,7 +65,7 @@ export function sessionRoutes(app: App, parts: SessionParts): void {
   app.post(
     '/sessions',
     {
-      config: { access: 'public', findFieldErrors: findOther },
+      config: { access: 'public' },
       schema: {
         tags,
         summary: 'Sign in',
@@ -203,10 +205,4 @@ async function findSigner(
   if (key.scope === 'send') throw refuseScope('send', ['full', 'read']);
   if (key.stale) await touchApiKey(sql, key.ownerId, key.id);
   return { ownerId: key.ownerId, keyId: key.id };
-}
-
-function findOther(given: Record<string, unknown>): FieldError[] {
-  if ((given.apiKey === undefined) !== (given.token === undefined)) return [];
-  const message = 'Send either "apiKey" or "token".';
-  return [{ pointer: '', code: 'required', message }];
 }

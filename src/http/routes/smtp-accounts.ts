@@ -1,5 +1,6 @@
 /** SMTP accounts: servers elsewhere that your mail leaves through and, with IMAP, arrives from. */
 import { type Static, Type } from 'typebox';
+import { atMostOneOf, exactlyOneOf, orNull } from '../../contract/forms.ts';
 import { body, closed, describe, IdParams, listQuery, maxPage } from '../../contract/schemas.ts';
 import { SmtpAccount } from '../../contract/smtp-account.ts';
 import { type Pool, type Sql, transaction } from '../../db/client.ts';
@@ -62,16 +63,22 @@ const server = {
 };
 
 const label = Type.String({ minLength: 1, maxLength: 200, format: 'text' });
-const GivenServer = closed({
+const given = {
   ...server,
   oauth2: Type.Optional(describe(closed(oauth2), 'Instead of `password`: XOAUTH2.')),
-});
-const Changes = closed({
+};
+const GivenServer = closed(
+  given,
+  exactlyOneOf(given, { password: 'PasswordServer', oauth2: 'OAuth2Server' }),
+);
+const changes = {
   ...Type.Partial(closed(server)).properties,
   oauth2: Type.Optional(Type.Partial(closed(oauth2), { additionalProperties: false })),
-});
-const orNull = <Schema extends typeof GivenServer | typeof Changes>(schema: Schema) =>
-  Type.Unsafe<Static<Schema> | null>({ ...schema, type: ['object', 'null'] });
+};
+const Changes = closed(
+  changes,
+  atMostOneOf(changes, { password: 'PasswordServerChanges', oauth2: 'OAuth2ServerChanges' }),
+);
 
 const exampleServer = {
   host: 'smtp.example.com',
