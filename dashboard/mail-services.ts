@@ -1,4 +1,7 @@
-/** The servers of well-known mail services, and what they accept as a login: as the services publish it. */
+/**
+ * The servers of well-known mail services, and what they accept as a login: as the services publish it. Compared with Thunderbird's
+ * database of providers (thunderbird/autoconfig, ispdb/) and, where it has none, with the settings that others use.
+ */
 
 interface Server {
   host: string;
@@ -116,18 +119,24 @@ export const mailServices: readonly MailService[] = [
   },
   {
     name: 'Zoho Mail',
-    domains: ['zohomail.com'],
+    domains: ['zoho.com', 'zohomail.com'],
     ...tls('smtp.zoho.com', 'imap.zoho.com'),
     password: 'With two-factor login: an app password. IMAP must be on in the settings of Zoho Mail.',
   },
   { name: 'IONOS', domains: [], ...tls('smtp.ionos.com', 'imap.ionos.com'), password: own },
   { name: 'OVHcloud', domains: [], ...tls('ssl0.ovh.net', 'ssl0.ovh.net'), password: own },
-  { name: 'Gandi', domains: [], ...tls('mail.gandi.net', 'mail.gandi.net'), password: own },
+  {
+    name: 'Gandi',
+    domains: [],
+    smtp: { host: 'mail.gandi.net', port: 587 },
+    imap: { host: 'mail.gandi.net', port: 993 },
+    password: own,
+  },
   { name: 'STRATO', domains: [], ...tls('smtp.strato.de', 'imap.strato.de'), password: own },
   { name: 'Hostinger', domains: [], ...tls('smtp.hostinger.com', 'imap.hostinger.com'), password: own },
   {
     name: 'Infomaniak',
-    domains: ['ik.me'],
+    domains: ['ik.me', 'ikmail.com', 'etik.com'],
     ...tls('mail.infomaniak.com', 'mail.infomaniak.com'),
     password: own,
   },

@@ -229,6 +229,11 @@ export const problems = {
     title: 'Too many event streams are open',
     remedy: 'Close a stream, then open another. Several readers can share one.',
   },
+  too_many_verifications: {
+    status: 429,
+    title: 'Too many of your accounts and providers are verified at the same time',
+    remedy: 'Wait for the answer to one of them, then send the request again.',
+  },
   internal_error: {
     status: 500,
     title: 'The service failed to process the request',
@@ -259,6 +264,11 @@ export const problems = {
   overloaded: {
     status: 503,
     title: 'The service has too many large messages to examine',
+    remedy: 'Send the request again after the number of seconds in `Retry-After`.',
+  },
+  verifications_busy: {
+    status: 503,
+    title: 'Too many accounts and providers are verified at the same time',
     remedy: 'Send the request again after the number of seconds in `Retry-After`.',
   },
   answers_unread: {

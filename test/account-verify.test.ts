@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import net, { type AddressInfo } from 'node:net';
 import { after, describe, test } from 'node:test';
+import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { openImap } from '../src/mailboxes/imap-client.ts';
 import { AccessTokens } from '../src/net/access-tokens.ts';
@@ -15,6 +16,7 @@ import { startImapScript } from './imap-script.ts';
 import { startSink } from './smtp-sink.ts';
 import { startTokenServer } from './token-server.ts';
 
+const silent = makeLog({ level: 'silent', json: true });
 const dns = await startDns();
 after(() => dns.close());
 dns.answer('mail.elsewhere.example', { A: ['127.0.0.1'] });
@@ -123,6 +125,7 @@ test('a check that is ended, because its client has gone, says nothing about the
     ...{
       sql: service.sql,
       sealer: makeSealer([secretKey]),
+      log: silent,
       egress,
       heloName: 'us.example',
       production: false,
@@ -187,7 +190,7 @@ describe('the way there', () => {
     assert.doesNotMatch(imap.commands.join('\n'), /AUTH|LOGIN /);
     const id = await make(serverOf(smtpSink));
     const accounts = new AccountServers({
-      ...{ sql: service.sql, sealer: makeSealer([secretKey]), egress, heloName: 'us.example' },
+      ...{ sql: service.sql, sealer: makeSealer([secretKey]), log: silent, egress, heloName: 'us.example' },
       production: true,
       tokens: new AccessTokens({ egress, allowHttp: true }),
     });

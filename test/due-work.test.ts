@@ -64,24 +64,36 @@ describe('a loop has work', () => {
     insert into send_queue (id, owner_id, lane_id, message_id, n, ready, next_attempt_at)
     select gen_random_uuid(), ${user.userId}, gen_random_uuid(), gen_random_uuid(), 1, ${ready},
       now() + ${inSeconds} * interval '1 second'`;
-  const addServer = async (sql: Sql) => {
-    await sql`insert into smtp_accounts (id, owner_id, label) values (${webhook.id}, ${user.userId}, '')`;
-    await sql`
-      insert into mail_servers (owner_id, account_id, side, host, port, secure, username, secret)
-      values (${user.userId}, ${webhook.id}, 'imap', 'imap.example', 993, true, 'ada', ${Buffer.alloc(1)})`;
-  };
+  const addConnection = (sql: Sql, { ready = false, inSeconds = 0, isLeased = false }) => sql`
+    insert into imap_connections (identity_id, owner_id, ready, next_try_at, lease_token, lease_until)
+    select id, owner_id, ${ready}, case when ${isLeased} then '-infinity' else now() + ${inSeconds} * interval '1 second' end,
+      case when ${isLeased} then gen_random_uuid() end,
+      case when ${isLeased} then now() + ${inSeconds} * interval '1 second' end
+    from identities`;
   const changes = {
     checks: (sql: Sql) => sql`update identities set next_check_at = now()`,
     settling: (sql: Sql) => sql`update webhooks set enabled = false`,
     replays: (sql: Sql) => createReplay(sql, user.userId, replay),
     deliveries: (sql: Sql) => queue(sql, true, 0),
     mail: (sql: Sql) => queueMail(sql, true, 0),
-    mailboxes: addServer,
+    mailboxes: (sql: Sql) => addConnection(sql, {}),
   };
   for (const [name, change] of Object.entries(changes))
     test(name, async () => {
       assert.deepEqual(await askAfter(change, findDueWork), { ...idle, [name]: true });
     });
+
+  test('mailboxes that are ready or whose lease has expired, and not those that are due later or leased', async () => {
+    for (const [connection, isDue] of [
+      [{ ready: true }, true],
+      [{ inSeconds: -1, isLeased: true }, true],
+      [{ inSeconds: 60 }, false],
+      [{ inSeconds: 20, isLeased: true }, false],
+    ] as const) {
+      const found = await askAfter((sql) => addConnection(sql, connection), findDueWork);
+      assert.deepEqual(found, { ...idle, mailboxes: isDue });
+    }
+  });
 
   test('deliveries and mail that are due soon, and not those that are due later', async () => {
     for (const [inSeconds, isDue] of [

@@ -4,12 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
 import { connect, transaction } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
-import {
-  addConnections,
-  claimConnections,
-  listLeased,
-  releaseConnection,
-} from '../src/store/imap-connections.ts';
+import { claimConnections, listLeased, releaseConnection } from '../src/store/imap-connections.ts';
 import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { openImapServer, startImapServer } from './imap-server.ts';
@@ -96,7 +91,9 @@ test('wrong credentials are shown, and after three tries nobody calls until the 
   assert.equal(boxes.inbox?.sync?.error?.code, 'authentication_failed');
   const logins = () => server.commands.filter((command) => command.startsWith('LOGIN')).length;
   const tryNow = () =>
-    sql`update imap_connections set next_try_at = now() where identity_id = ${id} and next_try_at < 'infinity'`;
+    sql`
+      update imap_connections set next_try_at = now()
+      where identity_id = ${id} and next_try_at < 'infinity' and lease_token is null`;
   for (const count of [2, 3])
     await waitFor(`try ${count}`, async () => {
       await tryNow();
@@ -128,7 +125,7 @@ test('an outage is shown in `receive`, in the mailbox and in metrics, and the ne
   await isIdling(server);
   await server.stop();
   const tryNow = async () => {
-    await sql`update imap_connections set next_try_at = now() where identity_id = ${id}`;
+    await sql`update imap_connections set next_try_at = now() where identity_id = ${id} and lease_token is null`;
     const { state, error } = (await serverOf(accountId)).body.receive;
     return state === 'failing' && error.code === 'connection_refused';
   };
@@ -144,6 +141,29 @@ test('an outage is shown in `receive`, in the mailbox and in metrics, and the ne
     return row?.put_off;
   };
   await waitFor('the next try', isPutOff);
+});
+
+test('a connection that was open is opened again soon, however often it had failed before', async () => {
+  const server = await openImapServer();
+  const wrong = { port: server.port, password: 'not-yet' };
+  const { id } = await service.connect(wrong, 'again@home.example');
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  server.password = wrong.password;
+  await waitFor('the next try', async () => {
+    const { count } = await sql`
+      update imap_connections set failures = 12, next_try_at = now() where identity_id = ${id} and lease_token is null`;
+    return count > 0;
+  });
+  await service.mailboxes(id);
+  await isIdling(server);
+  await server.stop();
+  const row = await waitFor('the end of the connection', async () => {
+    const [ended] = await sql`
+      select next_try_at < now() + interval '1 minute' as soon from imap_connections
+      where identity_id = ${id} and lease_token is null and error is not null`;
+    return ended;
+  });
+  assert.deepEqual(row, { soon: true });
 });
 
 test('a stopped sync continues after the account was verified', async () => {
@@ -297,7 +317,6 @@ test('an owner with many mailboxes does not keep another from its first', async 
   const server = { port: 1, password: 'x' };
   for (let n = 0; n < 5; n++) await api.connect(server, `m${n}@many.example`, many);
   await api.connect(server, 'first@few.example', few);
-  await addConnections(api.sql);
   await api.sql`update imap_connections set next_try_at = now() - interval '1 hour' where owner_id = ${many.userId}`;
   const owners = (await claimConnections(api.sql, newId(), 3)).map(({ ownerId }) => ownerId);
   assert.equal(owners.length, 3);

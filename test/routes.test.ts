@@ -19,6 +19,7 @@ import { isUuid, newId } from '../src/lib/ids.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
+import { Verifications } from '../src/mailboxes/verifications.ts';
 import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeSns } from '../src/providers/sns.ts';
@@ -260,6 +261,7 @@ async function collectRoutes(): Promise<string[]> {
   const accountParts = {
     sql: service.sql,
     sealer,
+    log,
     egress,
     tokens: accessTokens,
     heloName: 'mx.example',
@@ -309,6 +311,7 @@ async function collectRoutes(): Promise<string[]> {
       tokens: accessTokens,
       accounts,
       imap: { egress, production: false },
+      verifications: new Verifications(),
     },
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },

@@ -84,6 +84,7 @@ export async function openImap(
     close();
   }, loginMs);
   try {
+    parts.signal?.throwIfAborted();
     await client.connect();
     return { client };
   } catch (error) {

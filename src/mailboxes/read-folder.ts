@@ -98,10 +98,10 @@ export class FolderReader {
     return count;
   }
 
-  /** Reads some older mail. The folder is open. Returns whether there is more. */
-  async readOlder(rules: SyncRules): Promise<boolean> {
+  /** Reads some older mail. The folder is open. There is more as long as the position has `older`. */
+  async readOlder(rules: SyncRules): Promise<void> {
     const { older } = this.#position;
-    if (!older) return false;
+    if (!older) return;
     // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
     const since = new Date(rules.importSince.getTime() - dayMs);
     if (!this.#olderUids) {
@@ -111,10 +111,9 @@ export class FolderReader {
     }
     const chunk = this.#olderUids.splice(0, chunkLength);
     if (chunk.length > 0) await this.#readChunk('older', chunk, rules);
-    if (this.#olderUids.length > 0) return true;
+    if (this.#olderUids.length > 0) return;
     this.#olderUids = null;
     await this.#move({ older: null });
-    return false;
   }
 
   async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<number> {

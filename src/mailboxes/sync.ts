@@ -10,7 +10,6 @@ import { type Loop, startLoop } from '../lib/loop.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import { SharedMemory } from '../lib/shared-memory.ts';
 import {
-  addConnections,
   type ClaimedConnection,
   claimConnections,
   listLeased,
@@ -69,6 +68,8 @@ export function startSync(parts: SyncParts): Loop {
   const rate = new OpenRate(opensPerSecond);
   const endings = new Set<Promise<void>>();
   let renewedAt = performance.now();
+  /** Whose connection was claimed last: the next look starts with the owner after this one. */
+  let lastOwner: string | undefined;
 
   function open(claimed: ClaimedConnection): void {
     const { identityId } = claimed;
@@ -94,7 +95,10 @@ export function startSync(parts: SyncParts): Loop {
     endings.add(tracked);
   }
 
-  async function noteRead({ identityId, ownerId, accountId, version }: ClaimedConnection): Promise<void> {
+  async function noteRead(claimed: ClaimedConnection): Promise<void> {
+    const { identityId, ownerId, accountId, version } = claimed;
+    // The next failure is the first again.
+    claimed.failures = 0;
     await noteConnected(sql, token, identityId);
     await recordReceiveState(sql, ownerId, accountId, 'ok', null, version);
   }
@@ -121,7 +125,7 @@ export function startSync(parts: SyncParts): Loop {
     metrics.syncFailures.inc({ code: error.code });
     const { code, response } = error;
     log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
-    // First: a state that is `ok` although the connection failed means that somebody verified the account since.
+    // First: a process that claims the connection afterwards records a later state.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
     await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
   }
@@ -143,9 +147,9 @@ export function startSync(parts: SyncParts): Loop {
       if (found) connection.note(found);
       else track(forget(connection).then(() => releaseConnection(sql, token, connection.identityId, null)));
     }
-    await addConnections(sql);
-    const claimed = await claimConnections(sql, token, rate.available(performance.now()));
+    const claimed = await claimConnections(sql, token, rate.available(performance.now()), lastOwner);
     rate.take(claimed.length);
+    lastOwner = claimed.at(-1)?.ownerId ?? lastOwner;
     // A lease of ours without a connection: the connection is ending.
     for (const one of claimed) if (!connections.has(one.identityId)) open(one);
     return connections.size > 0 && pollMs;

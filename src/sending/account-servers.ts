@@ -4,6 +4,7 @@
  * provider shows how it went.
  */
 import type { Sql } from '../db/client.ts';
+import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { AccessTokens } from '../net/access-tokens.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
@@ -33,6 +34,7 @@ import type { NotTried, Phase, SendErrorCode, TryReply } from './try-reply.ts';
 export interface AccountParts {
   sql: Sql;
   sealer: Sealer;
+  log: Log;
   egress: Egress;
   tokens: AccessTokens;
   /** Our name in EHLO. */
@@ -108,11 +110,14 @@ export class AccountServers {
     const connections = 'providerId' in ref ? this.#providerConnections : this.#connections;
     const reply = await connections.send([opened.server], { ...mail, mailFrom, signature }, signal);
     // The server may have the message: what became of it counts, also if the state of the account cannot be recorded.
-    if (reply.error !== 'stopped') await this.#note(ref, opened, reply).catch(() => {});
+    if (reply.error !== 'stopped')
+      await this.#note(ref, opened, reply).catch((err: unknown) =>
+        this.#parts.log.warn({ ...ref, err }, 'the state of an account or a provider was not recorded'),
+      );
     return reply;
   }
 
-  /** Logs in, and records how that went, unless `signal` ended it. */
+  /** Logs in, and records how that went, unless `signal` ended it before its time was over. */
   async check(ref: OwnRef, signal: AbortSignal): Promise<void> {
     const opened = await this.#open(ref);
     this.#recorded.delete(idOf(ref));
@@ -122,6 +127,7 @@ export class AccountServers {
     if ('connection' in tried) tried.connection.quit();
     const failure = 'failure' in tried ? tried.failure : null;
     if (failure?.error !== 'stopped') await this.#note(ref, opened, failure);
+    else if (isLate(signal)) await this.#record(ref, opened.version, describeServerError('timeout'));
   }
 
   close(): void {
@@ -185,6 +191,11 @@ export class AccountServers {
     if ('providerId' in ref) await recordProviderState(sql, ref.ownerId, id, error, version);
     else await recordSendState(sql, ref.ownerId, id, error ? 'failing' : 'ok', error, version);
   }
+}
+
+/** Whether the time of a check is over (`AbortSignal.timeout`), and not its client gone. */
+export function isLate({ aborted, reason }: AbortSignal): boolean {
+  return aborted && reason instanceof DOMException && reason.name === 'TimeoutError';
 }
 
 function idOf(ref: OwnRef): string {

@@ -13,6 +13,7 @@ import { originOf } from '../lib/origin.ts';
 import { loadSecretKeys } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { readVersion } from '../lib/version.ts';
+import { Verifications } from '../mailboxes/verifications.ts';
 import { AccessTokens } from '../net/access-tokens.ts';
 import { makeDnsClient } from '../net/dns.ts';
 import { makeEgress } from '../net/egress.ts';
@@ -88,13 +89,16 @@ export async function makeParts(
   const { production } = config;
   const { snsPort, smtpPort: providerPort, ca } = providerServers ?? {};
   const accounts = new AccountServers({
-    ...{ sql, sealer, egress, tokens, heloName: mailHost, production, ca, providerPort },
+    ...{ sql, sealer, log, egress, tokens, heloName: mailHost, production, ca, providerPort },
   });
   const ways = makeWays(operatorWay, accounts);
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
-    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
+    verifyAccounts: {
+      ...{ sql, sealer, tokens, accounts, imap: { egress, production } },
+      verifications: new Verifications(),
+    },
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, readBaseUrl),
     confirmationLinks: makeConfirmationLinks(secretKeys, readBaseUrl),

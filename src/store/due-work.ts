@@ -3,6 +3,7 @@
  * more than the queries, each of which reads one row of an index. Guarantee: the answer for a loop that has work is true.
  */
 import { only, type Sql } from '../db/client.ts';
+import { dueConnections } from './imap-connections.ts';
 import { mayRunReplay } from './replays.ts';
 
 export interface DueWork {
@@ -15,13 +16,14 @@ export interface DueWork {
   deliveries: boolean;
   /** Recipients of outgoing mail, likewise. */
   mail: boolean;
-  /** Whether any account has an IMAP server. The loop itself decides which of the mailboxes are due. */
+  /** Connections to mailboxes elsewhere that may be claimed. */
   mailboxes: boolean;
 }
 
 export async function findDueWork(sql: Sql): Promise<DueWork> {
   // A worker that is woken waits by itself for the retries of the next two seconds (`Promotion`).
   const soon = sql`now() + interval '2 seconds'`;
+  const [readyMailbox, scheduledMailbox] = dueConnections(sql);
   return only(
     await sql<DueWork[]>`
       select ${first(sql, sql`select true from identities where next_check_at <= now() order by next_check_at`)} as checks,
@@ -35,7 +37,7 @@ export async function findDueWork(sql: Sql): Promise<DueWork> {
         ${first(sql, sql`select true from send_queue where ready order by owner_id, lane_id, id`)}
           or ${first(sql, sql`select next_attempt_at <= ${soon} from send_queue where not ready order by next_attempt_at`)}
           as mail,
-        ${first(sql, sql`select true from mail_servers where side = 'imap' order by account_id`)} as mailboxes`,
+        ${first(sql, readyMailbox)} or ${first(sql, scheduledMailbox)} as mailboxes`,
   );
 }
 

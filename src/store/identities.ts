@@ -7,6 +7,7 @@ import { assignments, type Fragment } from '../db/sql.ts';
 import { newId, newPublicId } from '../lib/ids.ts';
 import { type ChangedAddress, verifyNextConfirmed } from './confirmations.ts';
 import { addDkimKey, type NewDkimKey } from './dkim-keys.ts';
+import { connectNow } from './imap-connections.ts';
 import {
   collectPage,
   type Listed,
@@ -115,6 +116,7 @@ export function createIdentity(sql: Sql, ownerId: string, given: NewIdentity): P
       returning id`;
     if (!made) return undefined;
     await createMailboxes(sql, ownerId, id);
+    if (given.smtpAccountId) await connectNow(sql, ownerId, { identityId: id });
     if (given.kind === 'domain') await linkAddresses(sql, ownerId, given.domain, id);
     if (proof) {
       await sql`
@@ -252,11 +254,14 @@ export async function updateIdentity(
   changes: IdentityChanges,
 ): Promise<Identity | undefined> {
   if (Object.keys(changes).length === 0) return findIdentity(sql, ownerId, id);
-  const [row] = await sql<Identity[]>`
-    update identities set ${assignments({ ...changes })}, updated_at = now()
-    where owner_id = ${ownerId} and id = ${id}
-    returning ${columns(sql)}`;
-  return row;
+  return transaction(sql, async (sql) => {
+    const [row] = await sql<Identity[]>`
+      update identities set ${assignments({ ...changes })}, updated_at = now()
+      where owner_id = ${ownerId} and id = ${id}
+      returning ${columns(sql)}`;
+    if (changes.smtp_account_id) await connectNow(sql, ownerId, { identityId: id });
+    return row;
+  });
 }
 
 /**

@@ -4,8 +4,8 @@
  * the server again until the account is changed or verified.
  */
 import { only, type Sql } from '../db/client.ts';
+import type { Fragment } from '../db/sql.ts';
 import type { ServerError } from '../net/mail-server.ts';
-import { hasCopies } from './sent-copies.ts';
 
 const leaseSeconds = 25;
 /** After so many refused logins in a row. A server may lock the account of somebody who goes on. */
@@ -30,51 +30,138 @@ function imapServer(sql: Sql) {
       and server.side = 'imap'`;
 }
 
-/** Creates the rows of identities that got a mailbox elsewhere: of all owners, or of one identity. */
-export async function addConnections(sql: Sql, of?: { ownerId: string; identityId: string }): Promise<void> {
-  const isWanted = of
-    ? sql`and identities.owner_id = ${of.ownerId} and identities.id = ${of.identityId}`
-    : sql``;
+/**
+ * The server of an identity, as one row or none. By primary keys alone, and as queries of their own: otherwise a plan that was made
+ * while there were few identities may go through all of them, or all of the owner.
+ */
+function serverOf(sql: Sql, identityId: Fragment) {
+  return sql`(
+    select server.account_id, server.version
+    from (select owner_id, smtp_account_id from identities where identities.id = ${identityId} offset 0) identity
+    cross join lateral (
+      select account_id, version from mail_servers
+      where account_id = identity.smtp_account_id and side = 'imap' and owner_id = identity.owner_id offset 0
+    ) server
+  )`;
+}
+
+/**
+ * The account of the identity was given, changed or verified: its mailbox is connected to now, whatever was tried before. Call this in
+ * the transaction of the change. Does nothing for an account without IMAP, and for a domain.
+ */
+export async function connectNow(
+  sql: Sql,
+  ownerId: string,
+  of: { accountId: string } | { identityId: string },
+): Promise<void> {
+  const isWanted =
+    'accountId' in of
+      ? sql`identities.smtp_account_id = ${of.accountId}`
+      : sql`identities.id = ${of.identityId}`;
   await sql`
     insert into imap_connections (identity_id, owner_id)
     select identities.id, identities.owner_id from identities join ${imapServer(sql)}
-    where identities.kind = 'email' and identities.smtp_account_id is not null ${isWanted}
-      and not exists (select from imap_connections where imap_connections.identity_id = identities.id)
-    for key share of identities skip locked
-    on conflict do nothing`;
+    where identities.kind = 'email' and identities.owner_id = ${ownerId} and ${isWanted}
+    on conflict (identity_id) do update set next_try_at = now()`;
 }
 
-/** For all owners, who take turns: one with thousands of mailboxes does not keep another from its first. */
-export async function claimConnections(sql: Sql, token: string, limit: number): Promise<ClaimedConnection[]> {
+/** So many connections become ready in one look. */
+const promoteBatch = 1000;
+const firstUuid = '00000000-0000-0000-0000-000000000000';
+
+/**
+ * For all owners, who take turns: one with thousands of mailboxes does not keep another from its first. `afterOwner`: whose connection
+ * was claimed last. Returned in the order of the turns.
+ */
+export async function claimConnections(
+  sql: Sql,
+  token: string,
+  limit: number,
+  afterOwner = firstUuid,
+): Promise<ClaimedConnection[]> {
+  if (limit <= 0) return [];
+  await promoteConnections(sql);
+  /** Owners with ready connections. Hops along the index: an owner costs the same however many connections are ready. */
+  const walk = (name: Fragment, start: Fragment, end: Fragment) => {
+    const first = sql`order by owner_id, next_try_at limit 1`;
+    return sql`
+      (select 1 as place, owner_id from imap_connections where ready and ${start} and ${end} ${first})
+      union all
+      select place + 1, hop.owner_id
+      from ${name} last cross join lateral (
+        select owner_id from imap_connections where ready and owner_id > last.owner_id and ${end} ${first}
+      ) hop
+      where place < ${limit}`;
+  };
+  const isAfter = sql`owner_id > ${afterOwner}`;
+  const isBefore = sql`owner_id <= ${afterOwner}`;
   return sql<ClaimedConnection[]>`
-    with due as materialized (
-      select connection.identity_id, identities.smtp_account_id, server.version, connection.next_try_at,
-        row_number() over (partition by connection.owner_id order by connection.next_try_at) as turn,
-        (connection.account_id, connection.version) is distinct from (identities.smtp_account_id, server.version) as is_changed
-      from imap_connections connection
-      join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id
-      join ${imapServer(sql)}
-      where (connection.lease_until is null or connection.lease_until < now()) and (
-        connection.next_try_at <= now()
-        or (connection.account_id, connection.version) is distinct from (identities.smtp_account_id, server.version)
-        -- Each failure that is shown also makes the state of the server \`failing\`: somebody has verified the account since.
-        or connection.error is not null and server.state = 'ok'
-      )
-    ), next as (
-      select due.* from (select * from due order by turn, next_try_at limit ${limit}) due
+    with recursive owners_after as (${walk(sql`owners_after`, isAfter, sql`true`)}),
+    owners_before as (${walk(sql`owners_before`, sql`true`, isBefore)}),
+    owners as materialized (
+      select place, owner_id from owners_after union all select place + ${limit}, owner_id from owners_before
+    ), due as materialized (
+      select owners.place, waiting.*
+      from owners cross join lateral (
+        select identity_id, owner_id, next_try_at, row_number() over (order by owner_id, next_try_at) as turn
+        from imap_connections
+        -- Rows are compared, so that this is a range of the index.
+        where ready and (owner_id, next_try_at) >= (owners.owner_id, timestamptz '-infinity')
+          and (owner_id, next_try_at) <= (owners.owner_id, timestamptz 'infinity')
+        order by owner_id, next_try_at limit ${limit}
+      ) waiting
+      order by turn, place limit ${limit}
+    ), next as materialized (
+      select due.*, server.account_id, server.version,
+        (connection.account_id, connection.version) is distinct from (server.account_id, server.version) as is_changed
+      from due
       join imap_connections connection on connection.identity_id = due.identity_id
-      -- Checked again on the locked row: another process may have claimed it, and given it back, since.
-      where (connection.lease_until is null or connection.lease_until < now()) and connection.next_try_at = due.next_try_at
+      left join lateral ${serverOf(sql, sql`due.identity_id`)} server on true
+      -- Checked again on the locked row: another process may have claimed it, or its account may have changed, since.
+      where connection.ready and connection.next_try_at = due.next_try_at
+        and connection.identity_id = any (array(select identity_id from due))
       for update of connection skip locked
+    ), claimed as (
+      -- Without a server there is nothing to do until the identity gets one (\`connectNow\`).
+      update imap_connections connection
+      set ready = false, next_try_at = case when next.version is null then timestamptz 'infinity' else '-infinity' end,
+        lease_token = case when next.version is not null then ${token}::uuid end,
+        lease_until = case when next.version is not null then now() + ${leaseSeconds} * interval '1 second' end,
+        account_id = next.account_id, version = next.version,
+        failures = case when is_changed then 0 else failures end,
+        refused_logins = case when is_changed or refused_logins >= ${maxRefusedLogins} then 0 else refused_logins end
+      from next
+      -- Also as a list, so that the rows are found by the primary key, with a plan from before there were many.
+      where connection.identity_id = next.identity_id and connection.identity_id = any (array(select identity_id from next))
+      returning connection.*, turn, place
     )
-    update imap_connections connection
-    set lease_token = ${token}, lease_until = now() + ${leaseSeconds} * interval '1 second',
-      account_id = next.smtp_account_id, version = next.version,
-      failures = case when is_changed then 0 else failures end,
-      refused_logins = case when is_changed or refused_logins >= ${maxRefusedLogins} then 0 else refused_logins end
-    from next where connection.identity_id = next.identity_id
-    returning connection.identity_id as "identityId", connection.owner_id as "ownerId", connection.account_id as "accountId",
-      connection.version, connection.failures, connection.refused_logins as "refusedLogins", connection.requests, connection.scan`;
+    select identity_id as "identityId", owner_id as "ownerId", account_id as "accountId", version, failures,
+      refused_logins as "refusedLogins", requests, scan
+    from claimed where version is not null order by turn, place`;
+}
+
+/** Of a scheduled connection. In the form of the index. */
+function dueAt(sql: Sql) {
+  return sql`greatest(next_try_at, lease_until)`;
+}
+
+/** Whether there are connections to claim: queries that each find at most one row. */
+export function dueConnections(sql: Sql) {
+  return [
+    sql`select true from imap_connections where ready order by owner_id, next_try_at`,
+    sql`select ${dueAt(sql)} <= now() from imap_connections where not ready order by ${dueAt(sql)}`,
+  ] as const;
+}
+
+/** Makes connections ready whose time has come: for the next try, or because the lease of a process that died has expired. */
+async function promoteConnections(sql: Sql): Promise<void> {
+  await sql`
+    update imap_connections set ready = true, lease_token = null, lease_until = null
+    where identity_id = any (array(
+      select identity_id from imap_connections where not ready and ${dueAt(sql)} <= now()
+      order by ${dueAt(sql)} limit ${promoteBatch}
+      for update skip locked
+    ))`;
 }
 
 export interface LeasedConnection {
@@ -88,11 +175,12 @@ export interface LeasedConnection {
 /** The connections that this process may keep: the identity and the account are as they were when it claimed them. */
 export async function listLeased(sql: Sql, token: string): Promise<LeasedConnection[]> {
   return sql<LeasedConnection[]>`
-    select identity_id as "identityId", requests, scan, ${hasCopies(sql)} as "hasCopies"
-    from imap_connections connection
-    join identities on identities.owner_id = connection.owner_id and identities.id = connection.identity_id
-    join ${imapServer(sql)}
-    where lease_token = ${token} and connection.account_id = identities.smtp_account_id and connection.version = server.version`;
+    select identity_id as "identityId", requests, scan, exists (
+        select from outgoing
+        where outgoing.owner_id = connection.owner_id and copy_account_id = connection.account_id and is_copy_due
+      ) as "hasCopies"
+    from imap_connections connection cross join lateral ${serverOf(sql, sql`connection.identity_id`)} server
+    where lease_token = ${token} and connection.account_id = server.account_id and connection.version = server.version`;
 }
 
 /** Only of connections that are open: a lease that could not be given back expires. */
@@ -129,6 +217,8 @@ export async function releaseConnection(
     set lease_token = null, lease_until = null, failures = failures + ${failure ? 1 : 0}, refused_logins = ${refused},
       error = ${failure?.error ? JSON.stringify(failure.error) : null}::text::json,
       next_try_at = case
+        -- The account was changed or verified since it was claimed.
+        when next_try_at > '-infinity' then now()
         when ${refused} >= ${maxRefusedLogins} then 'infinity'
         else now() + ${failure?.retrySeconds ?? 0} * interval '1 second'
       end
@@ -164,7 +254,6 @@ export async function requestSync(
   identityId: string,
   { since, events }: SyncRequest,
 ): Promise<boolean> {
-  await addConnections(sql, { ownerId, identityId });
   const noted = await sql`
     update imap_connections connection
     set requests = requests + 1, scan = scan + ${since ? 1 : 0},

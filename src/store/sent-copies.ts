@@ -2,15 +2,6 @@
 import type { Sql } from '../db/client.ts';
 import type { StoredRaw } from './messages.ts';
 
-/** Of a row of `imap_connections`, named `connection`. */
-export function hasCopies(sql: Sql) {
-  return sql`
-    exists (
-      select from outgoing
-      where outgoing.owner_id = connection.owner_id and copy_account_id = connection.account_id and is_copy_due
-    )`;
-}
-
 /** The oldest message that is still to be copied. */
 export async function findCopy(sql: Sql, ownerId: string, accountId: string): Promise<StoredRaw | undefined> {
   const [row] = await sql<StoredRaw[]>`

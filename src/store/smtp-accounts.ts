@@ -7,6 +7,7 @@ import type { Fragment } from '../db/sql.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { TokenSource } from '../net/access-tokens.ts';
 import type { MailServer, ServerError } from '../net/mail-server.ts';
+import { connectNow } from './imap-connections.ts';
 import { collectPage, type Listed, type Page, type PageRequest, pageOf, position } from './page.ts';
 import { lockUser } from './users.ts';
 
@@ -231,6 +232,7 @@ async function saveServer(
     set host = excluded.host, port = excluded.port, secure = excluded.secure, username = excluded.username,
       oauth2 = excluded.oauth2, secret = excluded.secret, version = mail_servers.version + 1,
       state = 'unknown', checked_at = null, error = null`;
+  if (side === 'imap') await connectNow(sql, ownerId, { accountId });
 }
 
 function splitLogin(login: MailServer['login']): {

@@ -5,6 +5,7 @@ import { Provider } from '../../contract/provider.ts';
 import { body, describe, IdParams, listQuery, maxPage, nullableText, oneOf } from '../../contract/schemas.ts';
 import { newId } from '../../lib/ids.ts';
 import { hashToken, makeHookSecret } from '../../lib/tokens.ts';
+import type { Verifications } from '../../mailboxes/verifications.ts';
 import { Problem } from '../../problems.ts';
 import { describeCredentials, findCredentialFaults } from '../../providers/credentials.ts';
 import type { AccountServers } from '../../sending/account-servers.ts';
@@ -78,7 +79,7 @@ const tags = ['Providers'];
 
 interface ProviderParts extends PostParts, PageParts {
   readBaseUrl(): string;
-  verifyAccounts: { accounts: Pick<AccountServers, 'check'> };
+  verifyAccounts: { accounts: Pick<AccountServers, 'check'>; verifications: Verifications };
 }
 
 export function providerRoutes(app: App, parts: ProviderParts): void {
@@ -203,7 +204,9 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
       const { id } = request.params;
       const verify = async () => {
         await orNotFound(findProvider(sql, ownerId, id));
-        await parts.verifyAccounts.accounts.check({ ownerId, providerId: id }, abortOnClose(reply));
+        const { accounts, verifications } = parts.verifyAccounts;
+        const check = (signal: AbortSignal) => accounts.check({ ownerId, providerId: id }, signal);
+        await verifications.run(ownerId, abortOnClose(reply), check);
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
         status: 200,

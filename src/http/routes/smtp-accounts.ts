@@ -5,7 +5,6 @@ import { body, closed, describe, IdParams, listQuery, maxPage } from '../../cont
 import { SmtpAccount } from '../../contract/smtp-account.ts';
 import { type Pool, type Sql, transaction } from '../../db/client.ts';
 import { newId } from '../../lib/ids.ts';
-import { Slots } from '../../lib/slots.ts';
 import { changeServer, type ServerChanges } from '../../mailboxes/account-changes.ts';
 import { type VerifyAccountParts, verifyAccount } from '../../mailboxes/verify-account.ts';
 import type { Egress } from '../../net/egress.ts';
@@ -111,8 +110,6 @@ const readOnly = Object.keys(SmtpAccount.properties).filter((field) => !(field i
 const SmtpAccountPatch = body(writable, { example: { label: 'My mail' }, readOnly });
 
 const tags = ['SMTP accounts'];
-/** At the same time. Few of one user: nobody can scan the ports of others fast. */
-const verifyLimits = { inAll: 50, perOwner: 3 };
 
 interface AccountParts extends PostParts, PageParts {
   sql: Pool;
@@ -124,7 +121,6 @@ interface AccountParts extends PostParts, PageParts {
 
 export function smtpAccountRoutes(app: App, parts: AccountParts): void {
   const { sql, sealer } = parts;
-  const verifications = new Slots(verifyLimits);
 
   app.get(
     '/smtp-accounts',
@@ -266,11 +262,12 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
-      const signal = abortOnClose(reply);
+      const { verifications, ...verifyParts } = parts.verifyAccounts;
+      const check = (signal: AbortSignal) =>
+        verifyAccount({ ...verifyParts, sql }, { ownerId, accountId: id }, signal);
       const verify = async () => {
         await orNotFound(findSmtpAccount(sql, ownerId, id));
-        using _share = await verifications.take(ownerId, 1, { signal });
-        await verifyAccount({ ...parts.verifyAccounts, sql }, { ownerId, accountId: id }, signal);
+        await verifications.run(ownerId, abortOnClose(reply), check);
         parts.wakeSync();
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
