@@ -116,9 +116,7 @@ alter table events
   -- A lookup, and a lock of the row of the user, for every event.
   drop constraint events_owner_id_fkey;
 alter table events alter column xact set default pg_current_xact_id();
-create index events_by_xact on events (owner_id, xact, id);
-create index events_by_message on events (message_id) where message_id is not null;
-drop index events_by_owner;
+-- src/db/large-indexes.ts has the indexes of events, messages and ended deliveries.
 
 -- How far the change of older rows has come. No row: all are changed.
 create table change_over (

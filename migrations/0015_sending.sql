@@ -4,12 +4,6 @@ alter table messages
   add column direction text not null default 'incoming',
   add constraint messages_direction_check check (direction in ('incoming', 'outgoing')) not valid;
 
--- The direction comes before the time: a list of one direction, or the two of both, merged, are pages of these indexes.
-create index messages_by_direction on messages (owner_id, direction, created_at, id);
-create index messages_by_identity_and_direction on messages (owner_id, identity_id, direction, created_at, id);
-create index messages_by_thread_and_direction on messages (owner_id, thread_id, identity_id, direction, created_at, id);
-drop index messages_by_owner, messages_by_owner_and_identity, messages_by_thread;
-
 -- What a message that goes out has more than others. The row is also the lock of all that changes while the message is sent.
 create table outgoing (
   -- Of the message.

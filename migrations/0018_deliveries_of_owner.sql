@@ -1,6 +1,6 @@
--- Blocks writes of deliveries for some seconds. `GET /deliveries`: the deliveries of all webhooks of an owner, with every filter.
+-- `GET /deliveries`: the deliveries of all webhooks of an owner, with every filter. The index of ended deliveries is in
+-- src/db/large-indexes.ts.
 
-create index ended_deliveries_of_owner on ended_deliveries (owner_id, event, status, created_at, id);
 create index delivery_queue_of_owner on delivery_queue (owner_id, event, created_at, id);
 
 -- The indexes that the queue uses come last, for the reason that 0015_sending.sql gives.

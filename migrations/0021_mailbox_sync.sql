@@ -70,7 +70,6 @@ alter table mailbox_ledger add primary key (identity_id, fingerprint);
 
 -- Neither an event nor the queue knows the age of such a message: it was imported without an event, or found in a Sent folder.
 alter table messages add column is_silent boolean not null default false;
-create index messages_silent on messages (created_at) where is_silent;
 
 -- A message that left through an SMTP account is copied to the Sent folder of the account, once.
 alter table outgoing

@@ -9,10 +9,6 @@ create function word_slots(words bigint[], day bigint) returns int[] language sq
 create function day_of(at timestamptz) returns bigint language sql immutable strict parallel safe
   as 'select floor(extract(epoch from at) / 86400)::bigint';
 
--- Not "fastupdate": the message that fills its list would wait until all of it is moved.
-create index messages_by_words on messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off)
-where words is not null;
-
 insert into change_over (position, until)
 select '00000000-0000-0000-0000-000000000000', id from messages order by id desc limit 1
 on conflict (is_only) do update set position = excluded.position, until = excluded.until;

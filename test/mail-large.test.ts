@@ -133,13 +133,14 @@ describe('while a message of 14 MB is examined', () => {
   });
 
   test('several such messages at once are all accepted', async () => {
+    const before = workers.length;
     const raws = Array.from({ length: 6 }, (_, n) => makeLarge(1_000_000, `of six ${n}`));
     const ids = await Promise.all(raws.map((raw) => send(raw)));
     for (const [n, id] of ids.entries()) {
       const { subject, attachments } = await find(id);
       assert.deepEqual([subject, attachments.length], [`of six ${n}`, 1]);
     }
-    assert.equal(workers.length, 1, 'by one worker');
+    assert.ok(workers.length <= before + 1, 'by one worker');
   });
 });
 

@@ -6,13 +6,14 @@ import path from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
+import { largeIndexes, listUnbuilt } from '../src/db/large-indexes.ts';
 import { migrate, prepareSchema, readSchemaState } from '../src/db/migrate.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { type Service, startService } from '../src/main.ts';
 import { findActiveKey } from '../src/store/api-keys.ts';
 import { settleWebhooks } from '../src/store/held.ts';
-import { makeDatabase } from './harness.ts';
+import { makeDatabase, waitFor } from './harness.ts';
 
 const log = makeLog({ level: 'silent', json: true });
 const folder = path.join(import.meta.dirname, '../migrations');
@@ -135,6 +136,53 @@ test('three services that start at once on an empty database all get up, and one
   );
   assert.equal(services.filter(({ firstUser }) => firstUser !== null).length, 1);
   assert.equal((await open()`select from users`).count, 1);
+});
+
+/** As an upgrade leaves a database with mail: without the new indexes, or with one whose building was cut, and with old ones. */
+async function leaveIndexesOut(sql: Pool): Promise<void> {
+  for (let n = 0; n < 2; n += 1) {
+    await sql`
+      insert into events (id, owner_id, event, data, bytes)
+      values (gen_random_uuid(), gen_random_uuid(), 'message.received', '{}', 2)`;
+  }
+  const names = largeIndexes.map(({ name }) => name);
+  await sql.script(`drop index ${names.join(', ')}`);
+  await sql.script('create index events_by_owner on events (owner_id, created_at, id)');
+  await assert.rejects(sql.script('create unique index concurrently events_by_xact on events (event)'));
+}
+
+test('indexes that a migration left out are built while the service runs', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const sql = open();
+  await migrate(sql, log);
+  const schema = await describeSchema(sql);
+  await leaveIndexesOut(sql);
+  const services = await Promise.all([1, 2].map(() => startService(readSettings(url), log)));
+  t.after(() => Promise.all(services.map((service) => service.stop())));
+  await waitFor('all indexes', async () => (await listUnbuilt(sql)).length === 0);
+  assert.deepEqual(await describeSchema(sql), schema);
+});
+
+test('a stop does not wait for an index', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const [sql, other] = [open(), open()];
+  await migrate(sql, log);
+  await leaveIndexesOut(sql);
+  await sql.begin(async (holder) => {
+    // Who builds an index waits for it.
+    await holder`lock table events in row exclusive mode`;
+    const service = await startService(readSettings(url), log);
+    t.after(() => service.stop());
+    const isWaiting = async () => {
+      const waiting = await other`
+        select from pg_stat_activity
+        where datname = current_database() and application_name like '%indexes%' and wait_event_type = 'Lock'`;
+      return waiting.count > 0;
+    };
+    await waitFor('the building to wait', isWaiting);
+    await service.stop();
+  });
+  assert.ok((await listUnbuilt(sql)).length > 0);
 });
 
 test('a schema newer than this Posthorn is refused and not touched', async (t) => {

@@ -11,6 +11,7 @@ import { posthorn } from '../lib/command-line.ts';
 import type { Log } from '../lib/log.ts';
 import { OperatorError } from '../lib/operator-error.ts';
 import { only, type Pool, type Sql } from './client.ts';
+import { indexEmptyTables } from './large-indexes.ts';
 import { refuseOlderProcesses } from './older-processes.ts';
 
 const folder = path.join(import.meta.dirname, '../../migrations');
@@ -39,6 +40,12 @@ export async function migrate(sql: Pool, log: Log): Promise<string[]> {
   const applied: string[] = [];
   const known = listMigrations();
   for (const migration of known) if (await apply(sql, migration)) applied.push(migration.name);
+  if (applied.length > 0) {
+    await sql.begin(async (sql) => {
+      await lockMigrations(sql);
+      await indexEmptyTables(sql);
+    });
+  }
   if (applied.length === known.length) log.info(`schema created (${known.length} migrations)`);
   else if (applied.length > 0) log.info({ applied }, 'schema updated');
   return applied;
@@ -57,11 +64,15 @@ async function apply(sql: Pool, migration: Migration): Promise<boolean> {
   }
 }
 
+/** Without the lock, of two `create … if not exists` at once one can fail. */
+async function lockMigrations(sql: Sql): Promise<void> {
+  await sql.script(`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`);
+}
+
 async function applyIn(sql: Sql, migration: Migration): Promise<boolean> {
   // An index on a large table takes long, and so does waiting for another process that creates one.
   await sql`set local statement_timeout = 0`;
-  // Without the lock, of two `create table if not exists` at once one can fail.
-  await sql.script(`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`);
+  await lockMigrations(sql);
   await sql`
     create table if not exists schema_migrations (
       version int primary key,

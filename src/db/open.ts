@@ -10,7 +10,10 @@ import { waitForDatabase } from './wait.ts';
 export interface Database {
   sql: Pool;
   /** Another pool, so that one kind of work does not wait for the queries of another. */
-  openAnother(use: string, options: { max: number; lockTimeoutMs?: number }): Pool;
+  openAnother(
+    use: string,
+    options: { max: number; lockTimeoutMs?: number; statementTimeoutMs?: number },
+  ): Pool;
   /** Lets the next service on the same data folder wait for this one to stop. */
   announceStop(): Promise<void>;
   /** Closes the pools, then stops the embedded server if nobody else uses it. */

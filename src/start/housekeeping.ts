@@ -1,6 +1,7 @@
-/** The loops that keep the database in order, in every process: purging, settling webhooks, the change-over, reporting. */
+/** The loops that keep the database in order, in every process: purging, settling webhooks, what an upgrade left to do, reporting. */
 import { setTimeout as pause } from 'node:timers/promises';
-import { isUnavailable } from '../db/client.ts';
+import { isUnavailable, type Pool } from '../db/client.ts';
+import { buildIndex, listUnbuilt } from '../db/large-indexes.ts';
 import { newId } from '../lib/ids.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import { readVersion } from '../lib/version.ts';
@@ -17,6 +18,7 @@ const purgePollMs = 10_000;
 const purgeBatch = 500;
 const reportPollMs = 10_000;
 const settlePollMs = 2000;
+const indexPollMs = 5000;
 
 /** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
 export function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
@@ -89,6 +91,39 @@ export function startChangeOver({ sql, log }: Parts): Loop {
     isTransient: isUnavailable,
     work,
   });
+}
+
+/** Builds the indexes that a migration left out. `own`: a pool without a limit of time; a stop closes it and cuts what is being built. */
+export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'> {
+  log.info('building indexes, in the background: some lists are slower until then');
+  let isOver = false;
+  const build = async () => {
+    const [next] = await listUnbuilt(own);
+    if (!next) {
+      isOver = true;
+      log.info('all indexes are built');
+      return false;
+    }
+    if ((await buildIndex(own, next)) === 'by another') return false;
+    log.info({ index: next.name }, 'index built');
+    return true;
+  };
+  const loop = startLoop({
+    ...{ name: 'building indexes', pollMs: indexPollMs, log, isTransient: isUnavailable },
+    async work() {
+      if (isOver) return false;
+      return build().catch((error) => {
+        if (isOver) return false;
+        throw error;
+      });
+    },
+  });
+  return {
+    async stop() {
+      isOver = true;
+      await Promise.all([loop.stop(), own.end({ timeoutMs: 0 })]);
+    },
+  };
 }
 
 /** Tells other processes and commands that this process runs, and which keys it has. */

@@ -2,6 +2,7 @@
 import type { Config } from '../config.ts';
 import { completeData } from '../contract/payload.ts';
 import { isUnavailable } from '../db/client.ts';
+import { listUnbuilt } from '../db/large-indexes.ts';
 import type { Database } from '../db/open.ts';
 import { startWaker } from '../db/wake.ts';
 import type { ApiParts } from '../http/app.ts';
@@ -21,7 +22,13 @@ import type { StreamedEvent } from '../store/event-stream.ts';
 import { runReplayBatch } from '../store/replays.ts';
 import { startDelivery } from '../webhooks/deliver.ts';
 import { Poster } from '../webhooks/post.ts';
-import { startChangeOver, startPurging, startReporting, startSettling } from './housekeeping.ts';
+import {
+  startChangeOver,
+  startIndexBuilding,
+  startPurging,
+  startReporting,
+  startSettling,
+} from './housekeeping.ts';
 import type { Parts } from './parts.ts';
 import { type WakeFor, wokenBySharedPoll } from './shared-poll.ts';
 import { type Stops, stopLater } from './stops.ts';
@@ -66,6 +73,10 @@ export async function startLoops(
   const { sql, log, verification, config } = parts;
   const purging = stopLater(stops, startPurging(parts));
   if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
+  if ((await listUnbuilt(sql)).length > 0) {
+    const own = database.openAnother('indexes', { max: 1, statementTimeoutMs: 0 });
+    stopLater(stops, startIndexBuilding(parts, own));
+  }
   stopLater(stops, await startReporting(parts));
   const checks = config.roles.includes('verify')
     ? startVerification(verification, wokenBySharedPoll)

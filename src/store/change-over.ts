@@ -91,18 +91,42 @@ async function moveContents(sql: Sql, messages: readonly OldContent[]): Promise<
 }
 
 async function compressRaw(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
-  const chunks = await sql<{ rawId: string; n: number }[]>`
-    select raw_id as "rawId", n from raw_chunks
+  const chunks = await sql<RawChunk[]>`
+    select raw_id as "rawId", n, octet_length(bytes) as size from raw_chunks
     where raw_id = any (${messages.map(({ rawId }) => rawId)}::uuid[]) and not is_compressed order by raw_id, n`;
-  for (const { rawId, n } of chunks) {
-    const { bytes } = only(
-      await sql<{ bytes: string }[]>`
-        select encode(bytes, 'base64') as bytes from raw_chunks where raw_id = ${rawId} and n = ${n}`,
-    );
+  for (const group of groupBySize(chunks)) {
+    const [rawIds, ns] = [group.map(({ rawId }) => rawId), group.map(({ n }) => n)];
+    const isInGroup = sql`(raw_id, n) in (select * from unnest(${rawIds}::uuid[], ${ns}::int[]))`;
+    const rows = await sql<{ rawId: string; n: number; bytes: string }[]>`
+      select raw_id as "rawId", n, encode(bytes, 'base64') as bytes from raw_chunks where ${isInGroup}`;
+    const compressed = await Promise.all(rows.map(({ bytes }) => compress(Buffer.from(bytes, 'base64'))));
     await sql`
-      update raw_chunks set bytes = ${await compress(Buffer.from(bytes, 'base64'))}, is_compressed = true
-      where raw_id = ${rawId} and n = ${n}`;
+      update raw_chunks set bytes = changed.bytes, is_compressed = true
+      from unnest(${rows.map(({ rawId }) => rawId)}::uuid[], ${rows.map(({ n }) => n)}::int[], ${compressed}::bytea[])
+        as changed (raw_id, n, bytes)
+      where raw_chunks.raw_id = changed.raw_id and raw_chunks.n = changed.n`;
   }
+}
+
+interface RawChunk {
+  rawId: string;
+  n: number;
+  size: number;
+}
+
+/** Groups of about `maxBatchBytes`: the chunks of one large message are read a few at a time. */
+function groupBySize(chunks: readonly RawChunk[]): RawChunk[][] {
+  const groups: RawChunk[][] = [];
+  let bytes = Number.POSITIVE_INFINITY;
+  for (const chunk of chunks) {
+    bytes += chunk.size;
+    if (bytes > maxBatchBytes) {
+      groups.push([]);
+      bytes = chunk.size;
+    }
+    groups.at(-1)?.push(chunk);
+  }
+  return groups;
 }
 
 const noPeople: Searchable = {
@@ -111,9 +135,12 @@ const noPeople: Searchable = {
 };
 
 async function noteWords(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
-  for (const { id, ownerId, summary } of messages) {
+  const words = messages.map(({ ownerId, summary }) => {
     const keys = wordKeysOf(ownerId, { ...noPeople, ...JSON.parse(summary) });
-    await sql`
-      update messages set words = ${keys}::bigint[] where id = ${id} and words is null`;
-  }
+    return `{${keys.join(',')}}`;
+  });
+  await sql`
+    update messages set words = noted.words::bigint[]
+    from unnest(${messages.map(({ id }) => id)}::uuid[], ${words}::text[]) as noted (id, words)
+    where messages.id = noted.id and messages.words is null`;
 }

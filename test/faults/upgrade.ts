@@ -6,6 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { connect, type Pool } from '../../src/db/client.ts';
+import { listUnbuilt } from '../../src/db/large-indexes.ts';
 import { migrate } from '../../src/db/migrate.ts';
 import { makeLog } from '../../src/lib/log.ts';
 import { makeSealer } from '../../src/lib/secrets.ts';
@@ -142,11 +143,12 @@ async function isNothingPending(server: Server, owners: readonly OldOwner[]): Pr
   return true;
 }
 
-/** Schema 12 moves the content of messages from `events` to `messages`, in the background. */
+/** In the background, schema 12 moves the content of messages from `events` to `messages`, and indexes are built. */
 function isChangedOver(server: Server): Promise<boolean> {
   return server.look(async (sql) => {
     const [schema] = await sql`select max(version) as version from schema_migrations`;
     if (schema?.version <= 11) return true;
+    if ((await listUnbuilt(sql)).length > 0) return false;
     return (
       (await sql`select from events where message_id is not null and data is not null limit 1`).count === 0
     );

@@ -1,0 +1,87 @@
+/**
+ * Indexes of tables that can be large when an older database is upgraded. In a migration they would block everything: a million
+ * messages took 41 s. An empty database gets them with its migrations. Otherwise the service builds them while it runs; until then
+ * some lists are slower. An index that replaces others is built before they are dropped.
+ */
+import type { Pool, Sql } from './client.ts';
+
+export interface LargeIndex {
+  name: string;
+  /** What follows `on`. */
+  on: string;
+  replaces?: readonly string[];
+}
+
+export const largeIndexes: readonly LargeIndex[] = [
+  // The event stream and `GET /events`.
+  { name: 'events_by_xact', on: 'events (owner_id, xact, id)', replaces: ['events_by_owner'] },
+  { name: 'events_by_message', on: 'events (message_id) where message_id is not null' },
+  // The direction comes before the time: a list of one direction, or the two of both, merged, are pages of these indexes.
+  {
+    name: 'messages_by_direction',
+    on: 'messages (owner_id, direction, created_at, id)',
+    replaces: ['messages_by_owner'],
+  },
+  {
+    name: 'messages_by_identity_and_direction',
+    on: 'messages (owner_id, identity_id, direction, created_at, id)',
+    replaces: ['messages_by_owner_and_identity'],
+  },
+  // The filter `thread_id`, which clients use each time they show a message. A thread can have thousands of messages, so the identity
+  // comes before the time: both filters together read the messages of this identity alone.
+  {
+    name: 'messages_by_thread_and_direction',
+    on: 'messages (owner_id, thread_id, identity_id, direction, created_at, id)',
+    replaces: ['messages_by_thread'],
+  },
+  // `GET /deliveries`, with every filter.
+  { name: 'ended_deliveries_of_owner', on: 'ended_deliveries (owner_id, event, status, created_at, id)' },
+  // Neither an event nor the queue knows the age of such a message.
+  { name: 'messages_silent', on: 'messages (created_at) where is_silent' },
+  // `GET /messages?q=`. Not "fastupdate": the message that fills its list would wait until all of it is moved.
+  {
+    name: 'messages_by_words',
+    on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
+  },
+];
+
+/** Creates them all, if nothing is stored yet. Within a transaction that has the lock of migrations. */
+export async function indexEmptyTables(sql: Sql): Promise<void> {
+  const stored = await sql`
+      (select from messages limit 1) union all (select from events limit 1) union all (select from ended_deliveries limit 1)`;
+  if (stored.count > 0) return;
+  for (const { name, on, replaces = [] } of await listUnbuilt(sql)) {
+    await sql.script(`create index if not exists ${name} on ${on}`);
+    for (const old of replaces) await sql.script(`drop index if exists ${old}`);
+  }
+}
+
+/** Those that are not there, or that still stand beside what they replace. */
+export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
+  const rows = await sql<{ name: string; isValid: boolean }[]>`
+    select relname as name, indisvalid as "isValid" from pg_index join pg_class on pg_class.oid = indexrelid
+    where relnamespace = (select oid from pg_namespace where nspname = current_schema())`;
+  const valid = new Map(rows.map(({ name, isValid }) => [name, isValid]));
+  return largeIndexes.filter(
+    ({ name, replaces }) => !valid.get(name) || replaces?.some((old) => valid.has(old)),
+  );
+}
+
+/**
+ * Builds one while the tables are used. `other`: another process is building it. The connection must have no limit of time. An index
+ * whose building was cut is there but not valid: it is built anew.
+ */
+export async function buildIndex(
+  sql: Pool,
+  { name, on, replaces = [] }: LargeIndex,
+): Promise<'built' | 'by another'> {
+  const [left] = await sql<{ isValid: boolean; isBuilding: boolean }[]>`
+    select indisvalid as "isValid",
+      exists (select from pg_stat_progress_create_index where index_relid = indexrelid) as "isBuilding"
+    from pg_index where indexrelid = to_regclass(${name})`;
+  if (left?.isBuilding) return 'by another';
+  if (left && !left.isValid) await sql.script(`drop index concurrently if exists ${name}`);
+  if (!left?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
+  for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
+  return 'built';
+}
