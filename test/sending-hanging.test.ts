@@ -1,11 +1,11 @@
 /**
- * Mail servers that hang, beside mail of another owner to a server that works. The queue has few places here, and memory for one
- * large message.
+ * Mail servers that hang, beside mail of another owner to a server that works. The queue has few places here, memory to sign one
+ * large message, and memory to transfer two.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { connect } from '../src/db/client.ts';
+import { connect, transaction } from '../src/db/client.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { makeDnsClient } from '../src/net/dns.ts';
@@ -20,6 +20,8 @@ import { openOutbox } from './outbox.ts';
 import { hang, type Step, startSink } from './smtp-sink.ts';
 
 const perProcess = 8;
+/** Memory for the transfer of a message: for one of each owner, and two in all. */
+const pieceBytes = 2 * 1024 * 1024;
 const large = 'x'.repeat(70).concat('\r\n').repeat(20_000);
 
 const dnsServer = await startDns();
@@ -57,7 +59,7 @@ const sending = startSending({
     ...{ perLane: 10, maxPerLane: 10, perProcess, maxWindow: 64, maxAhead: 512 },
     ...{ breakerFailures: Number.POSITIVE_INFINITY, breakerPauseMs: 1000, maxBreakerPauseMs: 60_000 },
   },
-  largeMemory: { inAll: 1, perOwner: 1 },
+  largeMemory: { signing: { inAll: 1, perOwner: 1 }, transfers: { inAll: 2 * pieceBytes, perOwner: 1 } },
 });
 after(async () => {
   await sending.stop();
@@ -123,7 +125,7 @@ for (const step of ['connect', 'MAIL', '.'] satisfies Step[]) {
   });
 }
 
-test('a message that waits for memory and is cancelled is not tried any more', async () => {
+test('a server that reads slowly holds one share of its owner, and none that large mail of others waits for', async () => {
   const slow = await startSink({ host: '127.0.0.3', port: good.port });
   const reading = Promise.withResolvers<() => void>();
   slow.behave('body', ({ socket }) => {
@@ -131,20 +133,46 @@ test('a message that waits for memory and is cancelled is not tried any more', a
     reading.resolve(() => socket.resume());
   });
   const { as, identityId } = await makeSender();
-  const first = await send({ identityId, to: 'a@large.example', text: large.repeat(14) }, { as });
+  const sent: { id: string }[] = [];
+  for (let n = 0; n < 3; n++)
+    sent.push(await send({ identityId, to: `a${n}@large.example`, text: large.repeat(14) }, { as }));
   sending.wake();
   const goOn = await reading.promise;
-  const second = await send({ identityId, to: 'bob@good.example', text: large }, { as });
-  sending.wake();
-  const leaseEnds = new Set<string>();
-  await waitFor('a claim and the renewal of its lease: it waits', async () => {
-    const [row] = await sql`select lease_until::text as at from send_queue where message_id = ${second.id}`;
-    if (row?.at) leaseEnds.add(row.at);
-    return leaseEnds.size > 1;
-  });
-  assert.equal((await call('POST', `/messages/${second.id}/cancel`, { as })).body.sending.status, 'queued');
+  await slow.got(/^DATA$/, sent.length);
+  await assertArrives(large);
+  assert.equal(slow.mails.length, 0);
+  slow.behave('body', '');
   goOn();
-  await waitFor('the first', async () => (await findStatus(first.id, as)) === 'delivered');
-  await waitFor('the second', async () => (await findStatus(second.id, as)) === 'cancelled');
-  assert.deepEqual((await call('GET', `/messages/${second.id}/attempts`, { as })).body, []);
+  for (const { id } of sent)
+    await waitFor('the slow mail', async () => (await findStatus(id, as)) === 'delivered');
+});
+
+test('a message that waits to be signed and is cancelled is not tried any more', async () => {
+  const sendAt = new Date(Date.now() + 3_600_000).toISOString();
+  const senders = [await makeSender(), await makeSender()];
+  const sent: string[] = [];
+  for (const { as, identityId } of senders)
+    sent.push((await send({ identityId, to: 'bob@good.example', text: large, sendAt }, { as })).id);
+  const [first = '', second = ''] = sent;
+  const statusOf = (n: number) => findStatus(sent[n] ?? '', senders[n]?.as ?? assert.fail());
+  await transaction(service.sql, async (held) => {
+    // The first holds the memory while it waits for its bytes.
+    await held`lock table raw_chunks in access exclusive mode`;
+    await service.sql`update send_queue set next_attempt_at = now() where message_id = any (${sent}::uuid[])`;
+    sending.wake();
+    await waitFor('both claims', async () => {
+      const rows = await sql`
+        select from send_queue where message_id in (${first}, ${second}) and lease_until is not null`;
+      return rows.count === 2;
+    });
+    for (const [n, { as }] of senders.entries()) {
+      const { body } = await call('POST', `/messages/${sent[n]}/cancel`, { as });
+      assert.equal(body.sending.status, 'queued');
+    }
+  });
+  for (const [n, id] of sent.entries()) {
+    await waitFor('its end', async () => (await statusOf(n)) === 'cancelled');
+    const attempts = await call('GET', `/messages/${id}/attempts`, { as: senders[n]?.as ?? assert.fail() });
+    assert.deepEqual(attempts.body, []);
+  }
 });

@@ -1,7 +1,8 @@
 /**
- * Reads messages that are too large to be kept in memory while a server takes its time. Guarantee: memory is taken only while a
+ * Reads messages that are too large to be kept in memory while a server takes its time. Guarantees: memory is taken only while a
  * message is signed, and for a piece at a time while a server reads it. A server that hangs before it asks for the message, or after
- * its end, holds none; one that reads slowly loses its connection (`SmtpConnection`).
+ * its end, holds none; one that reads slowly loses its connection (`SmtpConnection`). Signing waits for no server: it has memory of
+ * its own.
  */
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
@@ -9,31 +10,40 @@ import { Slots } from '../lib/slots.ts';
 import { readRaw, readWhole, type StoredRaw } from '../store/messages.ts';
 import { SendFault } from './try-reply.ts';
 
-/** For all messages, and for those of one owner. */
-export const largeMemory = { inAll: 64 * 1024 * 1024, perOwner: 32 * 1024 * 1024 };
+const mebibyte = 1024 * 1024;
+/**
+ * For all messages, and for those of one owner. A server decides how long a transfer takes, up to 20 minutes for 25 MiB, and a user
+ * can choose the server. So one owner gets a quarter of that memory.
+ */
+export const largeMemory = {
+  signing: { inAll: 32 * mebibyte, perOwner: 32 * mebibyte },
+  transfers: { inAll: 64 * mebibyte, perOwner: 16 * mebibyte },
+};
 /** A piece as it is read from the database, and as it is sent. */
-const pieceBytes = 2 * 1024 * 1024;
+const pieceBytes = 2 * mebibyte;
 /** The server waits for the message meanwhile, and may wait no longer than 5 minutes (RFC 5321 §4.5.3.2.7). */
 const maxWaitMs = 120_000;
 
 export class LargeMail {
   readonly #sql: Sql;
   readonly #log: Log;
-  readonly #memory: Slots;
+  readonly #signing: Slots;
+  readonly #transfers: Slots;
 
   constructor({ sql, log, limits = largeMemory }: { sql: Sql; log: Log; limits?: typeof largeMemory }) {
     this.#sql = sql;
     this.#log = log;
-    this.#memory = new Slots(limits);
+    this.#signing = new Slots(limits.signing);
+    this.#transfers = new Slots(limits.transfers);
   }
 
-  /** Calls `use` with the whole message, which must not be kept. */
+  /** Calls `use` with the whole message, which must not be kept. For signing. */
   async withWhole<Result>(
     stored: StoredRaw,
     signal: AbortSignal,
     use: (raw: Buffer) => Promise<Result>,
   ): Promise<Result> {
-    using _share = await this.#memory.take(stored.ownerId, stored.size, { signal });
+    using _share = await this.#signing.take(stored.ownerId, stored.size, { signal });
     return await use(await readWhole(this.#sql, stored));
   }
 
@@ -41,7 +51,7 @@ export class LargeMail {
   async *read(stored: StoredRaw, signal: AbortSignal): AsyncGenerator<Buffer, void, undefined> {
     const timeout = { ms: maxWaitMs, error: () => unreadable('too many large messages are being sent') };
     const bytes = Math.min(stored.size, pieceBytes);
-    using _share = await this.#memory.take(stored.ownerId, bytes, { signal, timeout });
+    using _share = await this.#transfers.take(stored.ownerId, bytes, { signal, timeout });
     try {
       yield* readRaw(this.#sql, stored, 0, stored.size);
     } catch (err) {
