@@ -233,7 +233,7 @@ test('a route that takes no body refuses what it would drop in silence', async (
   assert.equal(empty.status, 200, empty.text);
 });
 
-test('a compressed body is 415: it would be taken for something else', async () => {
+test('a compressed body is 415: nothing here decompresses it', async () => {
   const headers = { 'content-encoding': 'gzip' };
   assertProblem(await post(`{"value":"${freshDomain()}"}`, headers), 415, 'unsupported_media_type');
   const identity = await post(`{"value":"${freshDomain()}"}`, { 'content-encoding': 'identity' });
@@ -248,6 +248,6 @@ test('a route without query parameters refuses them', async () => {
   ];
   for (const [method, path, body] of calls) {
     const { errors } = assertProblem(await service.call(method, path, { body }), 400, 'invalid_query');
-    assert.equal(errors?.[0]?.message, 'Unknown query parameter "page". There is none here.');
+    assert.equal(errors?.[0]?.message, 'Unknown query parameter "page". This request takes none.');
   }
 });

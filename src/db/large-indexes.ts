@@ -1,13 +1,13 @@
 /**
- * Indexes of tables that can be large when an older database is upgraded. In a migration they would block everything: a million
- * messages took 41 s. An empty database gets them with its migrations. Otherwise the service builds them while it runs; until then
- * some lists are slower. An index that replaces others is built before they are dropped.
+ * Indexes of tables that can be large when a database is upgraded. A migration that builds them blocks the service: a million messages
+ * took 41 s. An empty database gets these indexes with its migrations. In other databases the service builds them while it runs; until
+ * then some lists are slower. An index that replaces others is built before the others are dropped.
  */
 import type { Pool, Sql } from './client.ts';
 
 export interface LargeIndex {
   name: string;
-  /** What follows `on`. */
+  /** Table, columns and options: what follows `on` in `create index`. */
   on: string;
   replaces?: readonly string[];
 }
@@ -16,7 +16,7 @@ export const largeIndexes: readonly LargeIndex[] = [
   // The event stream and `GET /events`.
   { name: 'events_by_xact', on: 'events (owner_id, xact, id)', replaces: ['events_by_owner'] },
   { name: 'events_by_message', on: 'events (message_id) where message_id is not null' },
-  // The direction comes before the time: a list of one direction, or the two of both, merged, are pages of these indexes.
+  // The direction comes before the time. A list of one direction is a range of the index; a list of both merges two ranges.
   {
     name: 'messages_by_direction',
     on: 'messages (owner_id, direction, created_at, id)',
@@ -36,16 +36,16 @@ export const largeIndexes: readonly LargeIndex[] = [
   },
   // `GET /deliveries`, with every filter.
   { name: 'ended_deliveries_of_owner', on: 'ended_deliveries (owner_id, event, status, created_at, id)' },
-  // Neither an event nor the queue knows the age of such a message.
+  // For retention: neither an event nor the queue knows the age of such a message.
   { name: 'messages_silent', on: 'messages (created_at) where is_silent' },
-  // `GET /messages?q=`. Not "fastupdate": the message that fills its list would wait until all of it is moved.
+  // `GET /messages?q=`. Without "fastupdate": the message that fills its pending list would wait until the whole list is moved.
   {
     name: 'messages_by_words',
     on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
   },
 ];
 
-/** Creates them all, if nothing is stored yet. Within a transaction that has the lock of migrations. */
+/** Creates all of them if nothing is stored yet. Call it in a transaction that has the lock of migrations. */
 export async function indexEmptyTables(sql: Sql): Promise<void> {
   const stored = await sql`
       (select from messages limit 1) union all (select from events limit 1) union all (select from ended_deliveries limit 1)`;
@@ -56,7 +56,7 @@ export async function indexEmptyTables(sql: Sql): Promise<void> {
   }
 }
 
-/** Those that are not there, or that still stand beside what they replace. */
+/** The indexes that are missing or not valid, and those whose predecessors are not dropped yet. */
 export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
   const rows = await sql<{ name: string; isValid: boolean }[]>`
     select relname as name, indisvalid as "isValid" from pg_index join pg_class on pg_class.oid = indexrelid
@@ -68,8 +68,8 @@ export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
 }
 
 /**
- * Builds one while the tables are used. `other`: another process is building it. The connection must have no limit of time. An index
- * whose building was cut is there but not valid: it is built anew.
+ * Builds an index while the table is used. The pool must have no statement timeout. `by another`: another process is building it.
+ * PostgreSQL keeps an index whose build was interrupted, as not valid: it is dropped and built again.
  */
 export async function buildIndex(
   sql: Pool,
