@@ -3,7 +3,7 @@
  * took 41 s. An empty database gets these indexes with its migrations. In other databases the service builds them while it runs; until
  * then some lists are slower. An index that replaces others is built before the others are dropped.
  */
-import type { Pool, Sql } from './client.ts';
+import { only, type Pool, type Sql } from './client.ts';
 
 export interface LargeIndex {
   name: string;
@@ -61,27 +61,33 @@ export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
   const rows = await sql<{ name: string; isValid: boolean }[]>`
     select relname as name, indisvalid as "isValid" from pg_index join pg_class on pg_class.oid = indexrelid
     where relnamespace = (select oid from pg_namespace where nspname = current_schema())`;
-  const valid = new Map(rows.map(({ name, isValid }) => [name, isValid]));
+  const found = new Map(rows.map(({ name, isValid }) => [name, isValid]));
   return largeIndexes.filter(
-    ({ name, replaces }) => !valid.get(name) || replaces?.some((old) => valid.has(old)),
+    ({ name, replaces }) => !found.get(name) || replaces?.some((old) => found.has(old)),
   );
 }
 
 /**
- * Builds an index while the table is used. The pool must have no statement timeout. `by another`: another process is building it.
- * PostgreSQL keeps an index whose build was interrupted, as not valid: it is dropped and built again.
+ * Builds an index while the table is used. `by another`: another process is building an index. The pool must have one connection,
+ * which has the lock, and no statement timeout.
  */
 export async function buildIndex(
   sql: Pool,
   { name, on, replaces = [] }: LargeIndex,
 ): Promise<'built' | 'by another'> {
-  const [left] = await sql<{ isValid: boolean; isBuilding: boolean }[]>`
-    select indisvalid as "isValid",
-      exists (select from pg_stat_progress_create_index where index_relid = indexrelid) as "isBuilding"
-    from pg_index where indexrelid = to_regclass(${name})`;
-  if (left?.isBuilding) return 'by another';
-  if (left && !left.isValid) await sql.script(`drop index concurrently if exists ${name}`);
-  if (!left?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
-  for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
-  return 'built';
+  // Without the lock, two builds on one table wait for each other until PostgreSQL ends one of them as a deadlock.
+  const lock = sql`hashtext('posthorn indexes')`;
+  const { isOurs } = only(await sql<{ isOurs: boolean }[]>`select pg_try_advisory_lock(${lock}) as "isOurs"`);
+  if (!isOurs) return 'by another';
+  try {
+    const [found] = await sql<{ isValid: boolean }[]>`
+      select indisvalid as "isValid" from pg_index where indexrelid = to_regclass(${name})`;
+    // PostgreSQL keeps an index whose build was interrupted, as not valid.
+    if (found && !found.isValid) await sql.script(`drop index concurrently if exists ${name}`);
+    if (!found?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
+    for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
+    return 'built';
+  } finally {
+    await sql`select pg_advisory_unlock(${lock})`;
+  }
 }

@@ -93,7 +93,7 @@ export function startChangeOver({ sql, log }: Parts): Loop {
   });
 }
 
-/** Builds the indexes that a migration left out. `own`: a pool without a statement timeout. A stop closes it and waits for no index. */
+/** Builds the indexes that a migration left out. `own`: as for `buildIndex`. A stop closes it and waits for no index. */
 export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'> {
   log.info('building indexes, in the background: some lists are slower until then');
   let isDone = false;
