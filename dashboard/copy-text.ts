@@ -1,7 +1,7 @@
 /** Copies a text to the clipboard. False: the browser does not allow it. */
 export async function copyText(text: string): Promise<boolean> {
   try {
-    // Browsers have it on https and on localhost only.
+    // Browsers have `clipboard` only on https and on localhost.
     if (navigator.clipboard) {
       await navigator.clipboard.writeText(text);
       return true;
@@ -12,7 +12,7 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
-/** The old way, which works everywhere: it copies what is selected, so the text is in the page for a moment. */
+/** Works on plain http too. `execCommand` copies what is selected, so the text is in the page for a moment. */
 function copySelection(text: string): boolean {
   const focused = document.activeElement;
   const area = Object.assign(document.createElement('textarea'), { value: text, readOnly: true });

@@ -1,6 +1,8 @@
 /** JSON bodies are read strictly: what is not clear is refused, and what is taken is taken as it came. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import vm from 'node:vm';
+import { parseJson } from '../src/lib/json.ts';
 import { assertProblem, startTestService } from './harness.ts';
 
 const service = await startTestService();
@@ -63,6 +65,13 @@ describe('what is not JSON is 400 invalid_json', () => {
   test('none of them made anything', async () => {
     assert.deepEqual((await service.call('GET', '/identities?value=a.example')).body, []);
   });
+});
+
+test('a number of a million digits does not stop the process', () => {
+  const text = `0.1${'0'.repeat(1_000_000)}1`;
+  // In quadratic time it takes half an hour. A timeout of the test could not end it.
+  const parse = () => vm.runInNewContext('parseJson(text)', { parseJson, text }, { timeout: 60_000 });
+  assert.throws(parse, /more digits than a double keeps/);
 });
 
 describe('JSON that is not an object is 400 invalid_body', () => {
@@ -224,7 +233,7 @@ test('a route that takes no body refuses what it would drop in silence', async (
   assert.equal(empty.status, 200, empty.text);
 });
 
-test('a compressed body is 415: it would be taken for something else', async () => {
+test('a compressed body is 415: nothing here decompresses it', async () => {
   const headers = { 'content-encoding': 'gzip' };
   assertProblem(await post(`{"value":"${freshDomain()}"}`, headers), 415, 'unsupported_media_type');
   const identity = await post(`{"value":"${freshDomain()}"}`, { 'content-encoding': 'identity' });
@@ -239,6 +248,6 @@ test('a route without query parameters refuses them', async () => {
   ];
   for (const [method, path, body] of calls) {
     const { errors } = assertProblem(await service.call(method, path, { body }), 400, 'invalid_query');
-    assert.equal(errors?.[0]?.message, 'Unknown query parameter "page". There is none here.');
+    assert.equal(errors?.[0]?.message, 'Unknown query parameter "page". This request takes none.');
   }
 });

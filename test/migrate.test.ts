@@ -6,7 +6,7 @@ import path from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { readConfig } from '../src/config.ts';
 import { connect, type Pool } from '../src/db/client.ts';
-import { largeIndexes, listUnbuilt } from '../src/db/large-indexes.ts';
+import { buildIndex, largeIndexes, listUnbuilt } from '../src/db/large-indexes.ts';
 import { migrate, prepareSchema, readSchemaState } from '../src/db/migrate.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
@@ -29,8 +29,8 @@ async function makeEmpty(t: TestContext) {
     for (const pool of pools) await pool.end();
     await database.drop();
   });
-  const open = () => {
-    const pool = connect(database.url, { max: 2, applicationName: 'posthorn migrate test' });
+  const open = (max = 2) => {
+    const pool = connect(database.url, { max, applicationName: 'posthorn migrate test' });
     pools.push(pool);
     return pool;
   };
@@ -161,6 +161,26 @@ test('indexes that a migration left out are built while the service runs', async
   t.after(() => Promise.all(services.map((service) => service.stop())));
   await waitFor('all indexes', async () => (await listUnbuilt(sql)).length === 0);
   assert.deepEqual(await describeSchema(sql), schema);
+});
+
+test('of three processes that build an index at the same moment one builds it, and the others do not wait', async (t) => {
+  const { open } = await makeEmpty(t);
+  const sql = open();
+  await migrate(sql, log);
+  await leaveIndexesOut(sql);
+  const [index = assert.fail('nothing to build')] = await listUnbuilt(sql);
+  const pools = [1, 2, 3].map(() => open(1));
+  const ended: string[] = [];
+  let builds: Promise<unknown> | undefined;
+  await sql.begin(async (holder) => {
+    // Who builds an index waits for it.
+    await holder`lock table events in row exclusive mode`;
+    builds = Promise.all(pools.map(async (pool) => ended.push(await buildIndex(pool, index))));
+    await waitFor('those that do not build', () => ended.length === 2);
+  });
+  await builds;
+  assert.deepEqual(ended, ['by another', 'by another', 'built']);
+  assert.ok(!(await listUnbuilt(sql)).some(({ name }) => name === index.name));
 });
 
 test('a stop does not wait for an index', async (t) => {

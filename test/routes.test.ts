@@ -311,8 +311,8 @@ async function collectRoutes(): Promise<string[]> {
       tokens: accessTokens,
       accounts,
       imap: { egress, production: false },
-      verifications: new Verifications(),
     },
+    verifications: new Verifications(),
     verification: makeVerifyParts({
       ...{ sql: service.sql, sealer, log },
       mailHost: 'mx.example',

@@ -58,7 +58,7 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
   );
 }
 
-/** Elsewhere browsers do not say which page a request is from (`Sec-Fetch-Site`), and the session counts only for this page. */
+/** On plain http at a name other than localhost, browsers do not say which page a GET is from (`Sec-Fetch-Site`): no session works. */
 function NeedsHttps() {
   return (
     <div class="note bad" role="alert">

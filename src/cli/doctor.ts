@@ -61,7 +61,7 @@ async function diagnose(
   const mode = config.production ? 'production' : 'development';
   const findings: Finding[] = [{ check: 'configuration', ...ok(`${mode} mode`) }];
   if (options.sending) {
-    // Only here: it loads the half of what a command loads, and every other command would load it too.
+    // Imported here because it doubles what a command loads, and no other command needs it.
     const { diagnoseSending } = await import('./doctor-sending.ts');
     return [...findings, ...(await diagnoseSending(config, options))];
   }

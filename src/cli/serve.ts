@@ -49,7 +49,7 @@ function openLog({ logLevel, logFormat, logAddresses, roles }: Config): Log {
 
 function announce(service: Service, config: Config, log: Log): void {
   const url = `${service.url}${config.basePath}`;
-  // Not by the log, which may be kept: the link has a secret.
+  // The link contains a secret, and JSON logs are often stored. So the link is never in one.
   const showsLink = config.logFormat !== 'json';
   if (service.needsUser)
     log.warn(`There is no user yet. Create one: ${posthorn} users create --email you@example.com`);

@@ -1,6 +1,6 @@
 /**
- * Bodies that have one of several forms. The service validates such a body as one object: so every error is found, and said in words
- * (http/validation.ts). In the OpenAPI document `documentedAs` stands in its place: the forms, whose titles are the names of types in
+ * Bodies that have one of several forms. The service validates such a body as one object, so that it finds all errors and can explain
+ * them (http/validation.ts). The OpenAPI document shows the forms instead (`documentedAs`). Their titles become the names of types in
  * generated clients.
  */
 import { type Static, type TProperties, type TSchema, Type } from 'typebox';
@@ -9,7 +9,7 @@ export interface Forms {
   documentedAs: Record<string, unknown>;
 }
 
-/** By field: the title of the form that has this field, and none of the others. */
+/** By field: the title of the form that has this field and none of the other fields here. */
 type Titles = Record<string, string>;
 
 /** Options of an object that needs exactly one of these fields. */
@@ -18,7 +18,7 @@ export function exactlyOneOf(properties: TProperties, titles: Titles): Forms & {
   return { exactlyOneOf: Object.keys(titles), documentedAs: { oneOf } };
 }
 
-/** Options of an object that may have one of these fields. */
+/** Options of an object that may have one of these fields. `anyOf`: an object with none of the fields matches each form. */
 export function atMostOneOf(properties: TProperties, titles: Titles): Forms & { atMostOneOf: string[] } {
   const anyOf = Object.keys(titles).map((field) => makeForm(properties, titles, field, []));
   return { atMostOneOf: Object.keys(titles), documentedAs: { anyOf } };

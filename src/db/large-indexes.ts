@@ -1,13 +1,13 @@
 /**
- * Indexes of tables that can be large when an older database is upgraded. In a migration they would block everything: a million
- * messages took 41 s. An empty database gets them with its migrations. Otherwise the service builds them while it runs; until then
- * some lists are slower. An index that replaces others is built before they are dropped.
+ * Indexes of tables that can be large when a database is upgraded. A migration that builds them blocks the service: a million messages
+ * took 41 s. An empty database gets these indexes with its migrations. In other databases the service builds them while it runs; until
+ * then some lists are slower. An index that replaces others is built before the others are dropped.
  */
-import type { Pool, Sql } from './client.ts';
+import { only, type Pool, type Sql } from './client.ts';
 
 export interface LargeIndex {
   name: string;
-  /** What follows `on`. */
+  /** Table, columns and options: what follows `on` in `create index`. */
   on: string;
   replaces?: readonly string[];
 }
@@ -16,7 +16,7 @@ export const largeIndexes: readonly LargeIndex[] = [
   // The event stream and `GET /events`.
   { name: 'events_by_xact', on: 'events (owner_id, xact, id)', replaces: ['events_by_owner'] },
   { name: 'events_by_message', on: 'events (message_id) where message_id is not null' },
-  // The direction comes before the time: a list of one direction, or the two of both, merged, are pages of these indexes.
+  // The direction comes before the time. A list of one direction is a range of the index; a list of both merges two ranges.
   {
     name: 'messages_by_direction',
     on: 'messages (owner_id, direction, created_at, id)',
@@ -36,16 +36,16 @@ export const largeIndexes: readonly LargeIndex[] = [
   },
   // `GET /deliveries`, with every filter.
   { name: 'ended_deliveries_of_owner', on: 'ended_deliveries (owner_id, event, status, created_at, id)' },
-  // Neither an event nor the queue knows the age of such a message.
+  // For retention: neither an event nor the queue knows the age of such a message.
   { name: 'messages_silent', on: 'messages (created_at) where is_silent' },
-  // `GET /messages?q=`. Not "fastupdate": the message that fills its list would wait until all of it is moved.
+  // `GET /messages?q=`. Without "fastupdate": the message that fills its pending list would wait until the whole list is moved.
   {
     name: 'messages_by_words',
     on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
   },
 ];
 
-/** Creates them all, if nothing is stored yet. Within a transaction that has the lock of migrations. */
+/** Creates all of them if nothing is stored yet. Call it in a transaction that has the lock of migrations. */
 export async function indexEmptyTables(sql: Sql): Promise<void> {
   const stored = await sql`
       (select from messages limit 1) union all (select from events limit 1) union all (select from ended_deliveries limit 1)`;
@@ -56,32 +56,38 @@ export async function indexEmptyTables(sql: Sql): Promise<void> {
   }
 }
 
-/** Those that are not there, or that still stand beside what they replace. */
+/** The indexes that are missing or not valid, and those whose predecessors are not dropped yet. */
 export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
   const rows = await sql<{ name: string; isValid: boolean }[]>`
     select relname as name, indisvalid as "isValid" from pg_index join pg_class on pg_class.oid = indexrelid
     where relnamespace = (select oid from pg_namespace where nspname = current_schema())`;
-  const valid = new Map(rows.map(({ name, isValid }) => [name, isValid]));
+  const found = new Map(rows.map(({ name, isValid }) => [name, isValid]));
   return largeIndexes.filter(
-    ({ name, replaces }) => !valid.get(name) || replaces?.some((old) => valid.has(old)),
+    ({ name, replaces }) => !found.get(name) || replaces?.some((old) => found.has(old)),
   );
 }
 
 /**
- * Builds one while the tables are used. `other`: another process is building it. The connection must have no limit of time. An index
- * whose building was cut is there but not valid: it is built anew.
+ * Builds an index while the table is used. `by another`: another process is building an index. The pool must have one connection,
+ * which has the lock, and no statement timeout.
  */
 export async function buildIndex(
   sql: Pool,
   { name, on, replaces = [] }: LargeIndex,
 ): Promise<'built' | 'by another'> {
-  const [left] = await sql<{ isValid: boolean; isBuilding: boolean }[]>`
-    select indisvalid as "isValid",
-      exists (select from pg_stat_progress_create_index where index_relid = indexrelid) as "isBuilding"
-    from pg_index where indexrelid = to_regclass(${name})`;
-  if (left?.isBuilding) return 'by another';
-  if (left && !left.isValid) await sql.script(`drop index concurrently if exists ${name}`);
-  if (!left?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
-  for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
-  return 'built';
+  // Without the lock, two builds on one table wait for each other until PostgreSQL ends one of them as a deadlock.
+  const lock = sql`hashtext('posthorn indexes')`;
+  const { isOurs } = only(await sql<{ isOurs: boolean }[]>`select pg_try_advisory_lock(${lock}) as "isOurs"`);
+  if (!isOurs) return 'by another';
+  try {
+    const [found] = await sql<{ isValid: boolean }[]>`
+      select indisvalid as "isValid" from pg_index where indexrelid = to_regclass(${name})`;
+    // PostgreSQL keeps an index whose build was interrupted, as not valid.
+    if (found && !found.isValid) await sql.script(`drop index concurrently if exists ${name}`);
+    if (!found?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
+    for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
+    return 'built';
+  } finally {
+    await sql`select pg_advisory_unlock(${lock})`;
+  }
 }

@@ -64,7 +64,7 @@ async function apply(sql: Pool, migration: Migration): Promise<boolean> {
   }
 }
 
-/** Without the lock, of two `create … if not exists` at once one can fail. */
+/** Without the lock, one of two simultaneous `create … if not exists` can fail. */
 async function lockMigrations(sql: Sql): Promise<void> {
   await sql.script(`select pg_advisory_xact_lock(hashtext('posthorn migrations'))`);
 }

@@ -14,6 +14,7 @@ import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import type { Verifications } from '../mailboxes/verifications.ts';
 import type { VerifyAccountParts } from '../mailboxes/verify-account.ts';
 import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
@@ -88,6 +89,7 @@ export interface ApiParts extends HealthParts {
   mail: AcceptParts;
   submit: SubmitParts;
   verifyAccounts: VerifyAccountParts;
+  verifications: Verifications;
   reports: ProviderReportParts;
   sns: Sns;
   /** The URL that others reach the API under, with the base path. */
@@ -275,12 +277,11 @@ function requireOneHost({ headers, raw }: FastifyRequest): void {
     throw new Problem('bad_request', { detail: 'The request has several `Host` headers. Send one.' });
 }
 
-/** RFC 9110 §15.5.16. The bytes of the body would be taken for what they are not. */
+/** RFC 9110 §15.5.16. Nothing here decompresses a body: the compressed bytes would be read as the content. */
 function refuseEncoded({ headers }: FastifyRequest): void {
   const encoding = headers['content-encoding'];
   if (encoding === undefined || encoding.toLowerCase() === 'identity') return;
-  const detail =
-    'Bodies are read as they are, without `Content-Encoding`. Send the body without compression.';
+  const detail = 'The service does not decode `Content-Encoding`. Send the body without compression.';
   throw new Problem('unsupported_media_type', { detail });
 }
 

@@ -1,6 +1,6 @@
-/** Bodies with several forms in the OpenAPI document (contract/forms.ts). */
+/** Writes the forms of bodies (contract/forms.ts) into the OpenAPI document. */
 
-/** The document with the forms in place of the objects that validate. */
+/** Returns the document with the forms instead of the objects that validate. */
 export function writeForms<Document>(value: Document): Document {
   const write = (one: unknown): unknown => {
     if (Array.isArray(one)) return one.map(write);
@@ -17,7 +17,7 @@ export function writeForms<Document>(value: Document): Document {
   return write(value) as Document;
 }
 
-/** The forms by their titles. */
+/** Returns the forms by their titles. */
 export function collectForms(value: unknown): Record<string, object> {
   if (typeof value !== 'object' || value === null) return {};
   const inside = Object.values(value).map(collectForms);

@@ -250,7 +250,7 @@ function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, 
   }
 }
 
-/** Rules of contract/forms.ts: how many of the fields an object may have. */
+/** The keywords of contract/forms.ts: how many of the fields an object may have. */
 const choices = {
   exactlyOneOf: (count: number) => count === 1,
   atMostOneOf: (count: number) => count <= 1,
@@ -278,7 +278,7 @@ function describeUnknownField(error: ErrorObject, noun: string): FieldError {
   }
   const known = Object.keys(schema.properties ?? {});
   const near = suggest(field, known);
-  const others = known.length > 0 ? `Known: ${known.join(', ')}.` : `There is none here.`;
+  const others = known.length > 0 ? `Known: ${known.join(', ')}.` : 'This request takes none.';
   const hint = near ? `Did you mean "${near}"?` : others;
   return { pointer, code: 'unknown_field', message: `Unknown ${noun} "${field}". ${hint}` };
 }

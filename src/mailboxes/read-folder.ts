@@ -98,7 +98,7 @@ export class FolderReader {
     return count;
   }
 
-  /** Reads some older mail. The folder is open. There is more as long as the position has `older`. */
+  /** Reads some older mail. The folder must be open. While the position has `older`, there is more. */
   async readOlder(rules: SyncRules): Promise<void> {
     const { older } = this.#position;
     if (!older) return;

@@ -68,7 +68,7 @@ export function startSync(parts: SyncParts): Loop {
   const rate = new OpenRate(opensPerSecond);
   const endings = new Set<Promise<void>>();
   let renewedAt = performance.now();
-  /** Whose connection was claimed last: the next look starts with the owner after this one. */
+  /** The owner of the connection that was claimed last. The next claim starts with the owner after this one. */
   let lastOwner: string | undefined;
 
   function open(claimed: ClaimedConnection): void {
@@ -97,7 +97,7 @@ export function startSync(parts: SyncParts): Loop {
 
   async function noteRead(claimed: ClaimedConnection): Promise<void> {
     const { identityId, ownerId, accountId, version } = claimed;
-    // The next failure is the first again.
+    // The connection works: the backoff starts anew at the next failure.
     claimed.failures = 0;
     await noteConnected(sql, token, identityId);
     await recordReceiveState(sql, ownerId, accountId, 'ok', null, version);
@@ -125,7 +125,7 @@ export function startSync(parts: SyncParts): Loop {
     metrics.syncFailures.inc({ code: error.code });
     const { code, response } = error;
     log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
-    // First: a process that claims the connection afterwards records a later state.
+    // Before the release: another process may claim the connection then, and its state is the newer one.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
     await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
   }

@@ -1,7 +1,7 @@
 /**
- * The places for checks of logins that somebody waits for: of accounts and providers. Guarantees: an owner has few places, because the
- * servers may be of strangers and nobody should scan ports fast; a check ends after `withinMs`, whatever the server does, so nobody
- * waits longer than that for a place that others have.
+ * Limits how many accounts and providers are verified at the same time. Guarantees: an owner has few checks at once, because the
+ * servers may belong to strangers, and nobody should scan their ports fast. A check ends after `withinMs`, whatever the server does,
+ * so the checks of others wait no longer than that.
  */
 import { Slots } from '../lib/slots.ts';
 import { Problem } from '../problems.ts';
@@ -19,7 +19,7 @@ export class Verifications {
     this.#places = new Slots(this.#limits);
   }
 
-  /** `signal`: the client has gone. `check` must end soon after its own signal, whose reason says which of the two ended it. */
+  /** `signal`: the client has gone. `check` must end soon after the signal that it gets: of the client, or of its time (`isLate`). */
   async run(
     ownerId: string,
     signal: AbortSignal,
@@ -31,7 +31,7 @@ export class Verifications {
     this.#open.set(ownerId, open + 1);
     try {
       const error = () => new Problem('verifications_busy', { headers: { 'retry-after': '5' } });
-      // Twice: the checks that have the places began before, so they end before.
+      // The checks that have the places began earlier, so they end within `withinMs`. Twice that leaves a margin.
       const timeout = { ms: 2 * withinMs, error };
       using _place = await this.#places.take(ownerId, 1, { signal, timeout });
       await check(AbortSignal.any([signal, AbortSignal.timeout(withinMs)]));

@@ -6,16 +6,14 @@ import { connectNow } from '../store/imap-connections.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
 import type { ImapFlow } from './imap-client.ts';
 import { type LoginParts, logIn } from './login.ts';
-import type { Verifications } from './verifications.ts';
 
 export interface VerifyAccountParts extends LoginParts {
   accounts: AccountServers;
-  verifications: Verifications;
 }
 
-/** The result is recorded in `send` and `receive` of the account. `signal`: of the place that the check has (`Verifications`). */
+/** Records the result in `send` and `receive` of the account. `signal`: from `Verifications.run`. */
 export async function verifyAccount(
-  parts: Omit<VerifyAccountParts, 'verifications'>,
+  parts: VerifyAccountParts,
   ref: AccountRef,
   signal: AbortSignal,
 ): Promise<void> {
@@ -25,20 +23,20 @@ export async function verifyAccount(
 async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal): Promise<void> {
   const found = await logIn({ ...parts, imap: { ...parts.imap, signal } }, ref);
   if (!found) return;
-  const isIn = 'client' in found;
-  // The client has gone: an end that we caused says nothing about the server.
-  if (!isIn && signal.aborted && !isLate(signal)) return;
-  const error = isIn ? null : isLate(signal) ? describeServerError('timeout') : found.error;
+  const isLoggedIn = 'client' in found;
+  // The API client has gone. We ended the login ourselves, so the failure says nothing about the server.
+  if (!isLoggedIn && signal.aborted && !isLate(signal)) return;
+  const error = isLoggedIn ? null : isLate(signal) ? describeServerError('timeout') : found.error;
   const { ownerId, accountId } = ref;
   await transaction(parts.sql, async (sql) => {
     await recordReceiveState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, found.version);
     if (!error) await connectNow(sql, ownerId, { accountId });
   });
-  if (isIn) await leave(found.client, signal);
+  if (isLoggedIn) await logOut(found.client, signal);
 }
 
-/** A server that does not answer the logout is left at the end of the check. */
-async function leave(client: ImapFlow, signal: AbortSignal): Promise<void> {
+/** If the server does not answer, `signal` closes the connection. */
+async function logOut(client: ImapFlow, signal: AbortSignal): Promise<void> {
   const close = () => client.close();
   if (signal.aborted) return close();
   signal.addEventListener('abort', close, { once: true });

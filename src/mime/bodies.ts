@@ -97,8 +97,8 @@ export function decodeBody(raw: Buffer, part: Part): Decoded {
 }
 
 /**
- * Decodes a body for as long as `use` runs, and frees a large one at once: V8 does not count it as heap and collects it late. The
- * worker that examines kept 20 MB of attachments that it had only described.
+ * Decodes a body, calls `use`, and then frees the decoded bytes: `use` must not keep them. V8 does not count them as heap and collects
+ * them late. The worker that examines mail kept 20 MB of attachments that it had only described.
  */
 export function useBody<T>(raw: Buffer, part: Part, use: (decoded: Decoded) => T): T {
   const decoded = decodeBody(raw, part);

@@ -8,7 +8,7 @@ type Check = (value: unknown, all: Record<string, unknown>) => string | null;
 
 interface Field {
   check: Check;
-  /** For the OpenAPI document. It says less than `check` where a schema cannot say the rule. */
+  /** For the OpenAPI document. `check` may be stricter: a schema cannot express every rule. */
   schema: object;
   optional?: true;
 }
@@ -104,11 +104,16 @@ const fields: Record<ProviderKind, Record<string, Field>> = {
   },
 };
 
-/** The credentials of a kind, for the OpenAPI document. */
-export function describeCredentials(kind: ProviderKind) {
+/** The kind in names of the OpenAPI document, such as `PostmarkCredentials`. */
+export function titleOf(kind: ProviderKind): string {
+  return `${kind.charAt(0).toUpperCase()}${kind.slice(1)}`;
+}
+
+/** The schema of the credentials of a kind, for the OpenAPI document. */
+export function describeCredentials(kind: ProviderKind): object {
   const known = Object.entries(fields[kind]);
   return {
-    title: `${kind.charAt(0).toUpperCase()}${kind.slice(1)}Credentials`,
+    title: `${titleOf(kind)}Credentials`,
     description: 'Never shown again.',
     type: 'object',
     properties: Object.fromEntries(known.map(([name, { schema }]) => [name, schema])),

@@ -29,7 +29,10 @@ async function run(job: ExamineJob): Promise<ExamineResult> {
   return result;
 }
 
-/** A copy, if it is a view of the message or of memory that is much larger: what is transferred is kept until a client has read it. */
+/**
+ * Copies the content if its buffer is the message or much larger than the content. A transfer moves the whole buffer, and the main
+ * thread keeps it until a client has read it.
+ */
 function makeTransferable(content: Uint8Array, message: ArrayBufferLike): Uint8Array {
   const isAlone = content.buffer !== message && content.length > 0.9 * content.buffer.byteLength;
   return isAlone ? content : new Uint8Array(content);

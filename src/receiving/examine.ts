@@ -79,8 +79,8 @@ export interface OutgoingWork {
 
 const largeHeaderBytes = 32 * 1024;
 /**
- * A worker holds the shared memory of a message until its own small heap is next collected, which may be never. After such a
- * message it ends soon: starting another one costs little next to reading it.
+ * A worker keeps the shared memory of a message until V8 collects the worker's small heap, which may be never. So the worker ends
+ * soon after a huge message. Starting another worker costs little compared with reading such a message.
  */
 const hugeBytes = 8 * 1024 * 1024;
 const idleAfterHugeMs = 1000;
@@ -99,7 +99,7 @@ export function makeExaminer(options: {
   idleMs?: number;
 }): Examiner {
   const { dnsServers, mailHost, log, timeoutMs = 30_000, waitMs = 60_000, idleMs = 30_000 } = options;
-  // At the first message: loading it takes a fifth of a start, and many processes receive no mail.
+  // Loaded at the first message: it takes a fifth of the time of a start, and many processes receive no mail.
   const loadAuthenticate = once(async () => {
     const { makeAuthenticate } = await import('../mailauth/authenticate.ts');
     return makeAuthenticate({ dnsServers, mailHost });

@@ -117,7 +117,7 @@ export class AccountServers {
     return reply;
   }
 
-  /** Logs in, and records how that went, unless `signal` ended it before its time was over. */
+  /** Logs in and records the result. Records nothing if the client has gone; a check that took too long is a `timeout` (`isLate`). */
   async check(ref: OwnRef, signal: AbortSignal): Promise<void> {
     const opened = await this.#open(ref);
     this.#recorded.delete(idOf(ref));
@@ -193,7 +193,7 @@ export class AccountServers {
   }
 }
 
-/** Whether the time of a check is over (`AbortSignal.timeout`), and not its client gone. */
+/** Whether a check was ended because its time is over (`AbortSignal.timeout`), and not because its client has gone. */
 export function isLate({ aborted, reason }: AbortSignal): boolean {
   return aborted && reason instanceof DOMException && reason.name === 'TimeoutError';
 }

@@ -68,7 +68,7 @@ function findPermanent(tried: Exclude<Tried, { kind: 'accepted' }>, way: Way): B
     return finalErrors[error] ?? null;
   }
   if (!response || response.code < 500) return null;
-  // A refusal before MAIL: another host or another day may do. RFC 7504 §3: 521 in the greeting is a host that never takes mail.
+  // After a refusal before MAIL, another host or a later try may succeed. RFC 7504 §3: a host that greets with 521 never takes mail.
   if (earlyPhases.includes(phase)) return response.code === 521 && way === 'direct' ? 'hard' : null;
   return decideBounceType('smtp', response);
 }

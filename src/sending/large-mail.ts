@@ -13,7 +13,7 @@ import { SendFault } from './try-reply.ts';
 const mebibyte = 1024 * 1024;
 /**
  * For all messages, and for those of one owner. A server decides how long a transfer takes, up to 20 minutes for 25 MiB, and a user
- * can choose the server. So one owner gets a quarter of that memory.
+ * can choose the server. So one owner gets a quarter of the memory for transfers.
  */
 export const largeMemory = {
   signing: { inAll: 32 * mebibyte, perOwner: 32 * mebibyte },
@@ -37,7 +37,7 @@ export class LargeMail {
     this.#transfers = new Slots(limits.transfers);
   }
 
-  /** Calls `use` with the whole message, which must not be kept. For signing. */
+  /** For signing. Calls `use` with the whole message, which `use` must not keep. */
   async withWhole<Result>(
     stored: StoredRaw,
     signal: AbortSignal,

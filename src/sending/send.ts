@@ -101,7 +101,7 @@ export function startSending(parts: SendParts): Loop & { pollNow(): void } {
     if (!found) return (await loadConfirmation(parts, job)) ?? 'cancel';
     const { raw, stored, domain } = found;
     if (raw) return prepareSmall(found, raw, job);
-    // Before memory is taken: the name servers of the domain may take 5 s to answer.
+    // The signer caches the key. Looked up before memory is taken, because the name servers of the domain may take 5 s to answer.
     await signer.findKey(job.ownerId, domain);
     const signature = await large.withWhole(stored, leaseEnd, (raw) => signer.sign(raw, job.ownerId, domain));
     // Again: it may have been cancelled or suppressed while it waited for memory.

@@ -42,7 +42,7 @@ export class Signer {
     return '';
   }
 
-  /** Kept for a while. */
+  /** Cached for `keepMs`. */
   findKey(ownerId: string, domain: string): Promise<SigningKey | null> {
     const name = `${ownerId} ${domain}`;
     const known = this.#chosen.get(name);

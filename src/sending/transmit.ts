@@ -110,7 +110,7 @@ async function open(
   const dialogue = new Dialogue(openSocket({ hostname: host, port, secure: null }, resolution.addresses));
   const connection = new SmtpConnection(server, parts, dialogue);
   const failure = await connection.greet(withTls, signal);
-  // Whether TLS fails, and who answers inside it, depends on the name too, and anybody can point a name at the server of somebody else.
+  // TLS depends on the name too: whether it succeeds, and who answers inside it. Anybody can point a name at the server of somebody else.
   const isReached = failure?.phase === 'tls' || failure?.tls;
   parts.dead?.note(addresses.join(), isReached ? null : failure, performance.now());
   return failure ? { failure } : { connection };

@@ -15,7 +15,7 @@ export type Phase =
   | 'data'
   | 'end-of-data';
 
-/** Before MAIL. What ends here is about the server, the connection or the login, not about the recipient. */
+/** Before MAIL. A failure here is about the server, the connection or the login, not about the recipient. */
 export const earlyPhases: readonly Phase[] = ['connect', 'greeting', 'ehlo', 'tls', 'auth'];
 
 /** Why there is no reply that counts. */

@@ -93,14 +93,16 @@ export function startChangeOver({ sql, log }: Parts): Loop {
   });
 }
 
-/** Builds the indexes that a migration left out. `own`: a pool without a limit of time; a stop closes it and cuts what is being built. */
+/** Builds the indexes that a migration left out. `own`: as for `buildIndex`. A stop closes it and waits for no index. */
 export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'> {
   log.info('building indexes, in the background: some lists are slower until then');
-  let isOver = false;
-  const build = async () => {
+  let isDone = false;
+  let isStopping = false;
+  const work = async () => {
+    if (isDone) return false;
     const [next] = await listUnbuilt(own);
     if (!next) {
-      isOver = true;
+      isDone = true;
       log.info('all indexes are built');
       return false;
     }
@@ -110,17 +112,16 @@ export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'
   };
   const loop = startLoop({
     ...{ name: 'building indexes', pollMs: indexPollMs, log, isTransient: isUnavailable },
-    async work() {
-      if (isOver) return false;
-      return build().catch((error) => {
-        if (isOver) return false;
+    work: () =>
+      work().catch((error) => {
+        // The stop has closed the pool.
+        if (isStopping) return false;
         throw error;
-      });
-    },
+      }),
   });
   return {
     async stop() {
-      isOver = true;
+      isStopping = true;
       await Promise.all([loop.stop(), own.end({ timeoutMs: 0 })]);
     },
   };

@@ -95,10 +95,8 @@ export async function makeParts(
   return {
     ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
-    verifyAccounts: {
-      ...{ sql, sealer, tokens, accounts, imap: { egress, production } },
-      verifications: new Verifications(),
-    },
+    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
+    verifications: new Verifications(),
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
     links: makeLinks(secretKeys, readBaseUrl),
     confirmationLinks: makeConfirmationLinks(secretKeys, readBaseUrl),

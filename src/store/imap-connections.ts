@@ -31,8 +31,8 @@ function imapServer(sql: Sql) {
 }
 
 /**
- * The server of an identity, as one row or none. By primary keys alone, and as queries of their own: otherwise a plan that was made
- * while there were few identities may go through all of them, or all of the owner.
+ * The server of an identity, as one row or none. `offset 0` keeps the two lookups by primary key apart: otherwise a plan that was made
+ * while there were few identities may read all identities, or all of the owner.
  */
 function serverOf(sql: Sql, identityId: Fragment) {
   return sql`(
@@ -46,8 +46,8 @@ function serverOf(sql: Sql, identityId: Fragment) {
 }
 
 /**
- * The account of the identity was given, changed or verified: its mailbox is connected to now, whatever was tried before. Call this in
- * the transaction of the change. Does nothing for an account without IMAP, and for a domain.
+ * Schedules a connection for now, whatever failed before. Call it in the transaction that gives an identity its account, or that
+ * changes or verifies the account. Does nothing for an account without IMAP, and for a domain.
  */
 export async function connectNow(
   sql: Sql,
@@ -65,13 +65,13 @@ export async function connectNow(
     on conflict (identity_id) do update set next_try_at = now()`;
 }
 
-/** So many connections become ready in one look. */
+/** How many connections one claim makes ready at most. */
 const promoteBatch = 1000;
 const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 /**
- * For all owners, who take turns: one with thousands of mailboxes does not keep another from its first. `afterOwner`: whose connection
- * was claimed last. Returned in the order of the turns.
+ * For all owners, who take turns: an owner with thousands of mailboxes does not delay the first mailbox of another. `afterOwner`: the
+ * owner of the connection that was claimed last. The result is in the order of the turns.
  */
 export async function claimConnections(
   sql: Sql,
@@ -81,7 +81,7 @@ export async function claimConnections(
 ): Promise<ClaimedConnection[]> {
   if (limit <= 0) return [];
   await promoteConnections(sql);
-  /** Owners with ready connections. Hops along the index: an owner costs the same however many connections are ready. */
+  /** Owners with ready connections. Hops along the index: an owner costs the same however many of its connections are ready. */
   const walk = (name: Fragment, start: Fragment, end: Fragment) => {
     const first = sql`order by owner_id, next_try_at limit 1`;
     return sql`
@@ -131,7 +131,7 @@ export async function claimConnections(
         failures = case when is_changed then 0 else failures end,
         refused_logins = case when is_changed or refused_logins >= ${maxRefusedLogins} then 0 else refused_logins end
       from next
-      -- Also as a list, so that the rows are found by the primary key, with a plan from before there were many.
+      -- Also as a list: a plan from before there were many rows then still uses the primary key.
       where connection.identity_id = next.identity_id and connection.identity_id = any (array(select identity_id from next))
       returning connection.*, turn, place
     )
@@ -140,12 +140,12 @@ export async function claimConnections(
     from claimed where version is not null order by turn, place`;
 }
 
-/** Of a scheduled connection. In the form of the index. */
+/** When a scheduled connection is due. The same expression as in the index. */
 function dueAt(sql: Sql) {
   return sql`greatest(next_try_at, lease_until)`;
 }
 
-/** Whether there are connections to claim: queries that each find at most one row. */
+/** Queries for `findDueWork`: their first rows say whether there are connections to claim. */
 export function dueConnections(sql: Sql) {
   return [
     sql`select true from imap_connections where ready order by owner_id, next_try_at`,
@@ -153,7 +153,7 @@ export function dueConnections(sql: Sql) {
   ] as const;
 }
 
-/** Makes connections ready whose time has come: for the next try, or because the lease of a process that died has expired. */
+/** Makes connections ready that are due: the time of the next try has come, or the lease of a process that died has expired. */
 async function promoteConnections(sql: Sql): Promise<void> {
   await sql`
     update imap_connections set ready = true, lease_token = null, lease_until = null

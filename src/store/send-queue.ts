@@ -111,7 +111,7 @@ export async function dropSends(sql: Sql, leases: readonly Lease[]): Promise<voi
  */
 export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
   const isDue = sql`not ready and next_attempt_at <= now()`;
-  /** Moments at which mail of an owner is due. Hops along the index: one costs the same however much mail it has. */
+  /** Pairs of moment and owner for which mail is due. Hops along the index: a pair costs the same however much mail it has. */
   const walk = (name: Fragment, next: Fragment, order: Fragment) => {
     const first = sql`order by next_attempt_at ${order}, owner_id ${order} limit 1`;
     return sql`

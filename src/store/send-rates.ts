@@ -1,11 +1,11 @@
 /**
- * The recipients that a message may have now: the limit of the owner, over all processes, and the suppressed addresses. One
- * statement, and no transaction: messages of one owner wait for each other only while the count changes.
+ * Decides which recipients a message may have now: checks the send rate of the owner, over all processes, and finds suppressed
+ * addresses. One statement without a transaction: messages of one owner wait for each other only while the count changes.
  */
 import { only, type Sql } from '../db/client.ts';
 
 export interface Admission {
-  /** The keys of those of the addresses that are suppressed. */
+  /** The keys of the addresses that are suppressed. */
   suppressed: ReadonlySet<string>;
   /** Null: the recipients are counted. Otherwise they are too many, and none is counted. */
   waitSeconds: number | null;
@@ -19,8 +19,8 @@ export async function admitRecipients(
   perMinute: number,
 ): Promise<Admission> {
   const count = addressKeys.length;
-  // Also a start that is ahead of us is this minute: statements may come in another order than their times. A start that is far
-  // ahead is of a clock that was set back.
+  // A minute may start a little after our `now()`: statements do not run in the order of their times. A start far in the future means
+  // that the clock was set back.
   const isCurrent = sql`abs(extract(epoch from now() - rate.started_at)) < 60`;
   const counting = sql`
     insert into send_rates as rate (owner_id, started_at, recipients) values (${ownerId}, now(), ${count})

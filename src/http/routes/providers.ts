@@ -7,7 +7,7 @@ import { newId } from '../../lib/ids.ts';
 import { hashToken, makeHookSecret } from '../../lib/tokens.ts';
 import type { Verifications } from '../../mailboxes/verifications.ts';
 import { Problem } from '../../problems.ts';
-import { describeCredentials, findCredentialFaults } from '../../providers/credentials.ts';
+import { describeCredentials, findCredentialFaults, titleOf } from '../../providers/credentials.ts';
 import type { AccountServers } from '../../sending/account-servers.ts';
 import {
   createProvider,
@@ -27,7 +27,7 @@ import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts, respondOnce } from '../idempotency.ts';
 import { type PageParts, readPage, sendPage } from '../pagination.ts';
 
-/** findCredentialFaults validates them: its rules are more than a schema can say, and its errors name the kind. */
+/** `findCredentialFaults` validates them: a schema cannot express all of its rules, and its errors name the kind. */
 const Credentials = Type.Unsafe<Record<string, unknown>>({
   type: 'object',
   documentedAs: { oneOf: providerKinds.map(describeCredentials) },
@@ -51,19 +51,19 @@ const NewProvider = body(
 );
 
 function describeNewProvider(kind: ProviderKind): object {
-  const credentials = describeCredentials(kind);
   return {
-    title: `New${credentials.title.replace('Credentials', 'Provider')}`,
+    title: `New${titleOf(kind)}Provider`,
     type: 'object',
     properties: {
       kind: { type: 'string', const: kind },
       name: Name,
-      credentials,
+      credentials: describeCredentials(kind),
     },
     required: ['kind', 'credentials'],
     additionalProperties: false,
   };
 }
+
 const ProviderPatch = body(
   {
     name: Type.Optional(Name),
@@ -79,7 +79,8 @@ const tags = ['Providers'];
 
 interface ProviderParts extends PostParts, PageParts {
   readBaseUrl(): string;
-  verifyAccounts: { accounts: Pick<AccountServers, 'check'>; verifications: Verifications };
+  verifyAccounts: { accounts: Pick<AccountServers, 'check'> };
+  verifications: Verifications;
 }
 
 export function providerRoutes(app: App, parts: ProviderParts): void {
@@ -204,9 +205,9 @@ export function providerRoutes(app: App, parts: ProviderParts): void {
       const { id } = request.params;
       const verify = async () => {
         await orNotFound(findProvider(sql, ownerId, id));
-        const { accounts, verifications } = parts.verifyAccounts;
+        const { accounts } = parts.verifyAccounts;
         const check = (signal: AbortSignal) => accounts.check({ ownerId, providerId: id }, signal);
-        await verifications.run(ownerId, abortOnClose(reply), check);
+        await parts.verifications.run(ownerId, abortOnClose(reply), check);
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
         status: 200,

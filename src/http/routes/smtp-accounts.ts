@@ -6,6 +6,7 @@ import { SmtpAccount } from '../../contract/smtp-account.ts';
 import { type Pool, type Sql, transaction } from '../../db/client.ts';
 import { newId } from '../../lib/ids.ts';
 import { changeServer, type ServerChanges } from '../../mailboxes/account-changes.ts';
+import type { Verifications } from '../../mailboxes/verifications.ts';
 import { type VerifyAccountParts, verifyAccount } from '../../mailboxes/verify-account.ts';
 import type { Egress } from '../../net/egress.ts';
 import type { MailServer } from '../../net/mail-server.ts';
@@ -116,6 +117,7 @@ interface AccountParts extends PostParts, PageParts {
   egress: Egress;
   allowHttp: boolean;
   verifyAccounts: VerifyAccountParts;
+  verifications: Verifications;
   wakeSync(): void;
 }
 
@@ -262,12 +264,11 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
     async (request, reply) => {
       const { ownerId } = request;
       const { id } = request.params;
-      const { verifications, ...verifyParts } = parts.verifyAccounts;
       const check = (signal: AbortSignal) =>
-        verifyAccount({ ...verifyParts, sql }, { ownerId, accountId: id }, signal);
+        verifyAccount({ ...parts.verifyAccounts, sql }, { ownerId, accountId: id }, signal);
       const verify = async () => {
         await orNotFound(findSmtpAccount(sql, ownerId, id));
-        await verifications.run(ownerId, abortOnClose(reply), check);
+        await parts.verifications.run(ownerId, abortOnClose(reply), check);
         parts.wakeSync();
       };
       await actAndRespondOnce(parts, request, reply, verify, async (sql) => ({
