@@ -192,3 +192,22 @@ test('an identity without an IMAP server is no work, until it gets one', async (
   assert.deepEqual(await claim(), [id]);
   await emptyTables();
 });
+
+test('a server that is removed and given again is another one, also between two looks', async () => {
+  const { ownerId, accountId, id } = await connectMailbox(await makeOwner());
+  const token = newId();
+  assert.deepEqual(idsOf(await claimConnections(sql, token, 20)), [id]);
+  await updateSmtpAccount(sql, sealer, ownerId, accountId, { imap: null });
+  await updateSmtpAccount(sql, sealer, ownerId, accountId, {
+    imap: { ...server, host: 'other.example.com' },
+  });
+  assert.deepEqual(idsOf(await listLeased(sql, token)), [], 'the connection to the first server is closed');
+  await emptyTables();
+});
+
+test('an owner with thousands of mailboxes that are due does not keep another from becoming ready', async () => {
+  await connectMany(await makeOwner(), 3000);
+  const { id } = await connectMailbox(await makeOwner());
+  assert.ok(idsOf(await claimConnections(sql, newId(), 20)).includes(id));
+  await emptyTables();
+});
