@@ -30,11 +30,14 @@ async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal
   if (!isIn && signal.aborted && !isLate(signal)) return;
   const error = isIn ? null : isLate(signal) ? describeServerError('timeout') : found.error;
   const { ownerId, accountId } = ref;
-  await transaction(parts.sql, async (sql) => {
-    await recordReceiveState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, found.version);
-    if (!error) await connectNow(sql, ownerId, { accountId });
-  });
-  if (isIn) await leave(found.client, signal);
+  try {
+    await transaction(parts.sql, async (sql) => {
+      await recordReceiveState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, found.version);
+      if (!error) await connectNow(sql, ownerId, { accountId });
+    });
+  } finally {
+    if (isIn) await leave(found.client, signal);
+  }
 }
 
 /** A server that does not answer the logout is left at the end of the check. */
