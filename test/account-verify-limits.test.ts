@@ -126,29 +126,47 @@ test('the wait for a place has an end too', async () => {
   await assert.rejects(waiting, (error) => error instanceof Problem && error.code === 'verifications_busy');
 });
 
+function makeCheck(ref: { ownerId: string; accountId: string }) {
+  const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: null });
+  const tokens = new AccessTokens({ egress, allowHttp: true });
+  const logins = { sql: service.sql, sealer, tokens };
+  const accounts = new AccountServers({
+    ...{ ...logins, egress, log: makeLog({ level: 'silent', json: true }) },
+    ...{ heloName: 'mx.example', production: false },
+  });
+  return (signal: AbortSignal) =>
+    verifyAccount({ ...logins, accounts, imap: { egress, production: false } }, ref, signal);
+}
+
 test('a check whose time is over is a timeout of both sides', { timeout: 60_000 }, async () => {
   const [talker, silent] = [await startTalker(), await startTalker('')];
   const user = await service.makeUser();
   const id = await makeAccount(user, talker.port, silent.port);
-  const ref = { ownerId: user.userId, accountId: id };
-  const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: null });
-  const tokens = new AccessTokens({ egress, allowHttp: true });
-  const { sql } = service;
-  const logins = { sql, sealer, tokens };
-  const accounts = new AccountServers({
-    ...{
-      ...logins,
-      log: makeLog({ level: 'silent', json: true }),
-      egress,
-      heloName: 'mx.example',
-      production: false,
-    },
-  });
-  const check = (signal: AbortSignal) =>
-    verifyAccount({ ...logins, accounts, imap: { egress, production: false } }, ref, signal);
+  const check = makeCheck({ ownerId: user.userId, accountId: id });
   await new Verifications({ withinMs: 500 }).run(user.userId, staying, check);
   const { body } = await service.call('GET', `/smtp-accounts/${id}`, { as: user });
   assert.equal(body.send.error?.code, 'timeout', JSON.stringify(body.send));
   assert.equal(body.receive.error?.code, 'timeout', JSON.stringify(body.receive));
   await waitFor('the end of the connections', () => talker.sockets.size + silent.sockets.size === 0);
+});
+
+test('a server that ignores the logout: the place is free when the time is over, and the login counts', {
+  timeout: 60_000,
+}, async () => {
+  const script = await startImapScript({ ignoresLogout: true });
+  const user = await service.makeUser();
+  const id = await makeAccount(user, script.port);
+  const check = makeCheck({ ownerId: user.userId, accountId: id });
+  await new Verifications({ withinMs: 3000 }).run(user.userId, staying, check);
+  assert.ok(script.commands.includes('LOGOUT'));
+  const { body } = await service.call('GET', `/smtp-accounts/${id}`, { as: user });
+  assert.equal(body.receive.state, 'ok');
+});
+
+test('what is deleted while its check waits for a place is no failure of the service', async () => {
+  const user = await service.makeUser();
+  const id = await makeAccount(user, sink.port);
+  await service.call('DELETE', `/smtp-accounts/${id}`, { as: user });
+  const ref = { ownerId: user.userId, accountId: id };
+  await makeCheck(ref)(staying);
 });

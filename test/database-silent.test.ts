@@ -69,6 +69,22 @@ test('a statement timeout in the URL, as PostgreSQL writes it', async (t) => {
   assert.deepEqual([...(await sql`show statement_timeout`)], [{ statement_timeout: '5s' }]);
 });
 
+test('a limit of 0 wins over the limits of the URL and of the database', async (t) => {
+  const limited = await makeDatabase();
+  t.after(() => limited.drop());
+  const { pathname } = new URL(limited.url);
+  const setting = (name: string) => `alter database ${pathname.slice(1)} set ${name} = '5s'`;
+  await open(t, limited.url).script(`${setting('statement_timeout')}; ${setting('lock_timeout')}`);
+  for (const url of [limited.url, `${limited.url}?statement_timeout=5s&lock_timeout=5s`]) {
+    const options = { max: 1, applicationName: 'unlimited', statementTimeoutMs: 0, lockTimeoutMs: 0 };
+    const sql = connect(url, options);
+    t.after(() => sql.end());
+    const [limits] = await sql`
+      select current_setting('statement_timeout') as statement, current_setting('lock_timeout') as lock`;
+    assert.deepEqual({ ...limits }, { statement: '0', lock: '0' });
+  }
+});
+
 for (const [where, question] of [
   ['at its start', 'client_encoding'],
   ['at LISTEN', 'listen "news"'],

@@ -13,7 +13,7 @@ export interface ImapScript {
 }
 
 export async function startImapScript(
-  options: { capabilities?: string; tls?: tls.TlsOptions; greeting?: string } = {},
+  options: { capabilities?: string; tls?: tls.TlsOptions; greeting?: string; ignoresLogout?: boolean } = {},
 ): Promise<ImapScript> {
   const { capabilities = 'IMAP4rev1 SASL-IR AUTH=PLAIN AUTH=XOAUTH2', greeting = '* OK ready' } = options;
   const commands: string[] = [];
@@ -53,6 +53,7 @@ export async function startImapScript(
           waitingTag = tag;
         }
       } else if (name === 'LOGOUT') {
+        if (options.ignoresLogout) return;
         say(`* BYE\r\n${tag} OK bye`);
         socket.end();
       } else say(`${tag} OK done`);

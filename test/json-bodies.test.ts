@@ -180,6 +180,12 @@ describe('what is taken is kept as it came', () => {
     ['NUL in a string', '{"a":"\\u0000"}', '{"a":"\\u0000"}'],
     ['a __proto__ key', '{"__proto__":{"admin":true}}', '{"__proto__":{"admin":true}}'],
     ['the order of keys', '{"b":1,"a":2}', '{"b":1,"a":2}'],
+    ['all digits of a double', '{"a":0.10000000000000001,"b":4.9E-324}', '{"a":0.1,"b":5e-324}'],
+    [
+      'long numbers that a double keeps',
+      '{"a":100000000000000000000,"b":1.50}',
+      '{"a":100000000000000000000,"b":1.5}',
+    ],
     ['numbers in another form', '{"a":1E2,"b":0.5,"c":-0,"d":1e308}', '{"a":100,"b":0.5,"c":0,"d":1e+308}'],
     [
       'brackets in strings',

@@ -13,7 +13,7 @@ import { OperatorError } from '../src/lib/operator-error.ts';
 import { type Service, startService } from '../src/main.ts';
 import { findActiveKey } from '../src/store/api-keys.ts';
 import { settleWebhooks } from '../src/store/held.ts';
-import { makeDatabase, waitFor } from './harness.ts';
+import { makeDatabase, makeTestLog, waitFor } from './harness.ts';
 
 const log = makeLog({ level: 'silent', json: true });
 const folder = path.join(import.meta.dirname, '../migrations');
@@ -203,6 +203,25 @@ test('a stop does not wait for an index', async (t) => {
     await service.stop();
   });
   assert.ok((await listUnbuilt(sql)).length > 0);
+});
+
+test('a role that may not create indexes: the service runs, and says what to do', async (t) => {
+  const { url, open } = await makeEmpty(t);
+  const sql = open();
+  await migrate(sql, log);
+  await leaveIndexesOut(sql);
+  const role = `limited_${randomBytes(6).toString('hex')}`;
+  await sql.script(`create role ${role}; grant all on all tables in schema public to ${role}`);
+  const { logged, log: ownLog } = makeTestLog();
+  const service = await startService(readSettings(`${url}?role=${role}`), ownLog);
+  const has = (pattern: RegExp) => logged.some(({ msg }) => pattern.test(String(msg)));
+  try {
+    await waitFor('the message', () => has(/may not create indexes/) || has(/building indexes failed/));
+    assert.ok(!has(/building indexes failed/), 'it would be tried again and again');
+  } finally {
+    await service.stop();
+    await sql.script(`drop owned by ${role}; drop role ${role}`);
+  }
 });
 
 test('a schema newer than this Posthorn is refused and not touched', async (t) => {

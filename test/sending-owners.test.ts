@@ -277,3 +277,20 @@ describe('the limit of recipients in a minute', () => {
     await send({ identityId: theirs }, { as: other });
   });
 });
+
+test('moments of `sendAt` that are close together are one moment of the queue, and none is early', async () => {
+  const start = Math.ceil(Date.now() / 1000) * 1000 + 3_600_000;
+  const times = [1, 40, 99, 100].map((ms) => new Date(start + ms).toISOString());
+  const ids: string[] = [];
+  for (const sendAt of times) {
+    const { id, sending } = await send({ identityId, sendAt });
+    assert.equal(sending.recipients[0].nextAttemptAt, sendAt);
+    ids.push(id);
+  }
+  const rows = await sql<{ dueAt: Date }[]>`
+    select distinct next_attempt_at as "dueAt" from send_queue where message_id = any (${ids}::uuid[])`;
+  assert.deepEqual(
+    rows.map(({ dueAt }) => dueAt.getTime()),
+    [start + 100],
+  );
+});

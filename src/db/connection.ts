@@ -11,7 +11,7 @@ import type { Statement } from './sql.ts';
 
 export interface ConnectionOptions {
   applicationName: string;
-  /** 0: no limit. */
+  /** 0: no limit, whatever the URL or the role of the database say. The same for locks. */
   statementTimeoutMs?: number;
   lockTimeoutMs?: number;
 }
@@ -31,7 +31,8 @@ export class Connection extends pg.Client {
   #isUnusable = false;
 
   constructor(address: DatabaseAddress, endpoint: Endpoint, options: ConnectionOptions) {
-    const { user, password, database, settings } = address;
+    const { user, password, database } = address;
+    const settings = new Map([...address.settings, ...listUnlimited(options)]);
     const ownTimeoutMs = readMs(settings.get('statement_timeout'));
     const socket = new Socket();
     const timeoutMs = options.statementTimeoutMs ?? defaultStatementTimeoutMs;
@@ -178,6 +179,14 @@ export class Connection extends pg.Client {
  * to read by, because PostgreSQL up to 17 makes them look expensive.
  */
 const planSettings = { enable_seqscan: 'off', enable_mergejoin: 'off', jit: 'off' };
+
+/** The driver cannot send a limit of 0. */
+function listUnlimited({ statementTimeoutMs, lockTimeoutMs }: ConnectionOptions): [string, string][] {
+  return [
+    ...(statementTimeoutMs === 0 ? [['statement_timeout', '0'] as [string, string]] : []),
+    ...(lockTimeoutMs === 0 ? [['lock_timeout', '0'] as [string, string]] : []),
+  ];
+}
 
 function writeServerOptions(settings: ReadonlyMap<string, string>): string {
   const { options, ...others }: Record<string, string> = { ...planSettings, ...Object.fromEntries(settings) };

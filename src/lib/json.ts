@@ -72,10 +72,20 @@ function refuseChanged(key: string, value: unknown, { source }: { source?: strin
   if (value === Number.POSITIVE_INFINITY || value === Number.NEGATIVE_INFINITY) {
     throw new SyntaxError('A number is too large for a double');
   }
-  if (typeof value === 'number' && digitsOf(source ?? '') !== digitsOf(String(value))) {
+  if (typeof value === 'number' && isChanged(value, source ?? '')) {
     throw new SyntaxError('A number has more digits than a double keeps: send it as a string');
   }
   return value;
+}
+
+/** 17 digits tell any double. So a fraction with as many may be a double that a program wrote with all its digits, and is not. */
+const digitsOfDouble = 17;
+
+function isChanged(value: number, source: string): boolean {
+  const given = digitsOf(source);
+  if (given === digitsOf(String(value))) return false;
+  const isInteger = /^-?\d+$/.test(source);
+  return isInteger || given.length > digitsOfDouble || value === 0;
 }
 
 /** Significant digits: without sign, point, exponent, and zeros at both ends. */

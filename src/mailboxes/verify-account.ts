@@ -28,11 +28,14 @@ async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal
   if (!isLoggedIn && signal.aborted && !isLate(signal)) return;
   const error = isLoggedIn ? null : isLate(signal) ? describeServerError('timeout') : found.error;
   const { ownerId, accountId } = ref;
-  await transaction(parts.sql, async (sql) => {
-    await recordReceiveState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, found.version);
-    if (!error) await connectNow(sql, ownerId, { accountId });
-  });
-  if (isLoggedIn) await logOut(found.client, signal);
+  try {
+    await transaction(parts.sql, async (sql) => {
+      await recordReceiveState(sql, ownerId, accountId, error ? 'failing' : 'ok', error, found.version);
+      if (!error) await connectNow(sql, ownerId, { accountId });
+    });
+  } finally {
+    if (isLoggedIn) await logOut(found.client, signal);
+  }
 }
 
 /** If the server does not answer, `signal` closes the connection. */

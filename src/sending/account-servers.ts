@@ -101,6 +101,7 @@ export class AccountServers {
 
   async send(ref: OwnRef, mail: OutgoingMail, signal: AbortSignal): Promise<TryReply | NotTried> {
     const opened = await this.#open(ref);
+    if (!opened) throw new Error(`The account or provider ${idOf(ref)} has no server`);
     if ('error' in opened) {
       await this.#record(ref, opened.version, opened.error);
       return { kind: 'temporary', code: 'account_failed', reason: opened.error.message };
@@ -117,10 +118,14 @@ export class AccountServers {
     return reply;
   }
 
-  /** Logs in and records the result. Records nothing if the client has gone; a check that took too long is a `timeout` (`isLate`). */
+  /**
+   * Logs in and records the result. Records nothing if the client has gone, or if the account or provider was deleted meanwhile; a
+   * check that took too long is a `timeout` (`isLate`).
+   */
   async check(ref: OwnRef, signal: AbortSignal): Promise<void> {
     const opened = await this.#open(ref);
     this.#recorded.delete(idOf(ref));
+    if (!opened) return;
     if ('error' in opened) return this.#record(ref, opened.version, opened.error);
     const client = { ...this.#client, timeouts: this.#parts.timeouts ?? checkTimeouts };
     const tried = await openConnection(opened.server, client, signal);
@@ -135,14 +140,15 @@ export class AccountServers {
     this.#providerConnections.close();
   }
 
-  #open(ref: OwnRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
+  /** Undefined: it was deleted. */
+  #open(ref: OwnRef): Promise<OpenedAccount | { version: number; error: ServerError } | undefined> {
     return 'providerId' in ref ? this.#openProvider(ref.ownerId, ref.providerId) : this.#openAccount(ref);
   }
 
-  async #openProvider(ownerId: string, providerId: string): Promise<OpenedAccount> {
+  async #openProvider(ownerId: string, providerId: string): Promise<OpenedAccount | undefined> {
     const { sql, sealer, providerPort } = this.#parts;
     const found = await findProviderLogin(sql, sealer, ownerId, providerId);
-    if (!found) throw new Error(`The provider ${providerId} does not exist`);
+    if (!found) return undefined;
     const { credentials, version } = found;
     return {
       server: { ...smtpServerOf(credentials, providerPort), account: `${providerId} ${version}` },
@@ -151,10 +157,12 @@ export class AccountServers {
     };
   }
 
-  async #openAccount(ref: AccountRef): Promise<OpenedAccount | { version: number; error: ServerError }> {
+  async #openAccount(
+    ref: AccountRef,
+  ): Promise<OpenedAccount | { version: number; error: ServerError } | undefined> {
     const { sql, sealer, tokens, production } = this.#parts;
     const found = await findMailServer(sql, sealer, { ...ref, side: 'smtp' });
-    if (!found) throw new Error(`The SMTP account ${ref.accountId} has no server`);
+    if (!found) return undefined;
     const { server, version } = found;
     const source = readTokensFrom(sql, sealer, { ...ref, side: 'smtp' }, version);
     const answer = 'password' in server.login ? server.login : await tokens.take(source);

@@ -1,6 +1,6 @@
 /** The loops that keep the database in order, in every process: purging, settling webhooks, what an upgrade left to do, reporting. */
 import { setTimeout as pause } from 'node:timers/promises';
-import { isUnavailable, type Pool } from '../db/client.ts';
+import { errorCode, isUnavailable, type Pool } from '../db/client.ts';
 import { buildIndex, listUnbuilt } from '../db/large-indexes.ts';
 import { newId } from '../lib/ids.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
@@ -19,6 +19,8 @@ const purgeBatch = 500;
 const reportPollMs = 10_000;
 const settlePollMs = 2000;
 const indexPollMs = 5000;
+/** insufficient_privilege */
+const insufficientPrivilege = '42501';
 
 /** Holds the deliveries of webhooks that were disabled, and resumes those of webhooks that were enabled. */
 export function startSettling({ sql, log }: Parts, wakeDelivery: () => void): Loop {
@@ -116,7 +118,12 @@ export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'
       work().catch((error) => {
         // The stop has closed the pool.
         if (isStopping) return false;
-        throw error;
+        if (errorCode(error) !== insufficientPrivilege) throw error;
+        isDone = true;
+        log.error(
+          'the role of DATABASE_URL may not create indexes, so some lists stay slow: start the service once with the role that owns the tables',
+        );
+        return false;
       }),
   });
   return {

@@ -74,7 +74,7 @@ export async function startLoops(
   const purging = stopLater(stops, startPurging(parts));
   if (await isChangingOver(sql)) stopLater(stops, startChangeOver(parts));
   if ((await listUnbuilt(sql)).length > 0) {
-    const own = database.openAnother('indexes', { max: 1, statementTimeoutMs: 0 });
+    const own = database.openAnother('indexes', { max: 1, statementTimeoutMs: 0, lockTimeoutMs: 0 });
     stopLater(stops, startIndexBuilding(parts, own));
   }
   stopLater(stops, await startReporting(parts));

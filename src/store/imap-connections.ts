@@ -153,15 +153,20 @@ export function dueConnections(sql: Sql) {
   ] as const;
 }
 
-/** Makes connections ready that are due: the time of the next try has come, or the lease of a process that died has expired. */
+/**
+ * Makes connections ready that are due: the time of the next try has come, or the lease of a process that died has expired. Those that
+ * waited longest, and as many of those that became due last: thousands of one owner must not keep another from becoming ready.
+ */
 async function promoteConnections(sql: Sql): Promise<void> {
+  const due = (order: Fragment) => sql`
+    array(
+      select identity_id from imap_connections where not ready and ${dueAt(sql)} <= now()
+      order by ${dueAt(sql)} ${order} limit ${promoteBatch / 2}
+      for update skip locked
+    )`;
   await sql`
     update imap_connections set ready = true, lease_token = null, lease_until = null
-    where identity_id = any (array(
-      select identity_id from imap_connections where not ready and ${dueAt(sql)} <= now()
-      order by ${dueAt(sql)} limit ${promoteBatch}
-      for update skip locked
-    ))`;
+    where identity_id = any (${due(sql`asc`)} || ${due(sql`desc`)})`;
 }
 
 export interface LeasedConnection {

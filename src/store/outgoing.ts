@@ -131,11 +131,19 @@ async function insertOutgoing(
       from made cross join given
     ), queued as (
       insert into send_queue (id, owner_id, lane_id, message_id, n, ready, next_attempt_at)
-      select queue_id, ${ownerId}, lane_id, id, n, coalesce(${sendAt} <= now(), true), greatest(now(), ${sendAt})
+      select queue_id, ${ownerId}, lane_id, id, n, coalesce(${sendAt} <= now(), true), ${roundUp(sql, sql`greatest(now(), ${sendAt})`)}
       from made cross join given where status = 'queued'
     )
     select from made`;
   return rows.count > 0;
+}
+
+/**
+ * When a row of the queue becomes due: few moments, which the owners share (`promoteSends`). With 100,000 moments of one owner in a
+ * second, mail of another in that second waited 16 s.
+ */
+export function roundUp(sql: Sql, time: Fragment) {
+  return sql`date_bin('100 milliseconds', ${time} + interval '99999 microseconds', timestamptz 'epoch')`;
 }
 
 function writeRecipient(sql: Sql, recipient: NewRecipient, n: number, isSuppressed: boolean): Fragment {

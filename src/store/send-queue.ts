@@ -8,7 +8,7 @@ import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { unpackContent } from './content.ts';
 import type { StoredRaw } from './messages.ts';
-import { countChanges, lockOutgoing, type RecipientStatus, type Transport } from './outgoing.ts';
+import { countChanges, lockOutgoing, type RecipientStatus, roundUp, type Transport } from './outgoing.ts';
 import { claimRows, isOneOf, leasedRows, type QueueTable, releaseRows, renewRows } from './queue-rows.ts';
 import {
   type Announcement,
@@ -266,8 +266,8 @@ async function changeRecipients(
       delete from send_queue where ${isOneOf(sql, sql`select id from changed where status <> 'queued'`, sendQueue)}
     ), put_off as (
       update send_queue
-      set ready = false, tries = tries + 1, next_attempt_at = now() + changed.wait_seconds * interval '1 second',
-        lease_token = null, lease_until = null
+      set ready = false, tries = tries + 1,
+        next_attempt_at = ${roundUp(sql, sql`now() + changed.wait_seconds * interval '1 second'`)}, lease_token = null, lease_until = null
       from changed
       where ${isOneOf(sql, sql`select id from changed where status = 'queued'`, sendQueue)} and send_queue.id = changed.id
     ), counted as (${countChanges(sql, { transport: sql`min(changed.transport)`, account: copyAccount(sql) })}),

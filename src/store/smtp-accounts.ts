@@ -215,7 +215,10 @@ interface SealedTokens {
   refreshToken: string;
 }
 
-/** The state becomes unknown: nobody has logged in with these values. */
+/**
+ * The state becomes unknown: nobody has logged in with these values. The first version is random: a side that was removed and is given
+ * again is another server, and neither connections nor access tokens of the first one may be used for it.
+ */
 async function saveServer(
   sql: Sql,
   sealer: Sealer,
@@ -225,9 +228,9 @@ async function saveServer(
   const { shown, secret } = splitLogin(login);
   const sealed = sealer.seal(JSON.stringify(secret), serverContext(accountId, side));
   await sql`
-    insert into mail_servers (owner_id, account_id, side, host, port, secure, username, oauth2, secret)
+    insert into mail_servers (owner_id, account_id, side, host, port, secure, username, oauth2, secret, version)
     values (${ownerId}, ${accountId}, ${side}, ${host}, ${port}, ${secure}, ${username},
-      ${shown && JSON.stringify(shown)}::text::json, ${sealed})
+      ${shown && JSON.stringify(shown)}::text::json, ${sealed}, floor(random() * 1e9))
     on conflict (account_id, side, owner_id) do update
     set host = excluded.host, port = excluded.port, secure = excluded.secure, username = excluded.username,
       oauth2 = excluded.oauth2, secret = excluded.secret, version = mail_servers.version + 1,
