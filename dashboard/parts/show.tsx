@@ -3,9 +3,10 @@ import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { copyText } from '../copy-text.ts';
+import { useRepeated } from '../page.ts';
 import { type ApiProblem, isFaultOf } from '../request.ts';
 import { hrefOf, navigate } from '../route.ts';
-import { formatWhen, type Tone, toneOf } from '../words.ts';
+import { formatUntil, formatWhen, type Tone, toneOf } from '../words.ts';
 
 export function Horn() {
   return (
@@ -85,12 +86,21 @@ export function When({ at }: { at: string }) {
   );
 }
 
-/** Nothing, if no further try is planned. */
+/** Counts down. Nothing, if no further try is planned. */
 export function NextTry({ at }: { at: string | null }) {
+  const now = useSignal(new Date());
+  useRepeated(at === null ? null : 1000, () => {
+    now.value = new Date();
+  });
   if (at === null) return null;
+  const date = new Date(at);
   return (
     <>
-      The next try is at <When at={at} />.
+      The next try is{' '}
+      <time dateTime={at} title={date.toLocaleString()}>
+        {formatUntil(date, now.value)}
+      </time>
+      .
     </>
   );
 }
