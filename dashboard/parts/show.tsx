@@ -156,6 +156,9 @@ export function ProblemNote({
 }) {
   if (!problem) return null;
   const others = problem.errors.filter((fault) => !fields.some((name) => isFaultOf(fault, name)));
+  // The words of the API are at the fields. What is left of the problem is for programs: "the body", "JSON Pointer".
+  if (problem.errors.length > 0 && others.length === 0)
+    return <p class="note bad">See what is wrong at the fields in red.</p>;
   return (
     <div class="note bad" role="alert">
       <strong>{problem.message}</strong>

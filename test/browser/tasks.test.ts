@@ -146,6 +146,8 @@ test('a new mail is written: what the API refuses is said at its field', async (
   await page.getByRole('textbox', { name: 'Text' }).fill('Hello Bob.');
   await page.getByRole('button', { name: 'Send' }).click();
   await page.getByLabel('To').and(page.locator('[aria-invalid=true]')).waitFor();
+  await page.getByText('See what is wrong at the fields in red.').waitFor();
+  assert.equal(await page.getByText('JSON Pointer').count(), 0);
   await inspect(page, 'write-problem');
   await page.getByLabel('To').fill('bob@customer.example');
   await page.getByRole('button', { name: 'Send' }).click();
@@ -184,7 +186,7 @@ test('every DNS record has a button that copies its name and one that copies its
   await close();
 });
 
-test('a webhook: its secret is replaced, its deliveries are filtered, a replay keeps to its time', async () => {
+test('a webhook: it is changed, its secret is replaced, its deliveries are filtered, a replay keeps to its time', async () => {
   const address = 'hooks@shop.example';
   const { user, open, close } = await enter(address);
   const webhook = await service.makeWebhook(receiver.url('/turn'), {}, user);
@@ -225,6 +227,14 @@ test('a webhook: its secret is replaced, its deliveries are filtered, a replay k
   await page.getByLabel('Until').fill('');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.getByText('2 events read, 2 deliveries queued.').waitFor();
+
+  await page.getByRole('button', { name: 'Change' }).click();
+  await page.getByLabel('Description').fill('The help desk');
+  await inspect(page, 'webhook-change');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('Gets message.received of all identities. The help desk').waitFor();
+  const rowOf = async (name: string) => (await page.getByRole('button', { name }).boundingBox())?.y;
+  assert.equal(await rowOf('Change'), await rowOf('Switch off'), 'Change stands alone on a row');
 
   await page.getByRole('button', { name: 'Show the secret' }).click();
   await page.getByText(webhook.secret).waitFor();
