@@ -1,6 +1,6 @@
 /**
- * The servers of well-known mail services, and what they accept as a login: as the services publish it. Compared with Thunderbird's
- * database of providers (thunderbird/autoconfig, ispdb/) and, where it has none, with the settings that others use.
+ * The servers of well-known mail services, and what they accept as a login. The hosts were compared with Thunderbird's database of
+ * providers (thunderbird/autoconfig, ispdb/) where it has the service; the others are unverified.
  */
 
 interface Server {

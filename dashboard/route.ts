@@ -6,6 +6,9 @@ export const appBase = new URL('.', import.meta.url).pathname;
 /** Where the API is, with a slash at the end. */
 export const apiBase = new URL('..', import.meta.url).href;
 
+/** What the API reference says about verifying signatures. */
+export const verifyingDocs = `${apiBase}docs#description/verifying-signatures`;
+
 export function hrefOf(path: string): string {
   return `${appBase}${path}`;
 }

@@ -50,6 +50,20 @@ export function formatWhen(at: Date, now: Date): string {
   return at.toLocaleDateString([], { day: 'numeric', month: 'short', ...year });
 }
 
+/** How long until a time: "in 5 seconds", "in 2 hours". A time that has passed is "now". */
+export function formatUntil(at: Date, now: Date): string {
+  const seconds = Math.ceil((at.getTime() - now.getTime()) / 1000);
+  const minutes = Math.round(seconds / 60);
+  if (seconds <= 0) return 'now';
+  if (seconds < 60) return `in ${count(seconds, 'second')}`;
+  if (minutes < 60) return `in ${count(minutes, 'minute')}`;
+  return `in ${count(Math.round(seconds / 3600), 'hour')}`;
+}
+
+function count(n: number, unit: string): string {
+  return `${n} ${unit}${n === 1 ? '' : 's'}`;
+}
+
 /** What the status of an identity means, and what to do. */
 export function describeStatus({ kind, status, ...identity }: Identity): string {
   if (status === 'verified') return 'It receives and sends mail.';

@@ -3,9 +3,10 @@ import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { copyText } from '../copy-text.ts';
+import { useRepeated } from '../page.ts';
 import { type ApiProblem, isFaultOf } from '../request.ts';
 import { hrefOf, navigate } from '../route.ts';
-import { formatWhen, type Tone, toneOf } from '../words.ts';
+import { formatUntil, formatWhen, type Tone, toneOf } from '../words.ts';
 
 export function Horn() {
   return (
@@ -85,12 +86,21 @@ export function When({ at }: { at: string }) {
   );
 }
 
-/** Nothing, if no further try is planned. */
+/** Counts down. Nothing, if no further try is planned. */
 export function NextTry({ at }: { at: string | null }) {
+  const now = useSignal(new Date());
+  useRepeated(at === null ? null : 1000, () => {
+    now.value = new Date();
+  });
   if (at === null) return null;
+  const date = new Date(at);
   return (
     <>
-      The next try is at <When at={at} />.
+      The next try is{' '}
+      <time dateTime={at} title={date.toLocaleString()}>
+        {formatUntil(date, now.value)}
+      </time>
+      .
     </>
   );
 }
@@ -146,6 +156,9 @@ export function ProblemNote({
 }) {
   if (!problem) return null;
   const others = problem.errors.filter((fault) => !fields.some((name) => isFaultOf(fault, name)));
+  // The words of the API are at the fields. What is left of the problem is for programs: "the body", "JSON Pointer".
+  if (problem.errors.length > 0 && others.length === 0)
+    return <p class="note bad">See what is wrong at the fields in red.</p>;
   return (
     <div class="note bad" role="alert">
       <strong>{problem.message}</strong>

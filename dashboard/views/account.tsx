@@ -56,21 +56,23 @@ export function AccountView({ id }: { id: string }) {
             <p class="soft">The account only sends. To receive, change it and add IMAP.</p>
           )}
         </div>
-        <ActionButton act={verify} kind="main">
-          Verify now
-        </ActionButton>
+        <div class="actions">
+          <ActionButton act={verify} kind="main">
+            Verify now
+          </ActionButton>
+          <Disclosure label="Change" kind="">
+            {(close) => (
+              <Change
+                account={account}
+                changed={(changed) => {
+                  value.value = changed;
+                  close();
+                }}
+              />
+            )}
+          </Disclosure>
+        </div>
       </section>
-      <Disclosure label="Change" kind="">
-        {(close) => (
-          <Change
-            account={account}
-            changed={(changed) => {
-              value.value = changed;
-              close();
-            }}
-          />
-        )}
-      </Disclosure>
       <Users account={account} />
     </>
   );
@@ -91,7 +93,7 @@ function Change({ account, changed }: { account: SmtpAccount; changed(account: S
 /** The identities that use the account, and connecting another. */
 function Users({ account }: { account: SmtpAccount }) {
   const { api } = usePage();
-  const { value, problem, reload } = useLoaded(() => api.listIdentities({ limit: 200 }), [account.id]);
+  const { value, problem, reload } = useLoaded(() => api.listIdentities(), [account.id]);
   const users = value.value?.items.filter(({ smtp_account_id }) => smtp_account_id === account.id) ?? [];
   return (
     <section class="card" aria-labelledby="users">

@@ -5,7 +5,7 @@ import type { DeliveryItem, Identity, MessageSummary, Webhook } from '../contrac
 import { useAction, usePage } from '../page.ts';
 import { ActionButton, Form, TextField } from '../parts/form.tsx';
 import { Badge, CodeBlock, Link, NextTry } from '../parts/show.tsx';
-import { apiBase } from '../route.ts';
+import { apiBase, verifyingDocs } from '../route.ts';
 import { summarizeDeliveries } from '../words.ts';
 
 interface FirstStepsProps {
@@ -13,6 +13,8 @@ interface FirstStepsProps {
   webhooks: Webhook[];
   newest: MessageSummary | undefined;
   ofNewest: DeliveryItem[];
+  /** A delivery of the newest message that failed at least once. */
+  refused: DeliveryItem | undefined;
   delivered: DeliveryItem | undefined;
   reload(): Promise<void>;
 }
@@ -34,10 +36,10 @@ export function FirstSteps(props: FirstStepsProps) {
             <ConnectAddress reload={reload} />
           )}
         </Step>
-        <Step title="Say where its events go" isDone={webhook !== undefined}>
+        <Step title="Say where to POST its mail" isDone={webhook !== undefined}>
           {webhook ? (
             <p>
-              Events are POSTed to <Link to={`webhooks/${webhook.id}`}>{webhook.url}</Link>
+              Mail is POSTed to <Link to={`webhooks/${webhook.id}`}>{webhook.url}</Link>
             </p>
           ) : (
             <ConnectWebhook reload={reload} />
@@ -137,6 +139,7 @@ function ReceiveMail({
   webhooks,
   newest,
   ofNewest,
+  refused,
   reload,
 }: FirstStepsProps & { recipient: string }) {
   const { api } = usePage();
@@ -145,11 +148,11 @@ function ReceiveMail({
     await reload();
   };
   const state = summarizeDeliveries(ofNewest);
-  const refused = ofNewest.find(({ lastError }) => lastError !== null);
   return (
     <>
       <p>
-        A mail to <code>{recipient}</code> becomes an event, and the event is POSTed to your webhook.
+        The button lets a mail to <code>{recipient}</code> arrive here, without any mail server. Posthorn
+        POSTs it to your webhook.
       </p>
       <ActionButton act={send} kind={refused ? '' : 'main'}>
         Send a first mail
@@ -204,7 +207,7 @@ function Delivered({ delivered, webhooks }: { delivered: DeliveryItem; webhooks:
         {urlOf(delivered, webhooks)}, which answered {lastResponseStatus}.
       </p>
       <p class="soft">
-        Next: <a href={`${apiBase}docs`}>verify the signature</a> in your backend, or{' '}
+        Next: <a href={verifyingDocs}>verify the signature</a> in your backend, or{' '}
         <Link to="accounts">connect a mailbox</Link> that you already have.
       </p>
     </>
@@ -236,6 +239,7 @@ function firstMail(recipient: string, now: Date): string {
 
 function curl(recipient: string): string {
   return [
+    'API_KEY=ph_paste_yours_here',
     `curl -X POST "${apiBase}inbound?recipient=${encodeURIComponent(recipient)}" \\`,
     '  -H "Authorization: Bearer $API_KEY" -H "Content-Type: message/rfc822" \\',
     `  --data-binary $'From: me@example.com\\r\\nSubject: Hello\\r\\n\\r\\nHello.\\r\\n'`,

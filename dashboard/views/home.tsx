@@ -15,18 +15,21 @@ export function Home() {
   const { api } = usePage();
   const { value, problem, reload } = useLoaded(async () => {
     const since = new Date(Date.now() - dayMs).toISOString();
-    const [identities, webhooks, accounts, incoming, delivered, failed, pending, stats] = await Promise.all([
-      api.listIdentities(),
-      api.listWebhooks(),
-      api.listAccounts(),
+    // What is pending comes first: what has ended by then is in the answers that follow.
+    const [incoming, pending] = await Promise.all([
       api.listMessages({ direction: 'incoming', limit: 1 }),
-      api.listDeliveries({ status: 'delivered', limit: 1 }),
-      api.listDeliveries({ status: 'failed', since, limit: 5 }),
       api.listDeliveries({ status: 'pending', limit: 20 }),
-      api.stats({ since, step: 'hour' }),
     ]);
     const newest = incoming.items[0];
     const ofNewest = newest ? (await api.listDeliveries({ message_id: newest.id })).items : [];
+    const [identities, webhooks, accounts, delivered, failed, stats] = await Promise.all([
+      api.listIdentities(),
+      api.listWebhooks(),
+      api.listAccounts(),
+      api.listDeliveries({ status: 'delivered', limit: 1 }),
+      api.listDeliveries({ status: 'failed', since, limit: 5 }),
+      api.stats({ since, step: 'hour' }),
+    ]);
     return {
       identities: identities.items,
       webhooks: webhooks.items,
@@ -46,14 +49,23 @@ export function Home() {
   // The steps stay until the newcomer leaves the view, so that the last tick is seen.
   const isGuided = useRef(false);
   if (home && !home.delivered) isGuided.current = true;
+  const refused = home?.ofNewest.find(({ lastError }) => lastError !== null);
+  // The steps say it already, and what to do.
+  const isSaid = ({ webhookId }: DeliveryItem) => !home?.delivered && webhookId === refused?.webhookId;
   return (
     <>
       <Title>Home</Title>
       <ProblemNote problem={problem.value} />
       {!home && !problem.value && <Loading />}
-      {home && isGuided.current && <FirstSteps {...home} reload={reload} />}
+      {home && isGuided.current && <FirstSteps {...home} refused={refused} reload={reload} />}
       {home?.delivered && <LastDay stats={home.stats} />}
-      {home && <NeedsHand {...home} />}
+      {home && (
+        <NeedsHand
+          {...home}
+          retried={home.retried.filter((delivery) => !isSaid(delivery))}
+          failed={home.failed.filter((delivery) => !isSaid(delivery))}
+        />
+      )}
     </>
   );
 }
@@ -63,17 +75,16 @@ interface Seen {
   newest: MessageSummary | undefined;
   webhooks: Webhook[];
   ofNewest: DeliveryItem[];
+  retried: DeliveryItem[];
 }
 
-/** No event says that a delivery has ended. */
+/** No event says that a delivery has ended, or that someone made an identity or a webhook elsewhere. */
 function askHomeMs(home: Seen | null): number | null {
   if (!home) return null;
-  const isFirst = !home.delivered && home.newest !== undefined && home.webhooks.length > 0;
-  if (isFirst) return 1000;
-  return askAgainMs(
-    home.ofNewest.filter(({ status }) => status === 'pending'),
-    new Date(),
-  );
+  const isWaiting = home.newest !== undefined && home.webhooks.length > 0;
+  if (!home.delivered) return isWaiting ? 1000 : 3000;
+  const pending = home.ofNewest.filter(({ status }) => status === 'pending');
+  return askAgainMs([...pending, ...home.retried], new Date());
 }
 
 function LastDay({ stats }: { stats: Stats }) {

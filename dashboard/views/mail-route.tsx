@@ -9,10 +9,7 @@ import { nameOf } from './providers.tsx';
 export function MailRoute({ identity, changed }: { identity: Identity; changed(): Promise<void> }) {
   const { api } = usePage();
   const { value, problem } = useLoaded(async () => {
-    const [accounts, providers] = await Promise.all([
-      api.listAccounts({ limit: 200 }),
-      api.listProviders({ limit: 200 }),
-    ]);
+    const [accounts, providers] = await Promise.all([api.listAccounts(), api.listProviders()]);
     return { accounts: accounts.items, providers: providers.items };
   });
   const known = value.value;

@@ -89,7 +89,7 @@ export function Messages() {
           name="direction"
           value={direction}
           options={[
-            ['', 'Received and sent'],
+            ['', 'Both'],
             ['incoming', 'Received'],
             ['outgoing', 'Sent'],
           ]}

@@ -36,23 +36,25 @@ export function SignIn({ api, enter }: { api: Api; enter(): Promise<void> }) {
           </div>
         )}
         {(!token.value || byLink.problem.value) && (
-          <div class="card">
-            <Form action={byKey} submit="Sign in">
-              <TextField
-                label="API key"
-                name="apiKey"
-                type="password"
-                value={apiKey}
-                placeholder="ph_…"
-                hint="The first start printed it. The browser keeps a session, and never the key."
-              />
-            </Form>
-          </div>
+          <>
+            <div class="card">
+              <Form action={byKey} submit="Sign in">
+                <TextField
+                  label="API key"
+                  name="apiKey"
+                  type="password"
+                  value={apiKey}
+                  placeholder="ph_…"
+                  hint="The first start printed it. The browser keeps a session, and never the key."
+                />
+              </Form>
+            </div>
+            <p class="hint">
+              No key at hand? <code>posthorn sign-in-link</code> prints a link that signs in. In a clone of
+              the repository: <code class="whole">npm run -s posthorn sign-in-link</code>
+            </p>
+          </>
         )}
-        <p class="hint">
-          <code>posthorn sign-in-link</code> prints a new link; in a checkout{' '}
-          <code>npm run posthorn sign-in-link</code>
-        </p>
       </main>
     </div>
   );

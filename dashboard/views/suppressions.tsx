@@ -15,7 +15,9 @@ export function Suppressions() {
   return (
     <>
       <Title>Suppressions</Title>
-      <p class="lead">Posthorn sends no mail to these addresses: mail to them bounced, or they complained.</p>
+      <p class="lead">
+        Posthorn sends no mail to these addresses: mail to them bounced, they complained, or you added them.
+      </p>
       <Disclosure label="Suppress an address">
         {(close) => (
           <NewSuppression

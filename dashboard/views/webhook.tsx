@@ -4,7 +4,7 @@ import type { Identity, Webhook, WebhookTest } from '../contract.ts';
 import { useAction, useLoaded, usePage } from '../page.ts';
 import { ActionButton, DangerButton, Disclosure, Form, SelectField } from '../parts/form.tsx';
 import { Badge, CodeBlock, Link, Loading, ProblemNote, Title } from '../parts/show.tsx';
-import { navigate } from '../route.ts';
+import { navigate, verifyingDocs } from '../route.ts';
 import { describeAttempt, formatMs } from '../words.ts';
 import { DeliveryList } from './deliveries.tsx';
 import { Sides } from './delivery-table.tsx';
@@ -50,19 +50,21 @@ export function WebhookView({ id }: { id: string }) {
         Gets {webhook.events.join(', ')} of {scopeOf(webhook, known)}.
         {webhook.description && ` ${webhook.description}`}
       </p>
-      <OnOff webhook={webhook} reload={reload} />
-      <Disclosure label="Change" kind="">
-        {(close) => (
-          <Change
-            webhook={webhook}
-            identities={known}
-            changed={async () => {
-              close();
-              await reload();
-            }}
-          />
-        )}
-      </Disclosure>
+      <div class="actions">
+        <OnOff webhook={webhook} reload={reload} />
+        <Disclosure label="Change" kind="">
+          {(close) => (
+            <Change
+              webhook={webhook}
+              identities={known}
+              changed={async () => {
+                close();
+                await reload();
+              }}
+            />
+          )}
+        </Disclosure>
+      </div>
       <div class="columns">
         <Test id={id} />
         <Secret id={id} />
@@ -94,14 +96,14 @@ function OnOff({ webhook, reload }: { webhook: Webhook; reload(): Promise<void> 
     await reload();
   };
   return (
-    <div class="actions">
+    <>
       <span role="status">
         <Badge state={enabled ? 'on' : 'off'} tone={enabled ? 'good' : disabledReason ? 'bad' : 'calm'} />{' '}
         {disabledReason === 'gone' && 'Its URL answered 410 (gone), so Posthorn switched it off.'}
         {disabledReason === 'failing' && 'It failed for five days, so Posthorn switched it off.'}
       </span>
       <ActionButton act={toggle}>{enabled ? 'Switch off' : 'Switch on'}</ActionButton>
-    </div>
+    </>
   );
 }
 
@@ -139,7 +141,10 @@ function Secret({ id }: { id: string }) {
   return (
     <section class="card" aria-labelledby="secret">
       <h2 id="secret">Secret</h2>
-      <p class="soft">It signs every delivery, so that your backend can tell ours from others.</p>
+      <p class="soft">
+        It signs every delivery, so that your backend can tell ours from others:{' '}
+        <a href={verifyingDocs}>how to verify a signature</a>.
+      </p>
       {secret.value && <CodeBlock what="the secret" text={secret.value} />}
       <div class="actions">
         {!secret.value && <ActionButton act={show}>Show the secret</ActionButton>}

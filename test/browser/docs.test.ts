@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { test } from 'node:test';
 import { buildReference } from '../../scripts/reference.js';
-import { startTestService } from '../harness.ts';
-import { seenFolder, startChromium } from './chromium.ts';
+import { startTestService, waitFor } from '../harness.ts';
+import { desktop, seenFolder, startChromium } from './chromium.ts';
 
 await buildReference();
 const chromium = await startChromium();
@@ -32,6 +32,17 @@ for (const colorScheme of ['light', 'dark'] as const) {
     await inbound.scrollIntoViewIfNeeded();
     await page.getByText('message/rfc822').first().waitFor();
     await page.screenshot({ path: path.join(seenFolder, `docs-operation-${colorScheme}.png`) });
+
+    // Links of the dashboard lead there.
+    await page.goto('about:blank');
+    await page.goto(`${service.url}/docs#description/verifying-signatures`);
+    const verifying = page.getByRole('heading', { name: 'Verifying signatures' });
+    await verifying.waitFor();
+    const isSeen = async () => {
+      const box = await verifying.boundingBox();
+      return box !== null && box.y >= 0 && box.y < desktop.height;
+    };
+    await waitFor('the page to scroll', isSeen);
 
     assert.deepEqual(faults, []);
     const { origin } = new URL(service.url);

@@ -93,7 +93,7 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await page.keyboard.type(receiver.url('/hooks'));
   await tabTo(page, page.getByRole('button', { name: 'Create the webhook' }));
   await page.keyboard.press('Enter');
-  await page.getByText('Events are POSTed to').waitFor();
+  await page.getByText('Mail is POSTed to').waitFor();
   await inspect(page, 'steps-last');
 
   await tabTo(page, page.getByRole('button', { name: 'Send a first mail' }));
@@ -103,6 +103,8 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await page.getByRole('heading', { name: 'Receive a mail (done)' }).waitFor();
   await page.getByText(`was POSTed to ${receiver.url('/hooks')}, which answered 204.`).waitFor();
   await page.getByRole('heading', { name: 'The last day' }).waitFor();
+  const next = page.getByRole('link', { name: 'verify the signature' });
+  assert.equal(await next.getAttribute('href'), `${service.url}/docs#description/verifying-signatures`);
   await inspect(page, 'steps-done');
 
   await tabTo(page, page.getByRole('link', { name: 'Messages' }));
@@ -137,6 +139,19 @@ test('from an empty installation to the first delivered mail, by keyboard only',
   await context.close();
 });
 
+test('the steps tick themselves off when the address and the webhook are made elsewhere', async () => {
+  const user = await service.makeUser();
+  const context = await chromium.open();
+  const page = await openPage(context, service, '', user);
+  await page.getByLabel('URL of your backend').fill('http://localhost:4001/');
+  await service.call('POST', '/identities', { as: user, body: { value: 'elsewhere@example.com' } });
+  await page.getByText('elsewhere@example.com is connected.').waitFor();
+  assert.equal(await page.getByLabel('URL of your backend').inputValue(), 'http://localhost:4001/');
+  await service.makeWebhook(receiver.url('/hooks'), {}, user);
+  await page.getByText('Mail is POSTed to').waitFor();
+  await context.close();
+});
+
 test('a newcomer without a backend gets a command that is one, and the mail at once when it runs', async () => {
   const gone = await startReceiver();
   const url = gone.url('/');
@@ -148,6 +163,9 @@ test('a newcomer without a backend gets a command that is one, and the mail at o
   await page.getByRole('button', { name: 'Create the webhook' }).click();
   await page.getByRole('button', { name: 'Send a first mail' }).click();
   await page.getByText(`${url} does not answer (connect_failed).`).waitFor();
+  await page.getByText(/The next try is (now|in \d+ (second|minute)s?)\./).waitFor();
+  const hand = page.getByRole('heading', { name: 'What needs attention' });
+  assert.equal(await hand.count(), 0, 'the same fault is said twice');
   await inspect(page, 'steps-no-backend');
   await page.getByRole('link', { name: 'See every try' }).click();
   await page.getByRole('heading', { name: 'The first mail' }).waitFor();

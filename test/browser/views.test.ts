@@ -150,8 +150,10 @@ async function inspectLooks(page: Page, name: string): Promise<void> {
 describe('light, dark and on a phone', async () => {
   const context = await chromium.open();
   let page: Page;
+  const requested = new Set<string>();
   before(async () => {
     page = await openPage(context, service);
+    page.on('request', (request) => requested.add(`${request.method()} ${new URL(request.url()).pathname}`));
   });
 
   for (const [name, path, isThere] of views) {
@@ -198,6 +200,21 @@ describe('light, dark and on a phone', async () => {
     await page.goto(`${service.url}/app/messages/${ids.webhook}`);
     await page.getByRole('alert').waitFor();
     await inspectLooks(page, 'no-such-message');
+  });
+
+  test('all of them use only the public API', async () => {
+    const { paths } = (await service.call('GET', '/openapi.json')).body;
+    const routes = Object.entries<object>(paths).flatMap(([path, methods]) =>
+      Object.keys(methods).map(
+        (method) => new RegExp(`^${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, '[^/]+')}$`),
+      ),
+    );
+    const calls = [...requested].filter((call) => !/^GET \/app\//.test(call));
+    assert.ok(calls.length > 15, calls.join());
+    assert.deepEqual(
+      calls.filter((call) => !routes.some((route) => route.test(call))),
+      [],
+    );
   });
 
   test('sign in', async () => {
