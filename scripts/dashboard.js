@@ -24,7 +24,7 @@ const index = 'index.html';
 
 /** Scripts and styles have a hash of their content in their name, so that browsers keep them for as long as they like. */
 export async function buildDashboard(into = dist) {
-  const { build } = await import('esbuild');
+  const { build, stop } = await import('esbuild');
   // Renamed into place at the end: another start at the same time never reads half a file.
   const fresh = path.join(path.dirname(into), `.dashboard-${process.pid}`);
   const { metafile } = await build({
@@ -40,6 +40,8 @@ export async function buildDashboard(into = dist) {
     legalComments: 'none',
     logLevel: 'warning',
   });
+  // Otherwise its process lives as long as the service.
+  await stop();
   const built = Object.keys(metafile.outputs).map((file) => path.basename(file));
   copyFileSync(path.join(source, icon), path.join(fresh, icon));
   writeFileSync(path.join(fresh, index), nameFiles(readFileSync(path.join(source, index), 'utf8'), built));
