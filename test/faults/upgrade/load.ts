@@ -41,6 +41,8 @@ export async function startLoad(server: Server, ownerId: string, url: string): P
   }
 
   const sending = sendAll();
+  // `stop` reports it. If the run is interrupted, nobody calls `stop`, and the rest is still cleaned up.
+  sending.catch(() => {});
   return {
     accepted,
     refusals,
