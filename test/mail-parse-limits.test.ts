@@ -161,23 +161,90 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated.sort(), ['headers', 'references', 'to']);
   });
 
+  describe('a name of more than 998 characters or an address of as many', () => {
+    const name = 'n'.repeat(998);
+    const local = 'l'.repeat(996);
+    const fields = [
+      ['from', 'From'],
+      ['sender', 'Sender'],
+      ['replyTo', 'Reply-To'],
+      ['to', 'To'],
+      ['cc', 'Cc'],
+      ['bcc', 'Bcc'],
+    ] as const;
+    for (const [key, field] of fields)
+      test(key, async () => {
+        const read = async (written: string) => {
+          const parsed = await parse(`${field}: ${written}\r\n\r\n`);
+          return [[parsed[key]].flat()[0], parsed.truncated];
+        };
+        const address = 'a@x.test';
+        assert.deepEqual(await read(`${name} <${address}>`), [{ name, address }, []]);
+        assert.deepEqual(await read(`${name}n <${address}>`), [{ name, address }, [key]]);
+        assert.deepEqual(await read(`${address} (${name}n)`), [{ name, address }, [key]]);
+        assert.deepEqual(await read(`${name}n`), [{ name, address: null }, [key]]);
+        const encoded = `=?utf-8?Q?${'=C3=A9'.repeat(998)}?=`;
+        assert.equal(((await read(`${encoded} <${address}>`))[1] as string[]).join(), key);
+        assert.deepEqual(await read(`A <${local}@x>`), [{ name: 'A', address: `${local}@x` }, []]);
+        assert.deepEqual(await read(`A <${local}l@x>`), [{ name: 'A', address: null }, [key]]);
+        assert.deepEqual(await read(`A <"${local}l"@x>`), [{ name: 'A', address: null }, [key]]);
+      });
+
+    test('a comment that is not shown, and an author that is not shown, may be longer', async () => {
+      const comment = `A <a@x.test> (${name}n)`;
+      const author = `A <a@x.test>, ${name}n <b@x.test>`;
+      const parsed = await parse(`From: ${author}\r\nTo: ${comment}\r\n\r\n`);
+      assert.deepEqual(parsed.truncated, []);
+    });
+  });
+
+  test('a date of more than 1,000 characters', async () => {
+    const read = async (length: number) => {
+      const date = 'Mon, 5 Feb 2024 10:00:00 +0000 ()';
+      const comment = 'c'.repeat(length - date.length);
+      const parsed = await parse(`Date: ${date.slice(0, -1)}${comment})\r\n\r\n`);
+      return [parsed.date, parsed.truncated];
+    };
+    assert.deepEqual(await read(1000), ['2024-02-05T10:00:00.000Z', []]);
+    assert.deepEqual(await read(1001), [null, ['date']]);
+  });
+
   test('a content type of more than 255 characters becomes application/octet-stream', async () => {
     const type = `a/${'b'.repeat(253)}`;
-    const read = async (written: string) => (await parse(`Content-Type: ${written}\r\n\r\nx`)).attachments;
-    assert.equal((await read(type))[0]?.contentType, type);
-    const [attachment] = await read(`${type}b; name=n.txt`);
-    assert.equal(attachment?.contentType, 'application/octet-stream');
-    assert.equal(attachment?.filename, 'n.txt');
+    const read = (written: string) => parse(`Content-Type: ${written}\r\n\r\nx`);
+    const whole = await read(type);
+    assert.deepEqual([whole.attachments[0]?.contentType, whole.truncated], [type, []]);
+    const { attachments, truncated } = await read(`${type}b; name=n.txt`);
+    assert.equal(attachments[0]?.contentType, 'application/octet-stream');
+    assert.equal(attachments[0]?.filename, 'n.txt');
+    assert.deepEqual(truncated, ['attachments']);
+  });
+
+  test('file names of more than 255 characters are cut', async () => {
+    const name = 'f'.repeat(255);
+    const read = async (written: string) => {
+      const parsed = await parse(`Content-Type: a/b; name="${written}"\r\n\r\nx`);
+      return [parsed.attachments[0]?.filename, parsed.truncated];
+    };
+    assert.deepEqual(await read(name), [name, []]);
+    assert.deepEqual(await read(`${name}f`), [name, ['attachments']]);
+    assert.deepEqual(await read(`${'f'.repeat(16 * 255)}/n.txt`), [name, ['attachments']]);
+    const shown = await parse(`Content-Type: text/plain; name=${name}f\r\n\r\nx`);
+    assert.deepEqual([shown.attachments, shown.truncated], [[], []]);
   });
 
   test('ids of more than 998 characters are dropped', async () => {
     const id = `<${'i'.repeat(997)}@x>`;
     const part = `Content-Type: a/b\r\nContent-ID: ${id}\r\n`;
-    const parsed = await parse(`Message-ID: ${id}\r\nIn-Reply-To: ${id}\r\n${part}\r\nx`);
+    const named = `Message-ID: ${id}\r\nIn-Reply-To: ${id}\r\nReferences: <a@x>\r\n ${id}\r\n`;
+    const parsed = await parse(`${named}${part}\r\nx`);
     assert.deepEqual(
-      [parsed.messageId, parsed.inReplyTo, parsed.attachments[0]?.contentId],
-      [null, null, null],
+      [parsed.messageId, parsed.inReplyTo, parsed.references, parsed.attachments[0]?.contentId],
+      [null, null, ['<a@x>'], null],
     );
+    assert.deepEqual(parsed.truncated.sort(), ['attachments', 'inReplyTo', 'messageId', 'references']);
+    const bare = await parse(`Message-ID: ${id.slice(1, -1)}\r\n\r\n`);
+    assert.deepEqual([bare.messageId, bare.truncated], [null, ['messageId']]);
   });
 
   test('of many ancestors only the root and the nearest count', () => {
@@ -211,6 +278,58 @@ describe('what is cut is named', () => {
   test('a report of more than 128 KiB: its first part is read, and `truncated` has "report"', async () => {
     const { report, truncated } = await parseMessage(compose(`${failed}X: ${'x'.repeat(128 * 1024)}\r\n`));
     assert.deepEqual([report, truncated], [simple, ['report']]);
+  });
+
+  describe('a long value in a report: `truncated` has "report"', () => {
+    const long = 'x'.repeat(1001);
+    const [action, status] = ['Action: failed\r\n', 'Final-Recipient: rfc822; a@x.test\r\n'];
+    const returned = (field: string) =>
+      compose(failed, { returned: `Content-Type: message/rfc822\r\n\r\n${field}\r\n\r\nHello` });
+    const reports: Record<string, [whole: Buffer, cut: Buffer]> = {
+      diagnostic: [
+        compose(`${status}${action}Diagnostic-Code: smtp; ${long.slice(1)}\r\n`),
+        compose(`${status}${action}Diagnostic-Code: smtp; ${long}\r\n`),
+      ],
+      'remote server': [
+        compose(`${status}${action}Remote-MTA: dns; ${long.slice(1)}\r\n`),
+        compose(`${status}${action}Remote-MTA: dns; ${long}\r\n`),
+      ],
+      address: [
+        compose(`Final-Recipient: rfc822; ${long.slice(5)}@x\r\n${action}`),
+        compose(`Final-Recipient: rfc822; ${long.slice(4)}@x\r\n${action}`),
+      ],
+      action: [
+        compose(`${status}Action: ${long.slice(0, 100)}\r\n`),
+        compose(`${status}Action: ${long.slice(0, 101)}\r\n`),
+      ],
+      subject: [returned(`Subject: ${long.slice(1)}`), returned(`Subject: ${long}`)],
+      'Message-ID': [
+        returned(`Message-ID: <${long.slice(5)}@x>`),
+        returned(`Message-ID: <${long.slice(4)}@x>`),
+      ],
+      'returned header': [
+        returned(many(1999, () => 'X: 1\r\n').trimEnd()),
+        returned(many(2001, () => 'X: 1\r\n').trimEnd()),
+      ],
+      'returned header in bytes': [
+        returned(many(2, () => `X: ${'x'.repeat(60 * kib)}\r\n`).trimEnd()),
+        returned(many(3, () => `X: ${'x'.repeat(60 * kib)}\r\n`).trimEnd()),
+      ],
+    };
+    for (const [what, [whole, cut]] of Object.entries(reports))
+      test(what, async () => {
+        const read = async (raw: Buffer) => {
+          const { report, truncated } = await parseMessage(raw);
+          return [report?.recipients.length, truncated];
+        };
+        assert.deepEqual(
+          [await read(whole), await read(cut)],
+          [
+            [1, []],
+            [1, ['report']],
+          ],
+        );
+      });
   });
 
   test('more than 500 parts: the first are listed, and `truncated` has "body"', async () => {
@@ -247,7 +366,7 @@ describe('what is cut is named', () => {
       const raw = Buffer.from(`${mixed}${part.repeat(480)}--b--`);
       const parsed = await parseMessage(raw);
       assert.equal(parsed.text, 'read first');
-      assert.deepEqual(parsed.truncated, ['body']);
+      assert.deepEqual(parsed.truncated, ['attachments', 'body']);
       const { characters } = measure(raw);
       assert.ok(characters > 1000 * kib && characters <= 1024 * kib, `${characters}`);
     });

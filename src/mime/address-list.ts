@@ -5,7 +5,7 @@
  * Guarantee: linear time; every address has a local part, one unquoted "@" and a domain.
  */
 import { decodeLine } from './encoded-words.ts';
-import { findCommentEnd, findQuoteEnd, trimBlanks, unquote } from './lexical.ts';
+import { findCommentEnd, findQuoteEnd, type OnCut, trimBlanks, unquote } from './lexical.ts';
 
 export interface Address {
   name: string | null;
@@ -37,17 +37,32 @@ export function readAddresses(value: string, max: number): { addresses: Address[
   return { addresses: addresses.slice(0, max), isCut: addresses.length > max };
 }
 
+/** `isCut`: there are more, or a name or an address is too long. */
 export function readMailboxes(value: string, max: number): { mailboxes: Mailbox[]; isCut: boolean } {
   const mailboxes: Mailbox[] = [];
-  for (const mailbox of readAll(value, max + 1)) {
+  let isCut = false;
+  const onCut = () => {
+    isCut = true;
+  };
+  for (const mailbox of readAll(value, max + 1, onCut)) {
     mailboxes.push(mailbox);
     if (mailboxes.length > max) break;
   }
-  return { mailboxes: mailboxes.slice(0, max), isCut: mailboxes.length > max };
+  return { mailboxes: mailboxes.slice(0, max), isCut: isCut || mailboxes.length > max };
+}
+
+/** The first that has an address; if none has one, the first that has a name. */
+export function readAuthor(value: string, onCut?: OnCut): Mailbox | null {
+  let named: Mailbox | null = null;
+  for (const mailbox of readAll(value, 2, onCut)) {
+    if (mailbox.address !== null) return mailbox;
+    named ??= mailbox;
+  }
+  return named;
 }
 
 /** At most `maxTogether` of those that no comma separates. */
-function* readAll(value: string, maxTogether: number): Generator<Mailbox> {
+function* readAll(value: string, maxTogether: number, onCut?: OnCut): Generator<Mailbox> {
   let mailbox: Token[] = [];
   let angle: 'closed' | 'opened' | 'route' | 'address' = 'closed';
   for (const token of readTokens(value)) {
@@ -57,13 +72,13 @@ function* readAll(value: string, maxTogether: number): Generator<Mailbox> {
     if (special === '<') angle = 'opened';
     if (special === '>') angle = 'closed';
     if (special === ';' || (special === ',' && angle !== 'route')) {
-      yield* readMailbox(mailbox, maxTogether);
+      yield* readMailbox(mailbox, maxTogether, onCut);
       mailbox = [];
       angle = 'closed';
     } else if (special === ':' && angle === 'closed') mailbox = [];
     else mailbox.push(token);
   }
-  yield* readMailbox(mailbox, maxTogether);
+  yield* readMailbox(mailbox, maxTogether, onCut);
 }
 
 const encodedWord = /=\?[^?\s]+\?[bq]\?[^?\s]*\?=/iy;
@@ -110,33 +125,34 @@ function matchAt(pattern: RegExp, value: string, start: number): string | undefi
 }
 
 /** The tokens between two commas may hold several addresses; at most `max` are read. */
-function readMailbox(tokens: readonly Token[], max: number): Mailbox[] {
+function readMailbox(tokens: readonly Token[], max: number, onCut: OnCut): Mailbox[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
   if (words.length === 0) return [];
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
-  const commentName = comment ? readName(unquote(comment.text)) : null;
+  const readComment = () => (comment ? readName(unquote(comment.text), onCut) : null);
   const angle = words.findLastIndex(({ kind, text }) => kind === 'special' && text === '<');
   if (angle !== -1) {
     const inside = dropRoute(words.slice(angle + 1));
-    const address = readAddrSpec(inside) ?? readQuotedAddress(inside) ?? null;
-    const name = readName(joinWords(words.slice(0, angle))) ?? commentName;
-    return nameMailbox(name ?? (address === null ? readName(joinWords(inside)) : null), address);
+    const address = readAddrSpec(inside, onCut) ?? readQuotedAddress(inside, onCut) ?? null;
+    const name = readName(joinWords(words.slice(0, angle)), onCut) ?? readComment();
+    return nameMailbox(name ?? (address === null ? readName(joinWords(inside), onCut) : null), address);
   }
-  const quoted = readQuotedAddress(words);
-  if (quoted) return [{ name: commentName, address: quoted }];
+  const quoted = readQuotedAddress(words, onCut);
+  if (quoted) return [{ name: readComment(), address: quoted }];
   const found: string[] = [];
   const rest: Token[] = [];
   for (const run of splitRuns(words)) {
-    const address = readAddrSpec(run);
+    const address = readAddrSpec(run, onCut);
     if (address) found.push(address);
     else for (const token of run) rest.push(token);
     if (found.length === max) break;
   }
   if (found.length > 1) return found.map((address) => ({ name: null, address }));
-  const written = readName(joinWords(rest));
+  const readWritten = () => readName(joinWords(rest), onCut);
   // `MAILER-DAEMON (Mail Delivery System)`: one word is in the place of the address, and the comment is the name.
   const isComment = found.length === 0 && rest.length === 1;
-  return nameMailbox(isComment ? (commentName ?? written) : (written ?? commentName), found[0] ?? null);
+  const name = isComment ? (readComment() ?? readWritten()) : (readWritten() ?? readComment());
+  return nameMailbox(name, found[0] ?? null);
 }
 
 function nameMailbox(name: string | null, address: string | null): Mailbox[] {
@@ -163,25 +179,28 @@ function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
   if (run.length > 0) yield run;
 }
 
-function readAddrSpec(tokens: readonly Token[]): string | undefined {
+function readAddrSpec(tokens: readonly Token[], onCut: OnCut): string | undefined {
   const at = tokens.findIndex(({ kind, text }) => kind === 'special' && text === '@');
+  if (at === -1) return undefined;
   const local = joinLocal(tokens.slice(0, at));
   const domain = joinDotted(tokens.slice(at + 1), ['word', 'literal']);
-  if (at === -1 || !local || !domain || local.length + domain.length >= maxLength) return undefined;
-  return `${local}@${domain}`;
+  if (!local || !domain) return undefined;
+  if (local.length + domain.length < maxLength) return `${local}@${domain}`;
+  onCut?.();
+  return undefined;
 }
 
 /** `<"ada@example.com">`: the quotes are around the whole address. Readers see the address that the sender meant. */
-function readQuotedAddress(tokens: readonly Token[]): string | undefined {
+function readQuotedAddress(tokens: readonly Token[], onCut: OnCut): string | undefined {
   const [only] = tokens;
   if (tokens.length !== 1 || only?.kind !== 'quoted') return undefined;
-  return readAddrSpec([...readTokens(unquote(only.text))]);
+  return readAddrSpec([...readTokens(unquote(only.text))], onCut);
 }
 
 /** Drops needless quotes: the mailbox is the same with and without them (RFC 5321 §4.1.2). */
 function joinLocal(tokens: readonly Token[]): string | undefined {
   const joined = joinDotted(tokens, ['word', 'quoted']);
-  if (joined === undefined || joined.length > maxLength) return undefined;
+  if (joined === undefined) return undefined;
   if (!tokens.some(({ kind }) => kind === 'quoted')) return joined;
   const isAtom = /^[^\s"(),:;<>@[\\\].]+(?:\.[^\s"(),:;<>@[\\\].]+)*$/.test(joined);
   return isAtom ? joined : `"${joined.replace(/["\\]/g, '\\$&')}"`;
@@ -205,7 +224,9 @@ function joinWords(tokens: readonly Token[]): string {
 }
 
 /** Null: nothing but blanks. */
-function readName(text: string): string | null {
-  const name = decodeLine(trimBlanks(text).slice(0, 4 * maxLength)).replace(/[ \t\r\n]+/g, ' ');
+function readName(text: string, onCut: OnCut): string | null {
+  const written = trimBlanks(text);
+  const name = decodeLine(written.slice(0, 4 * maxLength)).replace(/[ \t\r\n]+/g, ' ');
+  if (written.length > 4 * maxLength || name.length > maxLength) onCut?.();
   return name.trim() === '' ? null : name.slice(0, maxLength).toWellFormed();
 }

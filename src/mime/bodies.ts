@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { largeBytes } from '../lib/shared-bytes.ts';
 import { decodeLine } from './encoded-words.ts';
-import { stripComments } from './lexical.ts';
+import { type OnCut, stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
 import { type Decoded, decodeTransfer } from './transfer.ts';
@@ -27,6 +27,9 @@ export interface ParsedAttachment {
 interface Attachment {
   part: Part;
   filename: string | null;
+  contentId: string | null;
+  /** Its name, content id or type is too long. */
+  isCut: boolean;
 }
 
 export interface Bodies {
@@ -48,9 +51,15 @@ function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
     for (const child of part.children) sortInto(bodies, child, child === first);
     return;
   }
-  const filename = readFilename(part);
-  if (!isShown(part, isFirst, filename)) bodies.attachments.push({ part, filename });
-  else if (part.contentType.value === 'text/html') bodies.html.push(part);
+  let isCut = part.contentType.isReplaced ?? false;
+  const onCut = () => {
+    isCut = true;
+  };
+  const filename = readFilename(part, onCut);
+  if (!isShown(part, isFirst, filename)) {
+    const contentId = readContentId(part, onCut);
+    bodies.attachments.push({ part, filename, contentId, isCut });
+  } else if (part.contentType.value === 'text/html') bodies.html.push(part);
   else bodies.text.push(part);
 }
 
@@ -73,7 +82,7 @@ function findFirst(multipart: Part): Part | undefined {
 }
 
 export function describeAttachment(
-  { part, filename }: Attachment,
+  { part, filename, contentId }: Attachment,
   content: Buffer,
   n: number,
 ): ParsedAttachment {
@@ -83,7 +92,7 @@ export function describeAttachment(
     contentType: part.contentType.value,
     size: content.length,
     disposition: readDisposition(part),
-    contentId: readContentId(part),
+    contentId,
     sha256: createHash('sha256').update(content).digest('hex'),
   };
 }
@@ -122,17 +131,18 @@ const maxFilename = 255;
  * them "invoice\\u202Efdp.exe" is shown as "invoiceexe.pdf". Encoded words are decoded although RFC 2047 §5 forbids them here, because
  * senders use them.
  */
-function readFilename(part: Part): string | null {
+function readFilename(part: Part, onCut: OnCut): string | null {
   const written =
     part.disposition?.parameters.get('filename') || part.contentType.parameters.get('name') || '';
   const name = decodeLine(written.slice(0, 16 * maxFilename))
     .replace(/^.*[/\\]/s, '')
     .replace(/\p{Bidi_Control}/gu, '_')
     .trim();
+  if (written.length > 16 * maxFilename || name.length > maxFilename) onCut?.();
   if (/^\.{0,2}$/.test(name)) return null;
   return name.slice(0, maxFilename).toWellFormed();
 }
 
-function readContentId(part: Part): string | null {
-  return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true })[0] ?? null;
+function readContentId(part: Part, onCut?: OnCut): string | null {
+  return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true, onCut })[0] ?? null;
 }

@@ -23,7 +23,8 @@ export function readContentType(field: string, hasFilename: boolean): Parameteri
     hasFilename ||
     parameters.has('name') ||
     /^(?:application|audio|font|image|message|model|video)\b/.test(value);
-  const isText = value.length <= maxContentType && (/^text\b/.test(value) || !isFile);
+  if (value.length > maxContentType) return { value: unknownType.value, parameters, isReplaced: true };
+  const isText = /^text\b/.test(value) || !isFile;
   return { value: isText ? plainText.value : unknownType.value, parameters };
 }
 

@@ -2,7 +2,7 @@
  * Reads the Date field (RFC 5322 §3.3 and the old forms of §4.3), and what programs write instead: asctime, ISO 8601, twelve hours,
  * a zone such as "GMT+0200". The weekday is ignored. A missing or unknown zone is UTC (§4.3: "-0000").
  */
-import { stripComments } from './lexical.ts';
+import { type OnCut, stripComments } from './lexical.ts';
 
 const clock =
   /(?<hour>\d{1,2}) ?: ?(?<minute>\d{1,2})(?: ?: ?(?<second>\d{1,2})(?:\.\d+)?)?(?: ?(?<half>[ap]) ?m(?![a-z]))?/i;
@@ -25,9 +25,12 @@ const zoneHours = new Map([
 /** Far longer than any date with comments. */
 const maxLength = 1000;
 
-/** ISO 8601 in UTC with milliseconds. Null: the value is not a date. */
-export function readDate(value: string): string | null {
-  if (value.length > maxLength) return null;
+/** ISO 8601 in UTC with milliseconds. Null: the value is not a date, or too long. */
+export function readDate(value: string, onCut?: OnCut): string | null {
+  if (value.length > maxLength) {
+    onCut?.();
+    return null;
+  }
   // "Mon., 5 Feb. 2024" and "p.m." have dots after letters.
   const text = stripComments(value)
     .replace(/[,"]|(?<=[a-z])\./gi, ' ')

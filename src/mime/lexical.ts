@@ -1,4 +1,7 @@
-/** The tokens that structured header fields share: comments and quoted strings (RFC 5322 §3.2). Guarantee: one pass. */
+/** What the readers of header fields share: comments, quoted strings (RFC 5322 §3.2), blanks. Guarantee: one pass. */
+
+/** Called when something is cut or left out because it is too long. */
+export type OnCut = (() => void) | undefined;
 
 /** The offset after the comment that opens at `start`; -1 if it never closes. Comments nest. */
 export function findCommentEnd(text: string, start: number): number {

@@ -3,20 +3,29 @@
  * Blanks inside the brackets come from folding and are dropped. If a value has no brackets at all, its words with an "@" are ids.
  * Guarantee: one pass; every id is `<…>` without blanks or brackets inside.
  */
-import { findCommentEnd, findQuoteEnd, stripComments } from './lexical.ts';
+import { findCommentEnd, findQuoteEnd, type OnCut, stripComments } from './lexical.ts';
 
 /** RFC 5322 §2.1.1: the longest line. */
 const maxLength = 998;
 
-/** `isAlone`: the field holds one id and nothing else, so a single word without "@" is an id too. */
-export function readMessageIds(value: string, { isAlone = false } = {}): string[] {
-  const bracketed = findBracketed(value);
-  if (bracketed.length > 0) return bracketed;
+interface IdOptions {
+  /** The field holds one id and nothing else, so a single word without "@" is an id too. */
+  isAlone?: boolean;
+  onCut?: OnCut;
+}
+
+export function readMessageIds(value: string, { isAlone = false, onCut }: IdOptions = {}): string[] {
+  const fits = (id: string) => {
+    if (id.length > maxLength) onCut?.();
+    return id.length <= maxLength;
+  };
+  const bracketed = findBracketed(value).filter(fits);
+  if (bracketed.length > 0) return bracketed.map(enclose);
   const words = stripComments(value)
     .split(/[\s,<>"]+/)
     .filter((word) => word !== '');
   const ids = isAlone && words.length === 1 ? words : words.filter((word) => /.@./.test(word));
-  return ids.filter(fits).map((id) => `<${id}>`);
+  return ids.filter(fits).map(enclose);
 }
 
 function findBracketed(value: string): string[] {
@@ -30,7 +39,7 @@ function findBracketed(value: string): string[] {
       // `<lost <a@b>`: the id begins at the last bracket.
       const start = value.lastIndexOf('<', end);
       const id = value.slice(start + 1, end).replace(/\s+/g, '');
-      if (id !== '' && fits(id)) ids.push(`<${id}>`);
+      if (id !== '') ids.push(id);
       i = end;
     } else if ((character === '(' || character === '"') && !isOpenEnded) {
       const end = character === '(' ? findCommentEnd(value, i) : findQuoteEnd(value, i);
@@ -41,6 +50,6 @@ function findBracketed(value: string): string[] {
   return ids;
 }
 
-function fits(id: string): boolean {
-  return id.length <= maxLength;
+function enclose(id: string): string {
+  return `<${id}>`;
 }

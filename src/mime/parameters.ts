@@ -10,6 +10,8 @@ export interface Parameterized {
   value: string;
   /** By name in lower case. */
   parameters: Map<string, string>;
+  /** The value was too long, and another one is in its place. */
+  isReplaced?: boolean;
 }
 
 interface Section {

@@ -4,7 +4,7 @@
  * Guarantee: any bytes give a result, in linear time and within the limits below; `truncated` names what was left out; every
  * string is well-formed and has no NUL.
  */
-import { type Mailbox, readAddresses, readMailboxes } from './address-list.ts';
+import { type Mailbox, readAuthor, readMailboxes } from './address-list.ts';
 import { decodeBody, describeAttachment, type ParsedAttachment, sortParts, useBody } from './bodies.ts';
 import { decodeCharset } from './charset.ts';
 import { readDate } from './date.ts';
@@ -118,33 +118,34 @@ type Reported = Pick<ParsedMessage, 'report' | 'returnedIds' | 'truncated'>;
 type Header = Omit<ParsedMessage, Exclude<keyof (Body & Reported), 'truncated'>>;
 
 function readHeader(fields: readonly Field[], isWhole: boolean): Header {
-  const truncated: string[] = [];
+  const truncated = new Set<string>();
+  const cut = (key: keyof ParsedMessage) => () => void truncated.add(key);
   const byName = Map.groupBy(fields, ({ name }) => name.toLowerCase());
   const all = (name: string) => byName.get(name)?.map(({ value }) => value) ?? [];
   // RFC 5322 §3.6 allows one. Of several the first counts, as in most programs.
   const first = (name: string) => all(name)[0] ?? '';
-  const many = (key: string, name: string) => {
+  const many = (key: keyof ParsedMessage, name: string) => {
     const { mailboxes, isCut } = readMailboxes(all(name).join(','), maxAddresses);
     const kept = cutList(mailboxes, (one) => `${one.name ?? ''}${one.address ?? ''}`);
-    if (isCut || kept.length < mailboxes.length) truncated.push(key);
+    if (isCut || kept.length < mailboxes.length) truncated.add(key);
     return kept;
   };
 
-  const named = readMessageIds(first('references'));
+  const named = readMessageIds(first('references'), { onCut: cut('references') });
   const references = cutList(named.slice(0, maxReferences), (id) => id);
   const subject = all('subject')[0];
   const headers = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutValue(value) }));
   const isListed = headers.every(({ value }, i) => value.length === fields[i]?.value.length);
-  if (!isWhole || !isListed || fields.length > maxHeaders) truncated.push('headers');
-  if (references.length < named.length) truncated.push('references');
-  if (subject !== undefined && subject.length > maxSubject) truncated.push('subject');
+  if (!isWhole || !isListed || fields.length > maxHeaders) truncated.add('headers');
+  if (references.length < named.length) truncated.add('references');
+  if (subject !== undefined && subject.length > maxSubject) truncated.add('subject');
   return {
-    messageId: readMessageIds(first('message-id'), { isAlone: true })[0] ?? null,
-    inReplyTo: readMessageIds(first('in-reply-to'))[0] ?? null,
+    messageId: readMessageIds(first('message-id'), { isAlone: true, onCut: cut('messageId') })[0] ?? null,
+    inReplyTo: readMessageIds(first('in-reply-to'), { onCut: cut('inReplyTo') })[0] ?? null,
     references,
-    date: readDate(first('date')),
-    from: readAuthor(first('from')),
-    sender: readAuthor(first('sender')),
+    date: readDate(first('date'), cut('date')),
+    from: readAuthor(first('from'), cut('from')),
+    sender: readAuthor(first('sender'), cut('sender')),
     replyTo: many('replyTo', 'reply-to'),
     to: many('to', 'to'),
     cc: many('cc', 'cc'),
@@ -152,13 +153,8 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
     subject: subject === undefined ? null : decodeLine(subject.slice(0, maxSubject)),
     headers,
     autoSubmitted: readKeyword(first('auto-submitted')),
-    truncated,
+    truncated: [...truncated],
   };
-}
-
-/** The first that has an address; if none has one, the first that has a name. */
-function readAuthor(value: string): Mailbox | null {
-  return readAddresses(value, 1).addresses[0] ?? readMailboxes(value, 1).mailboxes[0] ?? null;
 }
 
 function cutList<T>(list: readonly T[], textOf: (one: T) => string): T[] {
@@ -192,6 +188,7 @@ function readBody(raw: Buffer, { root, isComplete }: Structure): Body {
       return describeAttachment(attachment, content, n);
     }),
   );
+  if (parts.attachments.some(({ isCut }) => isCut)) truncated.push('attachments');
   if (!hasAll) truncated.push('body');
   return {
     text: text.joined,

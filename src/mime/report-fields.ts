@@ -2,16 +2,18 @@
  * Reads the values of fields in reports. Guarantee: linear time; every string has at most 1,000 characters on one line, is
  * well-formed and has no NUL.
  */
-import { readAddresses } from './address-list.ts';
+import { readAuthor } from './address-list.ts';
 import { tidy } from './charset.ts';
 import { decodeLine } from './encoded-words.ts';
-import { stripComments } from './lexical.ts';
+import { type OnCut, stripComments } from './lexical.ts';
 
 const maxLine = 1000;
+const maxKeyword = 100;
 
 /** Null: missing or nothing but blanks. */
-export function readLine(value: string | undefined): string | null {
-  const line = decodeLine((value ?? '').slice(0, 4 * maxLine)).replace(/ {2,}/g, ' ');
+export function readLine(value = '', onCut?: OnCut): string | null {
+  const line = decodeLine(value.slice(0, 4 * maxLine)).replace(/ {2,}/g, ' ');
+  if (value.length > 4 * maxLine || line.length > maxLine) onCut?.();
   return line === '' ? null : line.slice(0, maxLine).toWellFormed();
 }
 
@@ -30,10 +32,10 @@ export function readTyped(value: string | undefined): Typed | null {
     : { type: null, value };
 }
 
-export function readAddress(value: string | undefined): string | null {
+export function readAddress(value: string | undefined, onCut?: OnCut): string | null {
   const typed = readTyped(value);
   const text = typed?.type === 'utf-8' ? unescapeUnicode(typed.value) : (typed?.value ?? '');
-  const address = readAddresses(text, 1).addresses[0]?.address ?? null;
+  const address = readAuthor(text, onCut)?.address ?? null;
   return address === null || /\p{Cc}/u.test(address) ? null : address;
 }
 
@@ -47,13 +49,15 @@ function unescapeUnicode(text: string): string {
 }
 
 /** The first word in lower case. */
-export function readKeyword(value: string | undefined): string | null {
-  return /^\s*([a-z][a-z-]{0,99})(?![\w-])/i.exec(stripComments(value ?? ''))?.[1]?.toLowerCase() ?? null;
+export function readKeyword(value = '', onCut?: OnCut): string | null {
+  const keyword = /^\s*([a-z][a-z-]*)(?![\w-])/i.exec(stripComments(value))?.[1] ?? '';
+  if (keyword.length > maxKeyword) onCut?.();
+  return keyword === '' || keyword.length > maxKeyword ? null : keyword.toLowerCase();
 }
 
 /** RFC 8098 §3.2.6: `manual-action/MDN-sent-manually; displayed/error`. */
-export function readDisposition(value: string | undefined): string | null {
-  return readKeyword(stripComments(value ?? '').split(';')[1]);
+export function readDisposition(value: string | undefined, onCut: OnCut): string | null {
+  return readKeyword(stripComments(value ?? '').split(';')[1], onCut);
 }
 
 const enhancedCode = /([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)/;

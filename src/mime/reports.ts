@@ -7,7 +7,7 @@
 import { decodeBody } from './bodies.ts';
 import { readDate } from './date.ts';
 import { cutHeader, type Field, readFields } from './headers.ts';
-import { stripComments } from './lexical.ts';
+import { type OnCut, stripComments } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import {
   readAddress,
@@ -89,7 +89,7 @@ const maxFields = 2000;
 export interface FoundReport {
   report: Report;
   evidence: Evidence;
-  /** The report has more recipients or fields than are read. */
+  /** The report has more recipients or fields than are read, or longer values. */
   isCut: boolean;
 }
 
@@ -99,15 +99,19 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
   const type = reportTypes.get(part?.contentType.value ?? '');
   if (!part || !type) return null;
   const blocks = readBlocks(raw, part);
-  const header = readReturnedHeader(raw, root);
+  let isCut = false;
+  const onCut = () => {
+    isCut = true;
+  };
+  const header = readReturnedHeader(raw, root, onCut);
   const fields = blocks.flat();
-  const found = readers[type](blocks);
+  const found = readers[type](blocks, onCut);
   const read = found.slice(0, maxRecipients);
   const feedbackType = type === 'feedback' ? readKeyword(findFirst(fields, 'feedback-type')) : null;
   return {
     report: {
       type,
-      original: readOriginal(header, findFirst(fields, 'original-message-id')),
+      original: readOriginal(header, findFirst(fields, 'original-message-id'), onCut),
       recipients: read.map(({ shown }) => shown),
     },
     evidence: {
@@ -119,7 +123,10 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
       returnAddresses: findReturnAddresses([...fields, ...header]),
     },
     isCut:
-      read.length < found.length || fields.length === maxFields || part.bodyEnd - part.bodyStart > maxBytes,
+      isCut ||
+      read.length < found.length ||
+      fields.length === maxFields ||
+      part.bodyEnd - part.bodyStart > maxBytes,
   };
 }
 
@@ -168,12 +175,16 @@ function readBlocks(raw: Buffer, part: Part): Field[][] {
 }
 
 /** The header of the message that a notification returns; empty if it returns none. */
-function readReturnedHeader(raw: Buffer, { contentType, children }: Part): Field[] {
+function readReturnedHeader(raw: Buffer, { contentType, children }: Part, onCut?: OnCut): Field[] {
   if (!notificationTypes.has(contentType.value)) return [];
   const part = children.find((child) => returnedTypes.has(child.contentType.value));
   if (!part) return [];
   const text = readLines(raw, part).replace(/^(?:[ \t]*\n)+/, '');
-  return readFields(cutHeader(Buffer.from(text, 'latin1'), maxBytes), maxFields);
+  const header = cutHeader(Buffer.from(text, 'latin1'), maxBytes);
+  const fields = readFields(header, maxFields);
+  const isWhole = header.length < text.length || part.bodyEnd - part.bodyStart <= maxBytes;
+  if (!isWhole || fields.length === maxFields) onCut?.();
+  return fields;
 }
 
 /** Of repeated fields the first counts, as in the message that is shown. */
@@ -181,10 +192,14 @@ function findFirst(fields: readonly Field[], name: string): string | undefined {
   return fields.find((field) => field.name.toLowerCase() === name)?.value;
 }
 
-function readOriginal(header: readonly Field[], namedId: string | undefined): Report['original'] {
-  const [returnedId] = readMessageIds(findFirst(header, 'message-id') ?? '', { isAlone: true });
-  const messageId = returnedId ?? readMessageIds(namedId ?? '', { isAlone: true })[0] ?? null;
-  const subject = readLine(findFirst(header, 'subject'));
+function readOriginal(
+  header: readonly Field[],
+  namedId: string | undefined,
+  onCut?: OnCut,
+): Report['original'] {
+  const readId = (value = '') => readMessageIds(value, { isAlone: true, onCut })[0];
+  const messageId = readId(findFirst(header, 'message-id')) ?? readId(namedId) ?? null;
+  const subject = readLine(findFirst(header, 'subject'), onCut);
   return messageId === null && subject === null ? null : { messageId, subject };
 }
 
@@ -193,8 +208,9 @@ interface ReadRecipient {
   reply: ReportedReply;
 }
 
-const readers: Record<Report['type'], (blocks: readonly Field[][]) => ReadRecipient[]> = {
-  'delivery-status': (blocks) => groupByRecipient(blocks).map(readDeliveryStatus),
+const readers: Record<Report['type'], (blocks: readonly Field[][], onCut: OnCut) => ReadRecipient[]> = {
+  'delivery-status': (blocks, onCut) =>
+    groupByRecipient(blocks).map((fields) => readDeliveryStatus(fields, onCut)),
   feedback: readFeedback,
   disposition: readDispositions,
 };
@@ -221,19 +237,19 @@ function groupByRecipient(blocks: readonly Field[][]): Field[][] {
   return groups.slice(0, maxRecipients + 1);
 }
 
-function readDeliveryStatus(fields: readonly Field[]): ReadRecipient {
-  const originalAddress = readAddress(findFirst(fields, 'original-recipient'));
+function readDeliveryStatus(fields: readonly Field[], onCut: OnCut): ReadRecipient {
+  const originalAddress = readAddress(findFirst(fields, 'original-recipient'), onCut);
   const status = readStatus(findFirst(fields, 'status'));
   const diagnostic = readTyped(findFirst(fields, 'diagnostic-code'));
   const reply = readReply(diagnostic);
   const isVague = status === null || status.endsWith('.0.0');
   return {
     shown: {
-      address: readAddress(findFirst(fields, 'final-recipient')) ?? originalAddress,
-      action: readKeyword(findFirst(fields, 'action')),
+      address: readAddress(findFirst(fields, 'final-recipient'), onCut) ?? originalAddress,
+      action: readKeyword(findFirst(fields, 'action'), onCut),
       status,
-      diagnostic: readLine(diagnostic?.value),
-      remoteMta: readLine(stripComments(readTyped(findFirst(fields, 'remote-mta'))?.value ?? '')),
+      diagnostic: readLine(diagnostic?.value, onCut),
+      remoteMta: readLine(stripComments(readTyped(findFirst(fields, 'remote-mta'))?.value ?? ''), onCut),
     },
     reply: {
       originalAddress,
@@ -244,26 +260,26 @@ function readDeliveryStatus(fields: readonly Field[]): ReadRecipient {
 }
 
 /** RFC 5965 §3.2: Original-Rcpt-To may be repeated, or left out. */
-function readFeedback(blocks: readonly Field[][]): ReadRecipient[] {
+function readFeedback(blocks: readonly Field[][], onCut: OnCut): ReadRecipient[] {
   const fields = blocks.flat();
-  const action = readKeyword(findFirst(fields, 'feedback-type'));
+  const action = readKeyword(findFirst(fields, 'feedback-type'), onCut);
   return fields
     .filter(({ name }) => name.toLowerCase() === 'original-rcpt-to')
     .slice(0, maxRecipients + 1)
     .map(({ value }) => {
-      const address = readAddress(value);
+      const address = readAddress(value, onCut);
       return describe({ address, action }, address);
     });
 }
 
 /** RFC 8098 §3.1: one recipient for each notification. */
-function readDispositions(blocks: readonly Field[][]): ReadRecipient[] {
+function readDispositions(blocks: readonly Field[][], onCut: OnCut): ReadRecipient[] {
   const fields = blocks.flat();
   if (!fields.some(isAddressField)) return [];
-  const originalAddress = readAddress(findFirst(fields, 'original-recipient'));
-  const address = readAddress(findFirst(fields, 'final-recipient')) ?? originalAddress;
-  const action = readDisposition(findFirst(fields, 'disposition'));
-  const diagnostic = readLine(findFirst(fields, 'failure') ?? findFirst(fields, 'error'));
+  const originalAddress = readAddress(findFirst(fields, 'original-recipient'), onCut);
+  const address = readAddress(findFirst(fields, 'final-recipient'), onCut) ?? originalAddress;
+  const action = readDisposition(findFirst(fields, 'disposition'), onCut);
+  const diagnostic = readLine(findFirst(fields, 'failure') ?? findFirst(fields, 'error'), onCut);
   return [describe({ address, action, diagnostic }, originalAddress)];
 }
 
