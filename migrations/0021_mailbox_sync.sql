@@ -23,7 +23,7 @@ create table imap_connections (
   next_try_at timestamptz not null default now(),
   -- {code, message, response}
   error json,
-  -- The same token for all connections of a process.
+  -- Of the claim: who lost the lease cannot release a later one.
   lease_token uuid,
   lease_until timestamptz,
   foreign key (owner_id, identity_id) references identities (owner_id, id) on delete cascade

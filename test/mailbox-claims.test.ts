@@ -96,7 +96,7 @@ test('a look costs the same however many connections are due, also with plans fr
   const token = newId();
   const statements = {
     claim: () => claimConnections(sql, token, 20),
-    'list leased': () => listLeased(sql, token),
+    'list leased': () => listLeased(sql, [token]),
     'ask for due work': () => findDueWork(sql),
   };
   for (let n = 0; n < 8; n += 1) for (const run of Object.values(statements)) await run();
@@ -109,7 +109,7 @@ test('a look costs the same however many connections are due, also with plans fr
       const reads = (await countReads()) - before;
       assert.ok(reads < 8000, `${reads} rows were read`);
     });
-  assert.equal((await listLeased(sql, token)).length, 40);
+  assert.equal((await listLeased(sql, [token])).length, 40);
   await emptyTables();
 });
 
@@ -148,21 +148,21 @@ test('a failure waits, but not after the account was changed, given to the ident
         await other`update imap_connections set refused_logins = 2, failures = 3`;
         assert.deepEqual(await claim(), [id]);
         await other`update imap_connections set refused_logins = 2`;
-        await releaseConnection(sql, token, id, outcome);
+        await releaseConnection(sql, { identityId: id, token }, outcome);
         assert.deepEqual(await claim(), []);
         await change();
         assert.deepEqual(await claim(), [id]);
         assert.deepEqual(await claim(), [], 'leased');
-        await releaseConnection(sql, token, id, null);
+        await releaseConnection(sql, { identityId: id, token }, null);
       });
       await t.test(`${name} before it was recorded: ${when}`, async () => {
         assert.deepEqual(await claim(), [id]);
         await other`update imap_connections set refused_logins = 2`;
         await change();
         assert.deepEqual(await claim(), [], 'the lease stays');
-        await releaseConnection(sql, token, id, outcome);
+        await releaseConnection(sql, { identityId: id, token }, outcome);
         assert.deepEqual(await claim(), [id]);
-        await releaseConnection(sql, token, id, null);
+        await releaseConnection(sql, { identityId: id, token }, null);
       });
     }
   await emptyTables();
@@ -186,8 +186,8 @@ test('an identity without an IMAP server is no work, until it gets one', async (
     assert.equal(await isDue(), true);
     assert.deepEqual(await claim(), [id]);
     await remove();
-    assert.equal((await listLeased(sql, token)).length, 0);
-    await releaseConnection(sql, token, id, null);
+    assert.equal((await listLeased(sql, [token])).length, 0);
+    await releaseConnection(sql, { identityId: id, token }, null);
     assert.deepEqual(await claim(), []);
     assert.equal(await isDue(), false);
     await giveBack();
@@ -204,7 +204,7 @@ test('a server that is removed and given again is another one, also between two 
   await updateSmtpAccount(sql, sealer, ownerId, accountId, {
     imap: { ...server, host: 'other.example.com' },
   });
-  assert.deepEqual(idsOf(await listLeased(sql, token)), [], 'the connection to the first server is closed');
+  assert.deepEqual(idsOf(await listLeased(sql, [token])), [], 'the connection to the first server is closed');
   await emptyTables();
 });
 

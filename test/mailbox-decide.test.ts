@@ -25,9 +25,8 @@ describe('where reading starts', () => {
   });
 
   test('afterwards where it ended', () => {
-    assert.deepEqual(startPosition(position, folder, 0), { ...first(10), older: null });
-    const older = { uid: 3, end: 9 };
-    assert.deepEqual(startPosition({ ...position, older }, folder, 0), { ...first(10), older });
+    assert.equal(startPosition(position, folder, 0), null);
+    assert.equal(startPosition({ ...position, older: { uid: 3, end: 9 } }, folder, 0), null);
   });
 
   test('again at the beginning after another UIDVALIDITY, or a UIDNEXT that went back', () => {
@@ -35,16 +34,25 @@ describe('where reading starts', () => {
     assert.deepEqual(rebuilt, { uidValidity: 8, nextUid: 12, older: { uid: 1, end: 12 }, scan: 0 });
     const restored = startPosition(position, { ...folder, uidNext: 4 }, 0);
     assert.deepEqual(restored, { ...first(4), older: { uid: 1, end: 4 } });
+    const emptied = startPosition(position, { ...folder, uidNext: 1 }, 0);
+    assert.deepEqual(emptied, { ...first(1), older: null });
+  });
+
+  test('a server that does not tell its UIDNEXT: all mail counts as new, once', () => {
+    const silent = { ...folder, uidNext: null };
+    const start = startPosition({ ...position, uidValidity: null, nextUid: 1 }, silent, 0);
+    assert.deepEqual(start, { ...first(1), older: null });
+    assert.equal(startPosition(position, silent, 0), null);
   });
 
   test('an empty folder has no older mail', () => {
-    assert.equal(startPosition(position, { ...folder, uidValidity: 8, uidNext: 1 }, 0).older, null);
+    assert.equal(startPosition(position, { ...folder, uidValidity: 8, uidNext: 1 }, 0)?.older, null);
   });
 
   test('older mail is read at a request, and only once for it', () => {
     const asked = startPosition(position, folder, 1);
     assert.deepEqual(asked, { ...first(10), older: { uid: 1, end: 10 }, scan: 1 });
-    assert.equal(startPosition({ ...position, scan: 1 }, folder, 1).older, null);
+    assert.equal(startPosition({ ...position, scan: 1 }, folder, 1), null);
   });
 
   const first = (nextUid: number) => ({ uidValidity: 7, nextUid, scan: 0 });

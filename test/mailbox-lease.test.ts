@@ -8,7 +8,7 @@ import { claimConnections, listLeased, releaseConnection } from '../src/store/im
 import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { openImapServer, startImapServer } from './imap-server.ts';
-import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
+import { breakLedger, isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService();
 const { sql } = service;
@@ -26,13 +26,13 @@ test('a claimed connection cannot be claimed again until its lease expires or is
     (await claimConnections(idle.sql, token, 20)).map(({ identityId }) => identityId);
   assert.deepEqual(await claim(one), [id]);
   assert.deepEqual(await claim(other), []);
-  assert.equal((await listLeased(idle.sql, one)).length, 1);
+  assert.equal((await listLeased(idle.sql, [one])).length, 1);
   await idle.sql`update imap_connections set lease_until = now() - interval '1 second'`;
   assert.deepEqual(await claim(other), [id]);
-  assert.equal((await listLeased(idle.sql, one)).length, 0);
-  await releaseConnection(idle.sql, one, id, null);
+  assert.equal((await listLeased(idle.sql, [one])).length, 0);
+  await releaseConnection(idle.sql, { identityId: id, token: one }, null);
   assert.deepEqual(await claim(one), [], 'only the process that has the lease can give it back');
-  await releaseConnection(idle.sql, other, id, null);
+  await releaseConnection(idle.sql, { identityId: id, token: other }, null);
   assert.deepEqual(await claim(one), [id]);
 });
 
@@ -225,23 +225,12 @@ test('of two processes one reads a mailbox; when it stops the other goes on, and
   assert.equal(server.sessions(), 1);
 });
 
-/** The ledger of the identity takes nothing: each row fails with this error. */
-async function breakLedger(id: string, code: string, text: string): Promise<{ mend(): Promise<void> }> {
-  const name = `broken_${id.replaceAll('-', '')}`;
-  await sql.script(`
-    create function ${name}() returns trigger language plpgsql as $$
-      begin raise exception '${text}' using errcode = '${code}'; end $$;
-    create trigger ${name} before insert on mailbox_ledger
-      for each row when (new.identity_id = '${id}') execute function ${name}()`);
-  return { mend: () => sql.script(`drop function ${name} cascade`) };
-}
-
 test('a failure of our own is logged and tried again, and shown as no failure of the server', async () => {
   const server = await startImapServer();
   const { id, accountId } = await service.connect(server, 'internal@home.example');
   await service.mailboxes(id);
   await isIdling(server);
-  const ledger = await breakLedger(id, '42702', 'column "message_key" is ambiguous');
+  const ledger = await breakLedger(sql, id, '42702', 'column "message_key" is ambiguous');
   server.deliver('INBOX', mailWith('later'));
   const isFailure = ({ identityId, level }: Record<string, unknown>) =>
     identityId === id && level === 'error';
@@ -269,7 +258,7 @@ test('an unavailable database is waited for on the same connection, and nothing 
   const { id, accountId } = await service.connect(server, 'away@home.example');
   await service.mailboxes(id);
   await isIdling(server);
-  const ledger = await breakLedger(id, '57P03', 'the database system is starting up');
+  const ledger = await breakLedger(sql, id, '57P03', 'the database system is starting up');
   const reads = () => server.commands.filter((command) => command.includes('BODY.PEEK[]')).length;
   server.deliver('INBOX', mailWith('later'));
   await waitFor('the second try', () => reads() >= 2);
@@ -309,6 +298,37 @@ test('of two processes that both believe they have the lease, one position wins 
   server.deliver('INBOX', mailWith('one more'));
   await api.messages(id, 41);
   assert.deepEqual(await stored(), [...wanted, 'one more'].sort());
+});
+
+test('a connection that lost its lease and ends late does not release the lease of the connection that follows', async () => {
+  const server = await startImapServer();
+  const { id } = await service.connect(server, 'late@home.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  const logins = () => server.commands.filter((command) => command.startsWith('LOGIN')).length;
+  await transaction(sql, async (holder) => {
+    // The first connection cannot end before it has recorded its message.
+    await holder`lock table mailbox_ledger in share mode`;
+    server.deliver('INBOX', mailWith('during the end'));
+    await waitFor('the message to wait', async () => {
+      const { count } = await sql`
+        select from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock' and query ~ 'insert into mailbox_ledger'`;
+      return count > 0;
+    });
+    // As another process does that finds the lease expired.
+    await sql`update imap_connections set ready = true, lease_token = null, lease_until = null where identity_id = ${id}`;
+    await waitFor('the second connection', () => logins() === 2);
+  });
+  await service.messages(id, 1);
+  // Only a check reads spam, and a check at a request comes after a look at the leases.
+  for (const count of [2, 3]) {
+    server.deliver('Junk', mailWith(`spam ${count}`));
+    await service.call('POST', `/identities/${id}/sync`);
+    await service.messages(id, count);
+  }
+  assert.equal(logins(), 2);
+  assert.equal(server.sessions(), 1);
 });
 
 test('an owner with many mailboxes does not keep another from its first', async () => {

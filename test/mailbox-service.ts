@@ -1,6 +1,7 @@
 /** A service, an IMAP server, and identities whose mailboxes the server holds. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import type { Pool } from '../src/db/client.ts';
 import { newId } from '../src/lib/ids.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { createSmtpAccount } from '../src/store/smtp-accounts.ts';
@@ -87,6 +88,22 @@ function wereRead({ inbox, sent, spam }: Record<string, ShownMailbox>): boolean 
 /** Waits until the service waits for the server's notice. */
 export function isIdling(server: ImapServer, times = 1): Promise<boolean> {
   return waitFor('IDLE', () => server.commands.filter((command) => command === 'IDLE').length >= times);
+}
+
+/** The ledger of the identity takes nothing: each row fails with this error. */
+export async function breakLedger(
+  sql: Pool,
+  id: string,
+  code: string,
+  text: string,
+): Promise<{ mend(): Promise<void> }> {
+  const name = `broken_${id.replaceAll('-', '')}`;
+  await sql.script(`
+    create function ${name}() returns trigger language plpgsql as $$
+      begin raise exception '${text}' using errcode = '${code}'; end $$;
+    create trigger ${name} before insert on mailbox_ledger
+      for each row when (new.identity_id = '${id}') execute function ${name}()`);
+  return { mend: () => sql.script(`drop function ${name} cascade`) };
 }
 
 export function mailWith(subject: string, more: Record<string, string> = {}): string {

@@ -52,6 +52,8 @@ interface OpenMailbox {
 
 export class MailboxConnection {
   readonly identityId: string;
+  /** Of its lease. */
+  readonly token: string;
   readonly #parts: ConnectionParts;
   readonly #claimed: ClaimedConnection;
   readonly #loop: Loop;
@@ -66,6 +68,8 @@ export class MailboxConnection {
   #hasNews = false;
   /** Notices of the server are not read before. */
   #newsAt = 0;
+  /** Folders that the server has refused since the last check. */
+  readonly #refused = new Set<FolderReader>();
   #hasCopies = false;
   #hasEnded = false;
 
@@ -73,6 +77,7 @@ export class MailboxConnection {
     this.#parts = parts;
     this.#claimed = claimed;
     this.identityId = claimed.identityId;
+    this.token = claimed.token;
     this.#leased = claimed;
     const { memory } = parts;
     const { ownerId } = claimed;
@@ -140,6 +145,7 @@ export class MailboxConnection {
     const isDue = performance.now() >= this.#checkAt;
     if (isDue) {
       this.#hasNews = false;
+      this.#refused.clear();
       this.#checkAt = performance.now() + this.#parts.checkMs;
       await this.#openFolder(client, inbox, rules);
       await this.#readNew(client, inbox, rules);
@@ -158,7 +164,7 @@ export class MailboxConnection {
       await appendCopies({ sql, log, memory: this.#memory }, client, this.#claimed, copyPath);
       await this.#reopenInbox(client, inbox, rules);
     }
-    const behind = readers.find(({ position }) => position.older !== null);
+    const behind = readers.find((reader) => reader.position.older !== null && !this.#refused.has(reader));
     if (behind) {
       await this.#readOlder(client, behind, inbox, rules);
       return true;
@@ -202,14 +208,19 @@ export class MailboxConnection {
 
   /** Returns whether the folder was opened. */
   async #checkOther(client: MailboxClient, reader: FolderReader, rules: SyncRules): Promise<boolean> {
+    return (await this.#unlessRefused(reader, () => this.#checkFolder(client, reader, rules))) ?? true;
+  }
+
+  /** A folder that the server refuses is shown as failing, and left alone until the next check. The result is then undefined. */
+  async #unlessRefused<T>(reader: FolderReader, work: () => Promise<T>): Promise<T | undefined> {
     try {
-      return await this.#checkFolder(client, reader, rules);
+      return await work();
     } catch (error) {
       if (!isFolderRefused(error)) throw error;
-      const { mailboxId } = reader.position;
+      this.#refused.add(reader);
       const shown = { isSyncing: false, total: null, error: error.error };
-      await noteMailbox(this.#parts.sql, this.#claimed.ownerId, mailboxId, shown);
-      return true;
+      await noteMailbox(this.#parts.sql, this.#claimed.ownerId, reader.position.mailboxId, shown);
+      return undefined;
     }
   }
 
@@ -229,12 +240,13 @@ export class MailboxConnection {
   async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
     // The server announced nothing of the inbox while it was not open.
     const { uidNext } = await this.#openFolder(client, inbox, rules);
-    if (uidNext > inbox.position.nextUid) this.#hasNews = true;
+    if (uidNext !== null && uidNext > inbox.position.nextUid) this.#hasNews = true;
   }
 
   async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
     const state = await client.examine(reader.position.path);
-    await reader.start(startPosition(reader.position, state, scan), state.total);
+    const start = startPosition(reader.position, state, scan);
+    if (start) await reader.start(start, state.total);
     return state;
   }
 
@@ -252,10 +264,14 @@ export class MailboxConnection {
     inbox: FolderReader,
     rules: SyncRules,
   ): Promise<void> {
-    if (reader !== inbox) await this.#openFolder(client, reader, rules);
-    await reader.readOlder(rules);
-    if (reader !== inbox) await this.#reopenInbox(client, inbox, rules);
-    await this.#noteRead(reader, null);
+    const read = async () => {
+      if (reader !== inbox) await this.#openFolder(client, reader, rules);
+      await reader.readOlder(rules);
+      await this.#noteRead(reader, null);
+    };
+    if (reader === inbox) return read();
+    await this.#unlessRefused(reader, read);
+    await this.#reopenInbox(client, inbox, rules);
   }
 
   async #noteRead({ position }: { position: Position }, total: number | null): Promise<void> {

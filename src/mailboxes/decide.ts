@@ -1,31 +1,36 @@
 /** Decisions of the synchronisation, as pure functions: where reading starts, which mail is new, and when to try again. */
 import { createHash } from 'node:crypto';
+import { backoff } from '../lib/backoff.ts';
 import { hashId } from '../lib/ids.ts';
 import type { Position, SyncRules } from '../store/mailbox-sync.ts';
 
 /** What the server says when a folder is opened. */
 export interface FolderState {
   uidValidity: number;
-  uidNext: number;
+  /** Null: the server does not say. */
+  uidNext: number | null;
   total: number;
 }
 
+export type NewPosition = Pick<Position, 'uidValidity' | 'nextUid' | 'older' | 'scan'>;
+
 /**
- * The position that reading goes on from. At first, and when the server numbers the folder anew (another UIDVALIDITY, or a UIDNEXT
- * that went back), what is in the folder is older mail, which is read too: the INTERNALDATE says what came after the connection, and
- * the ledger what is not new.
+ * Where reading starts anew. Null: it goes on where it ended. At first, and when the server numbers the folder anew (another
+ * UIDVALIDITY, or a UIDNEXT that went back), what is in the folder is older mail, which is read too: the INTERNALDATE says what came
+ * after the connection, and the ledger what is not new.
  */
 export function startPosition(
   position: Position,
   { uidValidity, uidNext }: FolderState,
   scan: number,
-): Pick<Position, 'uidValidity' | 'nextUid' | 'older' | 'scan'> {
-  const isFirst = position.uidValidity === null;
-  const isRenumbered = !isFirst && (position.uidValidity !== uidValidity || uidNext < position.nextUid);
-  const hasRequest = position.scan !== scan;
-  const nextUid = isFirst || isRenumbered ? uidNext : position.nextUid;
-  const isRead = !isFirst && !isRenumbered && !hasRequest;
-  return { uidValidity, nextUid, older: isRead ? position.older : allBefore(nextUid), scan };
+): NewPosition | null {
+  // At first the position has no UIDVALIDITY.
+  const isRenumbered =
+    position.uidValidity !== uidValidity || (uidNext !== null && uidNext < position.nextUid);
+  if (!isRenumbered && position.scan === scan) return null;
+  // Without a UIDNEXT everything is read as new mail, and the INTERNALDATE decides what is new.
+  const nextUid = isRenumbered ? (uidNext ?? 1) : position.nextUid;
+  return { uidValidity, nextUid, older: allBefore(nextUid), scan };
 }
 
 function allBefore(end: number): Position['older'] {
@@ -75,6 +80,6 @@ const maxRetrySeconds = 15 * 60;
 
 /** `random`: from 0 to 1. Half of the time is random, so that accounts on one server do not come back all at once. */
 export function backoffSeconds(failures: number, random: number): number {
-  const seconds = Math.min(maxRetrySeconds, firstRetrySeconds * 2 ** failures);
+  const seconds = backoff(failures, firstRetrySeconds, maxRetrySeconds);
   return seconds * (0.5 + random / 2);
 }

@@ -99,15 +99,14 @@ export class MailboxClient {
       throw new ServerFailure(
         describeImapError(new Error(`The folder has more than ${maxMessages} messages`)),
       );
-    // Without a UIDNEXT everything is read, and the INTERNALDATE decides what is new.
-    return { uidValidity: Number(uidValidity), uidNext: uidNext || 1, total: exists };
+    return { uidValidity: Number(uidValidity), uidNext: uidNext || null, total: exists };
   }
 
   /** Of a folder that need not be open. */
   async readState(path: string): Promise<FolderState> {
     const wanted = { messages: true, uidNext: true, uidValidity: true };
     const status = await this.#ask(() => this.#flow.status(path, wanted));
-    const { uidValidity = 0, uidNext = 1, messages = 0 } = status || {};
+    const { uidValidity = 0, uidNext = null, messages = 0 } = status || {};
     return { uidValidity: Number(uidValidity), uidNext, total: messages };
   }
 

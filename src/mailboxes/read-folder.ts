@@ -21,7 +21,7 @@ import {
   type SyncedIdentity,
   type SyncRules,
 } from '../store/mailbox-sync.ts';
-import { chooseMessage, fingerprintOf, type MessageFacts } from './decide.ts';
+import { chooseMessage, fingerprintOf, type MessageFacts, type NewPosition } from './decide.ts';
 import { answerBytes } from './imap-client.ts';
 import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
 
@@ -59,7 +59,7 @@ export class FolderReader {
   readonly #client: MailboxClient;
   readonly #identity: SyncedIdentity;
   #position: Position;
-  /** UIDs of older mail that are still to be read, lowest first. */
+  /** UIDs of older mail that are still to be read, lowest first. Null: the folder must be searched for them. */
   #olderUids: number[] | null = null;
 
   constructor(parts: ReadParts, client: MailboxClient, identity: SyncedIdentity, position: Position) {
@@ -73,19 +73,11 @@ export class FolderReader {
     return this.#position;
   }
 
-  /** Stores where reading starts, after the folder was opened. */
-  async start(
-    to: Pick<Position, 'uidValidity' | 'nextUid' | 'older' | 'scan'>,
-    total: number,
-  ): Promise<void> {
-    const { uidValidity, older, scan } = this.#position;
-    const isSame =
-      uidValidity === to.uidValidity && older?.uid === to.older?.uid && older?.end === to.older?.end;
-    if (isSame && scan === to.scan) return;
-    if (!isSame) this.#olderUids = null;
-    this.#position = await movePosition(this.#parts.sql, this.#identity.ownerId, this.#position, to, {
-      total,
-    });
+  /** Stores where reading starts anew, after the folder was opened. */
+  async start(to: NewPosition, total: number): Promise<void> {
+    const { sql } = this.#parts;
+    this.#olderUids = null;
+    this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, { total });
   }
 
   /** Reads all new mail. The folder is open. Returns how many messages were recorded or noted. */
@@ -102,25 +94,37 @@ export class FolderReader {
   async readOlder(rules: SyncRules): Promise<void> {
     const { older } = this.#position;
     if (!older) return;
-    // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
-    const since = new Date(rules.importSince.getTime() - dayMs);
-    if (!this.#olderUids) {
-      const isEmpty = older.uid >= older.end;
-      this.#olderUids = isEmpty ? [] : await this.#client.searchRange(older.uid, older.end - 1, since);
-      await this.#move({}, this.#olderUids.length);
-    }
-    const chunk = this.#olderUids.splice(0, chunkLength);
-    if (chunk.length > 0) await this.#readChunk('older', chunk, rules);
-    if (this.#olderUids.length > 0) return;
+    const uids = this.#olderUids ?? (await this.#searchOlder(older, rules));
+    // After a failure, such as an unavailable database, the folder is searched again from the position on.
     this.#olderUids = null;
-    await this.#move({ older: null });
+    const chunk = uids.splice(0, chunkLength);
+    if (chunk.length > 0) await this.#readChunk('older', chunk, rules, uids.length);
+    if (uids.length > 0) this.#olderUids = uids;
+    else await this.#move({ older: null });
   }
 
-  async #readChunk(range: Range, uids: readonly number[], rules: SyncRules): Promise<number> {
+  async #searchOlder(
+    { uid, end }: { uid: number; end: number },
+    { importSince }: SyncRules,
+  ): Promise<number[]> {
+    // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
+    const since = new Date(importSince.getTime() - dayMs);
+    const uids = uid >= end ? [] : await this.#client.searchRange(uid, end - 1, since);
+    await this.#move({}, uids.length);
+    return uids;
+  }
+
+  /** `backlog`: how much older mail is left after it. */
+  async #readChunk(
+    range: Range,
+    uids: readonly number[],
+    rules: SyncRules,
+    backlog?: number,
+  ): Promise<number> {
     const chosen = await this.#choose(await this.#readFacts(uids), rules);
     for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
     const to = this.#after(range, uids.at(-1) ?? 0);
-    if (range === 'older') await this.#move(to, this.#olderUids?.length);
+    if (range === 'older') await this.#move(to, backlog);
     else if (to.nextUid !== this.#position.nextUid) await this.#move(to);
     return chosen.length;
   }

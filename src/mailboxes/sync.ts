@@ -62,7 +62,6 @@ export function startSync(parts: SyncParts): Loop {
   const imap = { ...parts.accounts.imap, maxMessageBytes, timeouts };
   const accounts = { ...parts.accounts, imap };
   const { checkMs, pollMs, renewMs, slowMs, emptyReadMs } = { ...usualTimes, ...parts.times };
-  const token = newId();
   const connections = new Map<string, MailboxConnection>();
   const memory = new SharedMemory({ ...memoryBytes, slowMs }, tooSlow);
   const rate = new OpenRate(opensPerSecond);
@@ -96,10 +95,10 @@ export function startSync(parts: SyncParts): Loop {
   }
 
   async function noteRead(claimed: ClaimedConnection): Promise<void> {
-    const { identityId, ownerId, accountId, version } = claimed;
+    const { ownerId, accountId, version } = claimed;
     // The connection works: the backoff starts anew at the next failure.
     claimed.failures = 0;
-    await noteConnected(sql, token, identityId);
+    await noteConnected(sql, claimed);
     await recordReceiveState(sql, ownerId, accountId, 'ok', null, version);
   }
 
@@ -112,13 +111,13 @@ export function startSync(parts: SyncParts): Loop {
     const { identityId, ownerId, accountId, version, failures } = claimed;
     // Nothing failed. After `PositionLost` another process has read on, and its position counts.
     if (cause instanceof PositionLost || cause instanceof MailboxGone)
-      return releaseConnection(sql, token, identityId, null);
+      return releaseConnection(sql, claimed, null);
     const retrySeconds = backoffSeconds(failures, Math.random());
     if (!(cause instanceof ServerFailure)) {
       metrics.syncFailures.inc({ code: 'internal' });
       log.error({ identityId, err: cause }, 'reading a mailbox failed for a reason of our own');
       const unshown = { error: null, isLoginRefused: false, retrySeconds };
-      return releaseConnection(sql, token, identityId, unshown);
+      return releaseConnection(sql, claimed, unshown);
     }
     const { error } = cause;
     const isLoginRefused = error.code === 'authentication_failed';
@@ -127,7 +126,7 @@ export function startSync(parts: SyncParts): Loop {
     log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
     // Before the release: another process may claim the connection then, and its state is the newer one.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
-    await releaseConnection(sql, token, identityId, { error, isLoginRefused, retrySeconds });
+    await releaseConnection(sql, claimed, { error, isLoginRefused, retrySeconds });
   }
 
   async function forget(connection: MailboxConnection): Promise<void> {
@@ -136,22 +135,30 @@ export function startSync(parts: SyncParts): Loop {
     await connection.close();
   }
 
+  function openTokens(): string[] {
+    return [...new Set([...connections.values()].map(({ token }) => token))];
+  }
+
   async function work(): Promise<boolean | number> {
     if (performance.now() - renewedAt >= renewMs) {
-      await renewLeases(sql, token, [...connections.keys()]);
+      await renewLeases(sql, [...connections.values()]);
       renewedAt = performance.now();
     }
-    const leased = new Map((await listLeased(sql, token)).map((one) => [one.identityId, one]));
+    const leased = new Map((await listLeased(sql, openTokens())).map((one) => [one.identityId, one]));
     for (const connection of [...connections.values()]) {
       const found = leased.get(connection.identityId);
-      if (found) connection.note(found);
-      else track(forget(connection).then(() => releaseConnection(sql, token, connection.identityId, null)));
+      if (found?.token === connection.token) connection.note(found);
+      else track(forget(connection).then(() => releaseConnection(sql, connection, null)));
     }
-    const claimed = await claimConnections(sql, token, rate.available(performance.now()), lastOwner);
+    const claimed = await claimConnections(sql, newId(), rate.available(performance.now()), lastOwner);
     rate.take(claimed.length);
     lastOwner = claimed.at(-1)?.ownerId ?? lastOwner;
-    // A lease of ours without a connection: the connection is ending.
-    for (const one of claimed) if (!connections.has(one.identityId)) open(one);
+    for (const one of claimed) {
+      // The lease of the open connection expired since the leases were listed.
+      const expired = connections.get(one.identityId);
+      if (expired) track(forget(expired));
+      open(one);
+    }
     return connections.size > 0 && pollMs;
   }
 
@@ -163,10 +170,11 @@ export function startSync(parts: SyncParts): Loop {
     wake: loop.wake,
     async stop() {
       await loop.stop();
+      const tokens = openTokens();
       await Promise.all([...connections.values()].map(forget));
       await Promise.all(endings);
       // The leases expire by themselves, so a stop does not wait for a database that is unavailable.
-      await releaseAll(sql, token).catch(() => {});
+      await releaseAll(sql, tokens).catch(() => {});
     },
   };
 }

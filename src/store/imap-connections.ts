@@ -13,6 +13,8 @@ const maxRefusedLogins = 3;
 
 export interface ClaimedConnection {
   identityId: string;
+  /** Of the lease. */
+  token: string;
   ownerId: string;
   accountId: string;
   /** Of the server, as it is claimed for. */
@@ -71,7 +73,8 @@ const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 /**
  * For all owners, who take turns: an owner with thousands of mailboxes does not delay the first mailbox of another. `afterOwner`: the
- * owner of the connection that was claimed last. The result is in the order of the turns.
+ * owner of the connection that was claimed last. The result is in the order of the turns. Each claim needs a new token: who lost a
+ * lease must not release or renew a later lease of the same connection.
  */
 export async function claimConnections(
   sql: Sql,
@@ -135,7 +138,7 @@ export async function claimConnections(
       where connection.identity_id = next.identity_id and connection.identity_id = any (array(select identity_id from next))
       returning connection.*, turn, place
     )
-    select identity_id as "identityId", owner_id as "ownerId", account_id as "accountId", version, failures,
+    select identity_id as "identityId", lease_token as token, owner_id as "ownerId", account_id as "accountId", version, failures,
       refused_logins as "refusedLogins", requests, scan
     from claimed where version is not null order by turn, place`;
 }
@@ -171,6 +174,7 @@ async function promoteConnections(sql: Sql): Promise<void> {
 
 export interface LeasedConnection {
   identityId: string;
+  token: string;
   requests: number;
   scan: number;
   /** Messages wait to be copied to the Sent folder. */
@@ -178,25 +182,29 @@ export interface LeasedConnection {
 }
 
 /** The connections that this process may keep: the identity and the account are as they were when it claimed them. */
-export async function listLeased(sql: Sql, token: string): Promise<LeasedConnection[]> {
+export async function listLeased(sql: Sql, tokens: readonly string[]): Promise<LeasedConnection[]> {
   return sql<LeasedConnection[]>`
-    select identity_id as "identityId", requests, scan, exists (
+    select identity_id as "identityId", lease_token as token, requests, scan, exists (
         select from outgoing
         where outgoing.owner_id = connection.owner_id and copy_account_id = connection.account_id and is_copy_due
       ) as "hasCopies"
     from imap_connections connection cross join lateral ${serverOf(sql, sql`connection.identity_id`)} server
-    where lease_token = ${token} and connection.account_id = server.account_id and connection.version = server.version`;
+    where lease_token = any (${tokens}::uuid[]) and connection.account_id = server.account_id and connection.version = server.version`;
 }
 
+export type ConnectionLease = Pick<ClaimedConnection, 'identityId' | 'token'>;
+
 /** Only of connections that are open: a lease that could not be given back expires. */
-export async function renewLeases(sql: Sql, token: string, identityIds: readonly string[]): Promise<void> {
+export async function renewLeases(sql: Sql, leases: readonly ConnectionLease[]): Promise<void> {
   await sql`
     update imap_connections set lease_until = now() + ${leaseSeconds} * interval '1 second'
-    where lease_token = ${token} and identity_id = any (${identityIds}::uuid[])`;
+    from unnest(${leases.map(({ identityId }) => identityId)}::uuid[], ${leases.map(({ token }) => token)}::uuid[])
+      as lease (identity_id, token)
+    where imap_connections.identity_id = lease.identity_id and lease_token = lease.token`;
 }
 
 /** The mailbox was read: earlier failures no longer count. */
-export async function noteConnected(sql: Sql, token: string, identityId: string): Promise<void> {
+export async function noteConnected(sql: Sql, { identityId, token }: ConnectionLease): Promise<void> {
   await sql`
     update imap_connections set failures = 0, refused_logins = 0, error = null
     where identity_id = ${identityId} and lease_token = ${token} and (failures > 0 or refused_logins > 0 or error is not null)`;
@@ -212,8 +220,7 @@ export interface ConnectionFailure {
 /** Gives the lease back. Without a failure anybody may claim the connection at once. */
 export async function releaseConnection(
   sql: Sql,
-  token: string,
-  identityId: string,
+  { identityId, token }: ConnectionLease,
   failure: ConnectionFailure | null,
 ): Promise<void> {
   const refused = sql`refused_logins + ${failure?.isLoginRefused ? 1 : 0}`;
@@ -231,9 +238,10 @@ export async function releaseConnection(
 }
 
 /** At the stop of a process. */
-export async function releaseAll(sql: Sql, token: string): Promise<void> {
+export async function releaseAll(sql: Sql, tokens: readonly string[]): Promise<void> {
   await sql`
-    update imap_connections set lease_token = null, lease_until = null, next_try_at = now() where lease_token = ${token}`;
+    update imap_connections set lease_token = null, lease_until = null, next_try_at = now()
+    where lease_token = any (${tokens}::uuid[])`;
 }
 
 export async function countFailing(sql: Sql): Promise<number> {
