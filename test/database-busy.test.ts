@@ -87,3 +87,10 @@ test('a connection that is not used again, on a network that is silent: the next
   assert.equal(await reading, false);
   assert.equal(await waiting, true);
 });
+
+test('a pool can be ended twice: by the part that opened it, and with all others', async () => {
+  const sql = connect(database.url, { max: 1, applicationName: 'posthorn tests' });
+  await sql`select 1`;
+  await Promise.all([sql.end({ timeoutMs: 0 }), sql.end({ timeoutMs: 5000 })]);
+  await sql.end();
+});

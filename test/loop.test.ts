@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
+import { backoff } from '../src/lib/backoff.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { type Loop, startLoop } from '../src/lib/loop.ts';
 import { waitFor } from './harness.ts';
@@ -7,14 +8,19 @@ import { waitFor } from './harness.ts';
 /** Longer than any test may take: what happens in spite of it was not the poll. */
 const neverMs = 3_600_000;
 
-function start(t: TestContext, pollMs: number, work: () => Promise<boolean | number>, rest = 0) {
+function start(
+  t: TestContext,
+  pollMs: number,
+  work: () => Promise<boolean | number>,
+  more: Partial<Parameters<typeof startLoop>[0]> = {},
+) {
   const lines: string[] = [];
   const stream = { write: (line: string) => lines.push(line) } as unknown as NodeJS.WritableStream;
   const loop = startLoop({
     name: 'sweep',
     pollMs,
     work,
-    restFactor: rest,
+    ...more,
     log: makeLog({ level: 'debug', json: true, stream }),
   });
   t.after(() => loop.stop());
@@ -101,6 +107,28 @@ test('work that fails is logged with its cause and tried again after the interva
   assert.equal(logged[0].err.message, 'no luck');
 });
 
+test('failures in a row are retried later and later, up to a limit, until work was done', async (t) => {
+  const outcomes = ['fails', 'fails', 'none', 'fails', 'fails', 'done', 'fails'];
+  const { lines } = start(
+    t,
+    1,
+    async () => {
+      const outcome = outcomes.shift() ?? 'none';
+      if (outcome === 'fails') throw new Error('no luck');
+      return outcome === 'done';
+    },
+    { maxRetryMs: 5 },
+  );
+  await waitFor('five failures', () => lines.length === 5);
+  const waits = lines.map((line) => /retrying in (\d+) ms/.exec(line)?.[1]);
+  assert.deepEqual(waits, ['1', '2', '4', '5', '1'], 'finding nothing to do does not end the row');
+});
+
+test('a backoff doubles from its first wait up to its limit, however many failures there were', () => {
+  const waits = [0, 1, 2, 3, 4, 5, 6, 7, 2000].map((failures) => backoff(failures, 5, 300));
+  assert.deepEqual(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
+});
+
 test('work that throws before it awaits is a failure like any other', async (t) => {
   let rounds = 0;
   const { lines } = start(t, 5, () => {
@@ -148,7 +176,7 @@ test('stop ends the sleep, and can be called again', async (t) => {
 
 test('work that can wait rests before the next piece: a wake does not end the rest, a stop does', async (t) => {
   const gate = makeGate();
-  const { loop } = start(t, neverMs, gate.work, 1e12);
+  const { loop } = start(t, neverMs, gate.work, { restFactor: 1e12 });
   await gate.finish(true);
   loop.wake();
   for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
@@ -158,7 +186,7 @@ test('work that can wait rests before the next piece: a wake does not end the re
 
 test('work that rested goes on by itself', async (t) => {
   let rounds = 0;
-  start(t, neverMs, async () => ++rounds < 3, 1);
+  start(t, neverMs, async () => ++rounds < 3, { restFactor: 1 });
   await waitFor('three rounds', () => rounds === 3);
 });
 

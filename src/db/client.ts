@@ -247,8 +247,15 @@ function openPool(findAddress: () => DatabaseAddress, options: PoolOptions) {
     }
   }
 
+  /** A part of the service may end its own pool before all pools are ended: the first call counts. */
+  let ending: Promise<void> | undefined;
+  function end(options: { timeoutMs?: number } = {}): Promise<void> {
+    ending ??= endOnce(options);
+    return ending;
+  }
+
   // `pool.end` alone never answers callers that wait for a connection.
-  async function end({ timeoutMs }: { timeoutMs?: number } = {}): Promise<void> {
+  async function endOnce({ timeoutMs }: { timeoutMs?: number }): Promise<void> {
     isEnding = true;
     if (inUse > 0) {
       const timer = timeoutMs === undefined ? undefined : setTimeout(abortAll, timeoutMs);

@@ -3,7 +3,7 @@
  * took 41 s. An empty database gets these indexes with its migrations. In other databases the service builds them while it runs; until
  * then some lists are slower. An index that replaces others is built before the others are dropped.
  */
-import { only, type Pool, type Sql } from './client.ts';
+import { isRefusal, only, type Pool, type Sql } from './client.ts';
 
 export interface LargeIndex {
   name: string;
@@ -41,7 +41,7 @@ export const largeIndexes: readonly LargeIndex[] = [
   // `GET /messages?q=`. Without "fastupdate": the message that fills its pending list would wait until the whole list is moved.
   {
     name: 'messages_by_words',
-    on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
+    on: 'messages using gin (word_slots(words, period_of(created_at))) with (fastupdate = off) where words is not null',
   },
 ];
 
@@ -67,6 +67,12 @@ export async function listUnbuilt(sql: Sql): Promise<LargeIndex[]> {
   );
 }
 
+/** For a query that takes very long without this index. */
+export async function isBuilt(sql: Sql, name: string): Promise<boolean> {
+  const built = await sql`select from pg_index where indexrelid = to_regclass(${name}) and indisvalid`;
+  return built.count > 0;
+}
+
 /**
  * Builds an index while the table is used. `by another`: another process is building an index. The pool must have one connection,
  * which has the lock, and no statement timeout.
@@ -84,7 +90,13 @@ export async function buildIndex(
       select indisvalid as "isValid" from pg_index where indexrelid = to_regclass(${name})`;
     // PostgreSQL keeps an index whose build was interrupted, as not valid.
     if (found && !found.isValid) await sql.script(`drop index concurrently if exists ${name}`);
-    if (!found?.isValid) await sql.script(`create index concurrently if not exists ${name} on ${on}`);
+    if (!found?.isValid)
+      await sql.script(`create index concurrently if not exists ${name} on ${on}`).catch(async (error) => {
+        // What was built would fill the disk until the next try. After a lost connection the lock is lost too, and another process
+        // may be building the index.
+        if (isRefusal(error)) await sql.script(`drop index concurrently if exists ${name}`).catch(() => {});
+        throw error;
+      });
     for (const old of replaces) await sql.script(`drop index concurrently if exists ${old}`);
     return 'built';
   } finally {

@@ -1,7 +1,8 @@
 /**
  * The loop of every background job: works while there is more to do, then sleeps until it is woken or the poll interval
- * is over. A failure is logged, and the work is retried after the interval.
+ * is over. A failure is logged, and the work is retried after the interval, or later after several failures.
  */
+import { backoff } from './backoff.ts';
 import type { Log } from './log.ts';
 
 export interface Loop {
@@ -16,6 +17,8 @@ export function startLoop(options: {
   pollMs: number;
   /** Instead of `pollMs` while there is no work: for a loop whose caller polls, and wakes it. */
   idleMs?: number;
+  /** After failures in a row the next try comes later and later, up to this. Work that returns true ends the row. */
+  maxRetryMs?: number;
   log: Log;
   /** One piece of work; true when there may be more of it. A number: there is more in so many milliseconds. */
   work: () => Promise<boolean | number>;
@@ -28,6 +31,7 @@ export function startLoop(options: {
   let woken = false;
   let isResting = false;
   let idleMs = 0;
+  let failures = 0;
   let endSleep = () => {};
 
   async function run(): Promise<void> {
@@ -46,16 +50,19 @@ export function startLoop(options: {
   }
 
   async function workOnce(): Promise<'more' | 'done' | 'failed'> {
-    idleMs = options.pollMs;
     try {
       const more = await options.work();
       idleMs = Math.min(
         typeof more === 'number' ? more : Number.POSITIVE_INFINITY,
         options.idleMs ?? options.pollMs,
       );
-      return more === true ? 'more' : 'done';
+      if (more !== true) return 'done';
+      failures = 0;
+      return 'more';
     } catch (err) {
-      const what = `${options.name} failed; retrying in ${options.pollMs} ms`;
+      idleMs = backoff(failures, options.pollMs, options.maxRetryMs ?? options.pollMs);
+      failures += 1;
+      const what = `${options.name} failed; retrying in ${idleMs} ms`;
       if (options.isTransient?.(err)) options.log.warn(`${what}: ${(err as Error).message}`);
       else options.log.error({ err }, what);
       return 'failed';

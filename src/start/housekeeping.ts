@@ -19,6 +19,8 @@ const purgeBatch = 500;
 const reportPollMs = 10_000;
 const settlePollMs = 2000;
 const indexPollMs = 5000;
+/** Each try may read a large table, and a full disk stays full for a while. */
+const indexRetryMs = 5 * 60_000;
 /** insufficient_privilege */
 const insufficientPrivilege = '42501';
 
@@ -66,7 +68,7 @@ export function startPurging({ sql, log, metrics, config: { retentionDays } }: P
   });
 }
 
-/** Changes what older versions stored. Works a quarter of the time, so that the rest of the service is not slowed down. */
+/** Changes what older versions stored. Works half of the time, so that the rest of the service is hardly slowed down. */
 export function startChangeOver({ sql, log }: Parts): Loop {
   log.info('changing stored messages to the new form, in the background');
   let announced = 0;
@@ -88,7 +90,7 @@ export function startChangeOver({ sql, log }: Parts): Loop {
   return startLoop({
     name: 'changing stored messages',
     pollMs: purgePollMs,
-    restFactor: 3,
+    restFactor: 1,
     log,
     isTransient: isUnavailable,
     work,
@@ -113,7 +115,8 @@ export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'
     return true;
   };
   const loop = startLoop({
-    ...{ name: 'building indexes', pollMs: indexPollMs, log, isTransient: isUnavailable },
+    ...{ name: 'building indexes', pollMs: indexPollMs, maxRetryMs: indexRetryMs },
+    ...{ log, isTransient: isUnavailable },
     work: () =>
       work().catch((error) => {
         // The stop has closed the pool.

@@ -1,0 +1,4 @@
+/** The wait before the next try: it doubles with each failure in a row, up to `max`. `failures`: those before the last one. */
+export function backoff(failures: number, first: number, max: number): number {
+  return Math.min(max, first * 2 ** failures);
+}
