@@ -29,9 +29,8 @@ export function changeOverBatch(sql: Sql, batch = 100): Promise<number | null> {
       await sql`delete from change_over`;
       return null;
     }
-    await moveContents(sql, messages.filter(hasOldContent));
+    await changeMessages(sql, messages);
     await compressRaw(sql, messages);
-    await noteWords(sql, messages);
     const changed = progress.changed + messages.length;
     await sql`update change_over set position = ${last.id}, changed = ${changed}`;
     return changed;
@@ -47,12 +46,6 @@ interface OldMessage {
   /** Null if the message is in its own row already. */
   eventId: string | null;
   data: string | null;
-}
-
-type OldContent = OldMessage & { eventId: string; data: string };
-
-function hasOldContent(message: OldMessage): message is OldContent {
-  return message.eventId !== null && message.data !== null;
 }
 
 /** A message and its raw bytes can have megabytes: a batch ends when it has as much as a large one. */
@@ -79,15 +72,29 @@ async function readBatch(
     order by next.id`;
 }
 
-async function moveContents(sql: Sql, messages: readonly OldContent[]): Promise<void> {
-  const contents = await Promise.all(messages.map(({ data }) => packContent(null, data)));
+const noPeople: Searchable = {
+  ...{ subject: null, from: null, sender: null, recipient: null },
+  ...{ replyTo: [], to: [], cc: [], bcc: [] },
+};
+
+/** All of a message in one update: each writes to every index of the table, and that is most of the work. */
+async function changeMessages(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
+  const contents = await Promise.all(
+    messages.map(({ data }) => (data === null ? null : packContent(null, data))),
+  );
+  const words = messages.map(({ ownerId, summary }) => {
+    const keys = wordKeysOf(ownerId, { ...noPeople, ...JSON.parse(summary) });
+    return `{${keys.join(',')}}`;
+  });
   await sql`
-    update messages set content = changed.content, event_id = null
-    from unnest(${messages.map(({ id }) => id)}::uuid[], ${contents}::bytea[]) as changed (id, content)
+    update messages set words = coalesce(messages.words, changed.words::bigint[]),
+      content = coalesce(changed.content, messages.content),
+      event_id = case when changed.content is null then messages.event_id end
+    from unnest(${messages.map(({ id }) => id)}::uuid[], ${contents}::bytea[], ${words}::text[]) as changed (id, content, words)
     where messages.id = changed.id`;
   await sql`
     update events set data = null, is_inline = inline_raw_id is not null, inline_raw_id = null
-    where id = any (${messages.map(({ eventId }) => eventId)}::uuid[])`;
+    where id = any (${messages.flatMap(({ eventId }) => eventId ?? [])}::uuid[])`;
 }
 
 async function compressRaw(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
@@ -127,20 +134,4 @@ function groupBySize(chunks: readonly RawChunk[]): RawChunk[][] {
     groups.at(-1)?.push(chunk);
   }
   return groups;
-}
-
-const noPeople: Searchable = {
-  ...{ subject: null, from: null, sender: null, recipient: null },
-  ...{ replyTo: [], to: [], cc: [], bcc: [] },
-};
-
-async function noteWords(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
-  const words = messages.map(({ ownerId, summary }) => {
-    const keys = wordKeysOf(ownerId, { ...noPeople, ...JSON.parse(summary) });
-    return `{${keys.join(',')}}`;
-  });
-  await sql`
-    update messages set words = noted.words::bigint[]
-    from unnest(${messages.map(({ id }) => id)}::uuid[], ${words}::text[]) as noted (id, words)
-    where messages.id = noted.id and messages.words is null`;
 }
