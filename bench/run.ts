@@ -1,7 +1,7 @@
 /**
  * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the named scenarios, or all. Prints a line of JSON for
  * each scenario to stdout, and progress and a table to stderr; bench/results has the same and a chart. Exit codes: 0 all goals
- * met, 1 a goal missed or a scenario failed, 2 wrong arguments, 130 Ctrl-C. Studies (soak, scale, model) run only when named.
+ * met, 1 a goal missed or a scenario failed, 2 wrong arguments, 130 Ctrl-C. Studies (soak, scale, model, search) run only when named.
  * `--smoke`: with a hundredth of the work, several at once, on one PostgreSQL. Only shows that every scenario still works.
  */
 import { parseArgs } from 'node:util';
@@ -48,6 +48,7 @@ import * as tenants from './scenarios/tenants.ts';
 import * as unread from './scenarios/unread.ts';
 import * as model from './studies/model.ts';
 import * as scale from './studies/scale.ts';
+import * as search from './studies/search.ts';
 import * as soak from './studies/soak.ts';
 
 const scenarios: readonly Scenario[] = [
@@ -75,7 +76,7 @@ const scenarios: readonly Scenario[] = [
   deletion,
   tenants,
 ];
-const studies: readonly Study[] = [soak, scale, model];
+const studies: readonly Study[] = [soak, scale, model, search];
 
 /** Most of a scenario waits: for a start, an end, a timer. */
 const smokesAtOnce = 4;

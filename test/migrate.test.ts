@@ -183,6 +183,17 @@ test('of three processes that build an index at the same moment one builds it, a
   assert.ok(!(await listUnbuilt(sql)).some(({ name }) => name === index.name));
 });
 
+test('an index whose build fails is removed, so that it takes no space until the next try', async (t) => {
+  const { open } = await makeEmpty(t);
+  const sql = open();
+  await migrate(sql, log);
+  await leaveIndexesOut(sql);
+  const failing = { name: 'events_by_nothing', on: 'events ((1 / (bytes - bytes)))' };
+  await assert.rejects(buildIndex(open(1), failing), /division by zero/);
+  const left = await sql`select from pg_class where relname = ${failing.name}`;
+  assert.equal(left.count, 0);
+});
+
 test('a stop does not wait for an index', async (t) => {
   const { url, open } = await makeEmpty(t);
   const [sql, other] = [open(), open()];

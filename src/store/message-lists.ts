@@ -59,27 +59,33 @@ export async function listMessages(
 function readMessages(
   sql: Sql,
   ownerId: string,
-  { identityId, threadId, direction, since }: MessageFilter,
+  filter: MessageFilter,
   step: PageRequest,
 ): Promise<ListedMessage[]> {
-  const ofOwner = sql`messages where owner_id = ${ownerId}`;
-  // The indexes have the direction before the time: the pages of both directions are merged.
-  const ways = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
-  const members = identityId
-    ? sql`(select ${identityId}::uuid as identity_id)`
-    : valuesOf(sql, ofOwner, { thread_id: threadId ?? '' }, 'identity_id', lowestId(sql));
-  const groups = threadId
-    ? sql`${members} members cross join (values ${ways}) as ways (direction)`
-    : sql`(values ${ways}) as ways (direction)`;
-  const group = {
-    ...(threadId ? { thread_id: threadId, identity_id: sql`members.identity_id` } : {}),
-    ...(identityId && !threadId ? { identity_id: identityId } : {}),
-    direction: sql`ways.direction`,
-  };
+  const { groups, values } = groupsOf(sql, ownerId, filter);
   const rows = sql`
     select id, summary::text as summary, ${sendingOfMessage(sql)} as sending, ${position(sql)}
-    from ${ofOwner} and ${identityExists(sql)} ${pageWithin(sql, step, 'messages', group, since)}`;
+    from messages
+    where owner_id = ${ownerId} and ${identityExists(sql)} ${pageWithin(sql, step, 'messages', values, filter.since)}`;
   return mergePages<ListedMessage>(sql, step, [pagesOf(sql, groups, rows)]);
+}
+
+/** The messages of an identity, a thread and a direction, as groups for `pagesOf`, with the values of each for `pageWithin`. */
+export function groupsOf(sql: Sql, ownerId: string, { identityId, threadId, direction }: MessageFilter) {
+  // The indexes have the direction before the time: the pages of both directions are merged.
+  const listed = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
+  const ways = sql`(values ${listed}) as ways (direction)`;
+  const way = { direction: sql`ways.direction` };
+  if (!threadId)
+    return { groups: ways, values: { ...(identityId ? { identity_id: identityId } : {}), ...way } };
+  const ofOwner = sql`messages where owner_id = ${ownerId}`;
+  const members = identityId
+    ? sql`(select ${identityId}::uuid as identity_id)`
+    : valuesOf(sql, ofOwner, { thread_id: threadId }, 'identity_id', lowestId(sql));
+  return {
+    groups: sql`${members} members cross join ${ways}`,
+    values: { thread_id: threadId, identity_id: sql`members.identity_id`, ...way },
+  };
 }
 
 /** Messages that were sent from here, by what only they have. The filter by thread, if there is one, reads all of these. */

@@ -1,7 +1,8 @@
 /** `GET /messages?q=`: the newest messages that have all these words. */
 import type { Sql } from '../db/client.ts';
-import { type Fragment, list } from '../db/sql.ts';
-import { directions, type ListedMessage, type MessageFilter, summariesAtOnce } from './message-lists.ts';
+import { isBuilt } from '../db/large-indexes.ts';
+import type { Fragment } from '../db/sql.ts';
+import { groupsOf, type ListedMessage, type MessageFilter, summariesAtOnce } from './message-lists.ts';
 import { identityExists, madeWith } from './messages.ts';
 import {
   collectPage,
@@ -9,6 +10,7 @@ import {
   mergePages,
   type Page,
   type PageRequest,
+  type Position,
   pagesOf,
   pageWithin,
   position,
@@ -29,9 +31,7 @@ export async function searchMessages(
   page: PageRequest,
 ): Promise<Page<ListedMessage>> {
   const search = { ownerId, keys: words.map((word) => wordKey(ownerId, word)), filter };
-  const step = { ...page, limit: page.limit + 1 };
-  const recent = await findAmongRecent(sql, search, step);
-  const found = recent.length === step.limit ? recent : await findByDay(sql, search, step);
+  const found = await findIds(sql, search, { ...page, limit: page.limit + 1 });
   const collected = await collectPage(page, (part) => readFound(sql, ownerId, found, part), summariesAtOnce);
   const last = found[page.limit - 1];
   // A message that is deleted at this moment must not look like the end of the list.
@@ -45,38 +45,69 @@ interface Search {
   filter: MessageFilter;
 }
 
-/** Of the newest messages of the owner, whatever their words. */
-function findAmongRecent(sql: Sql, search: Search, step: PageRequest): Promise<FoundId[]> {
+/**
+ * The newest messages are read whatever their words, and the older ones by the index of words. Where all messages are among the
+ * newest, the index is not used: mail of other owners shares its slots. While the index is not built, all messages are read.
+ */
+async function findIds(sql: Sql, search: Search, { limit, after }: PageRequest): Promise<FoundId[]> {
+  const found: FoundId[] = [];
+  for (let from = after; ; ) {
+    const recent = await findAmongRecent(sql, search, { limit: limit - found.length, after: from });
+    found.push(...recent.found);
+    if (found.length === limit || !recent.last) return found;
+    from = recent.last;
+    if (await isBuilt(sql, 'messages_by_words')) {
+      return [...found, ...(await findByPeriod(sql, search, limit - found.length, from))];
+    }
+  }
+}
+
+interface Recent {
+  found: FoundId[];
+  /** The oldest message that was read; null if there are no older ones. */
+  last: Position | null;
+}
+
+/** Of the next messages after a position that the filter by identity, thread and direction allows. */
+async function findAmongRecent(sql: Sql, search: Search, { limit, after }: PageRequest): Promise<Recent> {
   const { ownerId, keys, filter } = search;
+  const next = { limit: recentRows, after };
+  const { groups, values } = groupsOf(sql, ownerId, filter);
   const rows = sql`
-    select id, created_at, ${position(sql)} from messages
-    where owner_id = ${ownerId}
-      ${pageWithin(sql, { ...step, limit: recentRows }, 'messages', { direction: sql`ways.direction` }, filter.since)}`;
-  const recent = mergePages(sql, { ...step, limit: recentRows }, [pagesOf(sql, waysOf(sql, filter), rows)]);
-  return sql<FoundId[]>`
-    select messages.id, recent.position from (${recent}) recent cross join lateral (
-      select * from messages
-      where messages.id = recent.id and words @> ${keys}::bigint[]
-      offset 0
-    ) messages
-    where ${isWanted(sql, search)}
-    order by messages.created_at desc, messages.id desc limit ${step.limit}`;
+    select id, ${position(sql)} from messages
+    where owner_id = ${ownerId} ${pageWithin(sql, next, 'messages', values, filter.since)}`;
+  const read = await sql<(FoundId & { isLast: boolean })[]>`
+    with recent as materialized (${mergePages(sql, next, [pagesOf(sql, groups, rows)])})
+    (
+      select messages.id, recent.position, false as "isLast" from recent cross join lateral (
+        select * from messages
+        where messages.id = recent.id and words @> ${keys}::bigint[]
+        offset 0
+      ) messages
+      where ${isWanted(sql, search)}
+      order by messages.created_at desc, messages.id desc limit ${limit}
+    )
+    union all
+    (select id, position, true from recent order by position::bigint desc, id desc offset ${recentRows - 1})`;
+  const last = read.find(({ isLast }) => isLast);
+  return {
+    found: read.filter(({ isLast }) => !isLast),
+    last: last ? { at: last.position, id: last.id } : null,
+  };
 }
 
 /**
- * Day by day, the newest first, until the page is full: the loop over the days ends at the limit, because nothing sorts its result.
- * The messages of a day are found by the index of the words alone; the planner, which knows nothing of rare words, would take another.
+ * Period by period (`words.ts`), the newest first, until the page is full: the loop ends at the limit, because nothing sorts its result.
+ * The messages of a period are found by the index of words alone; the planner, which knows nothing of rare words, would take another.
  */
-function findByDay(sql: Sql, search: Search, step: PageRequest): Promise<FoundId[]> {
+function findByPeriod(sql: Sql, search: Search, limit: number, after: Position): Promise<FoundId[]> {
   const { ownerId, keys, filter } = search;
-  const newest = step.after
-    ? sql`timestamptz 'epoch' + ${step.after.at}::bigint * interval '1 microsecond'`
-    : sql`now()`;
+  const newest = sql`timestamptz 'epoch' + ${after.at}::bigint * interval '1 microsecond'`;
   const since = filter.since ? sql`${filter.since}::text::timestamptz` : sql`timestamptz '-infinity'`;
-  const before = step.after ? sql`and (created_at, id) < (${newest}, ${step.after.id}::uuid)` : sql``;
+  const { groups } = groupsOf(sql, ownerId, { direction: filter.direction });
   return sql<FoundId[]>`
     with oldest as materialized (
-      select greatest(min(first.created_at), ${since}) as at from ${waysOf(sql, filter)} cross join lateral (
+      select greatest(min(first.created_at), ${since}) as at from ${groups} cross join lateral (
         select created_at from messages
         where owner_id = ${ownerId} and (direction, created_at) >= (ways.direction, timestamptz '-infinity')
         order by direction, created_at limit 1
@@ -85,23 +116,18 @@ function findByDay(sql: Sql, search: Search, step: PageRequest): Promise<FoundId
     )
     select listed.id, listed.position
     from oldest
-    cross join lateral generate_series(day_of(${newest}), day_of(oldest.at), -1) as days (day)
+    cross join lateral generate_series(period_of(${newest}), period_of(oldest.at), -1) as periods (period)
     cross join lateral (
       with messages as materialized (
         select id, owner_id, identity_id, thread_id, direction, created_at from messages
-        where word_slots(words, day_of(created_at)) @> word_slots(${keys}, days.day) and words is not null
-          and words @> ${keys}::bigint[] and day_of(created_at) = days.day
+        where word_slots(words, period_of(created_at)) @> word_slots(${keys}, periods.period) and words is not null
+          and words @> ${keys}::bigint[] and period_of(created_at) = periods.period
       )
       select id, ${position(sql)} from messages
-      where ${isWanted(sql, search)} and created_at >= ${since} ${before}
-      order by created_at desc, id desc limit ${step.limit}
+      where ${isWanted(sql, search)} and created_at >= ${since} and (created_at, id) < (${newest}, ${after.id}::uuid)
+      order by created_at desc, id desc limit ${limit}
     ) listed
-    limit ${step.limit}`;
-}
-
-function waysOf(sql: Sql, { direction }: MessageFilter): Fragment {
-  const ways = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
-  return sql`(values ${ways}) as ways (direction)`;
+    limit ${limit}`;
 }
 
 function isWanted(sql: Sql, { ownerId, filter }: Search): Fragment {
