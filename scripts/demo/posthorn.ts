@@ -32,9 +32,12 @@ export function urlOf({ port, basePath }: Config): string {
   return `http://localhost:${port}${basePath}`;
 }
 
+/** Long: the service may share a busy machine. Where nothing listens, the answer comes at once. */
+const probeMs = 15_000;
+
 export async function isPosthorn(url: string): Promise<boolean> {
   try {
-    const response = await fetch(`${url}/openapi.json`, { signal: AbortSignal.timeout(2000) });
+    const response = await fetch(`${url}/openapi.json`, { signal: AbortSignal.timeout(probeMs) });
     return ((await response.json()) as { info?: { title?: string } }).info?.title === 'Posthorn';
   } catch {
     return false;

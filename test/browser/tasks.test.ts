@@ -74,6 +74,8 @@ test('messages: newest first, each with direction, identity, subject, who, when,
   await call('POST', '/messages', { as: user, body });
   const rows = page.locator('.row');
   await rows.first().getByText('The newer').waitFor();
+  // Each comes with its own event, and the older one may be shown later.
+  await rows.nth(1).getByText('The older').waitFor();
   for (const state of await rows.all()) await state.getByText('delivered', { exact: true }).waitFor();
   const texts = await rows.allInnerTexts();
   const wanted = [

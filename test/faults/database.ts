@@ -83,8 +83,8 @@ export async function outlast(
   // 421 is for a connection that was deferred for too long.
   const others = [...post.deferrals.keys()].filter((status) => status !== 451 && status !== 421);
   return [
-    ...(count(451) === 0 ? [`round ${round}: nobody was told 451`] : []),
-    ...(refused === 0 ? [`round ${round}: nobody was told 503`] : []),
+    // A request waits for a database that is away for less than a second, so there may be no 503 in a round.
+    ...(count(451) + refused === 0 ? [`round ${round}: nobody was told 451 or 503`] : []),
     ...(post.acknowledged === resumed
       ? [`round ${round}: no letter was taken after it was ready again`]
       : []),
