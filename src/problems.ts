@@ -246,6 +246,12 @@ export const problems = {
     remedy:
       'Send the request again after the number of seconds in `Retry-After`. An `Idempotency-Key` makes it safe to repeat a POST.',
   },
+  search_not_ready: {
+    status: 503,
+    title: 'The search is not ready yet',
+    remedy:
+      'After an upgrade the service builds the index of the search. Search again later, or add `since` or `identity_id`, so that fewer messages must be read.',
+  },
   report_too_early: {
     status: 503,
     title: 'The result of sending is not recorded yet',

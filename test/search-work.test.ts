@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import type { Sql } from '../src/db/client.ts';
 import { largeIndexes } from '../src/db/large-indexes.ts';
 import type { MessageFilter } from '../src/store/message-lists.ts';
-import { searchMessages } from '../src/store/message-search.ts';
+import { SearchNotReady, searchMessages } from '../src/store/message-search.ts';
 import type { PageRequest, Position } from '../src/store/page.ts';
 import { startTestService } from './harness.ts';
 
@@ -35,14 +35,14 @@ async function copy(id: string, count: number): Promise<string[]> {
   return copies.map((made) => made.id);
 }
 
-/** The ids that a search finds, and how many periods it read through the index of words. */
+/** The ids that a search finds, and how many days it read through the index of words. */
 async function search(words: string[], filter: MessageFilter = {}, page: Partial<PageRequest> = {}) {
   return sql.begin(async (sql) => {
     await sql`set local track_functions = 'all'`;
     const before = await countCalls(sql);
     const found = await searchMessages(sql, user.userId, words, filter, { limit: 50, after: null, ...page });
-    const periods = (await countCalls(sql)) - before;
-    return { ids: found.rows.map(({ id }) => id), next: found.next, periods };
+    const days = (await countCalls(sql)) - before;
+    return { ids: found.rows.map(({ id }) => id), next: found.next, days };
   });
 }
 
@@ -58,20 +58,20 @@ const manyIds = [many.id, ...(await copy(many.id, 2500))];
 const few = await receive('few@search.example');
 await sql`update messages set created_at = created_at - interval '3 days' where id = ${few.id}`;
 
-test('a cursor of the far future does not make a search read empty periods', async () => {
+test('a cursor of the far future does not make a search read empty days', async () => {
   const after: Position = { at: '9999999999999999', id: 'ffffffff-ffff-ffff-ffff-ffffffffffff' };
   const all = await search(['report', 'few'], {}, { after });
   assert.deepEqual(all.ids, [few.id]);
-  assert.ok(all.periods > 0 && all.periods < 100, `${all.periods} periods`);
+  assert.ok(all.days > 0 && all.days < 100, `${all.days} days`);
 });
 
 test('with few messages of an identity or a thread, a search reads these alone', async () => {
   const ofIdentity = await search(['report'], { identityId: few.identityId });
-  assert.deepEqual([ofIdentity.ids, ofIdentity.periods], [[few.id], 0]);
+  assert.deepEqual([ofIdentity.ids, ofIdentity.days], [[few.id], 0]);
   const ofThread = await search(['report'], { threadId: few.threadId });
-  assert.deepEqual([ofThread.ids, ofThread.periods], [[few.id], 0]);
+  assert.deepEqual([ofThread.ids, ofThread.days], [[few.id], 0]);
   const outgoing = await search(['report'], { direction: 'outgoing' });
-  assert.deepEqual([outgoing.ids, outgoing.periods], [[], 0]);
+  assert.deepEqual([outgoing.ids, outgoing.days], [[], 0]);
 });
 
 test('a message that a clock dated ahead is found', async (t) => {
@@ -82,11 +82,26 @@ test('a message that a clock dated ahead is found', async (t) => {
   assert.deepEqual((await search(['few'])).ids, [few.id]);
 });
 
+test('a message that is deleted while a search runs does not make the next page repeat one', async () => {
+  const [first = '', second, third] = manyIds;
+  const deleting = new Proxy(sql, {
+    apply(_, __, [strings, ...values]: Parameters<typeof sql>) {
+      const readsFound = strings.some((text) => text.includes('summary::text'));
+      const run = () => sql(strings, ...values);
+      return readsFound ? sql`delete from messages where id = ${first}`.then(run) : run();
+    },
+  });
+  const page = await searchMessages(deleting, user.userId, ['report'], {}, { limit: 1, after: null });
+  const next = await search(['report'], {}, { limit: 1, after: page.next });
+  assert.deepEqual([page.rows[0]?.id, next.ids[0]], [second, third]);
+  manyIds.shift();
+});
+
 test('until the index of words is built, a search finds the same by reading one message after the other', async () => {
   const index = largeIndexes.find(({ name }) => name === 'messages_by_words') ?? assert.fail();
   await sql.script(`drop index ${index.name}`);
   const rare = await search(['few']);
-  assert.deepEqual([rare.ids, rare.periods], [[few.id], 0]);
+  assert.deepEqual([rare.ids, rare.days], [[few.id], 0]);
   const listed: string[] = [];
   let after: Position | null = null;
   do {
@@ -95,4 +110,11 @@ test('until the index of words is built, a search finds the same by reading one 
     after = page.next;
   } while (after);
   assert.deepEqual(listed, [...manyIds, few.id]);
+});
+
+test('without the index of words, a search that would read very many messages asks for patience', async () => {
+  const page = { limit: 50, after: null };
+  await assert.rejects(searchMessages(sql, user.userId, ['few'], {}, page, 1200), SearchNotReady);
+  const read = await searchMessages(sql, user.userId, ['report'], {}, page, 1200);
+  assert.equal(read.rows.length, 50);
 });

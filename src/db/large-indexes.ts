@@ -41,7 +41,7 @@ export const largeIndexes: readonly LargeIndex[] = [
   // `GET /messages?q=`. Without "fastupdate": the message that fills its pending list would wait until the whole list is moved.
   {
     name: 'messages_by_words',
-    on: 'messages using gin (word_slots(words, period_of(created_at))) with (fastupdate = off) where words is not null',
+    on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
   },
 ];
 
@@ -92,7 +92,7 @@ export async function buildIndex(
     if (found && !found.isValid) await sql.script(`drop index concurrently if exists ${name}`);
     if (!found?.isValid)
       await sql.script(`create index concurrently if not exists ${name} on ${on}`).catch(async (error) => {
-        // What was built would fill the disk until the next try. After a lost connection the lock is lost too, and another process
+        // The unfinished index would take disk space until the next try. After a lost connection the lock is lost too, and another process
         // may be building the index.
         if (isRefusal(error)) await sql.script(`drop index concurrently if exists ${name}`).catch(() => {});
         throw error;

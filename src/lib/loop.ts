@@ -17,7 +17,7 @@ export function startLoop(options: {
   pollMs: number;
   /** Instead of `pollMs` while there is no work: for a loop whose caller polls, and wakes it. */
   idleMs?: number;
-  /** After failures in a row the next try comes later and later, up to this. Work that returns true ends the row. */
+  /** After failures in a row the next try comes later and later, up to this. Only work that returns true ends the row. */
   maxRetryMs?: number;
   log: Log;
   /** One piece of work; true when there may be more of it. A number: there is more in so many milliseconds. */

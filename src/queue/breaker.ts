@@ -3,6 +3,8 @@
  * wait the lane tries one job, the probe. A successful probe closes the breaker; a failed probe starts a wait twice as long.
  * Pure: time is an argument.
  */
+import { backoff } from '../lib/backoff.ts';
+
 export interface BreakerLimits {
   breakerFailures: number;
   breakerPauseMs: number;
@@ -43,7 +45,7 @@ export class Breaker {
     if (this.isPaused ? this.mustWait(nowMs) : this.#failuresInRow < this.#limits.breakerFailures)
       return false;
     const { breakerPauseMs, maxBreakerPauseMs } = this.#limits;
-    this.#probeAt = nowMs + Math.min(breakerPauseMs * 2 ** this.#waitsSinceSuccess, maxBreakerPauseMs);
+    this.#probeAt = nowMs + backoff(this.#waitsSinceSuccess, breakerPauseMs, maxBreakerPauseMs);
     this.#waitsSinceSuccess += 1;
     return true;
   }

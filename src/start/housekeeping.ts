@@ -102,9 +102,13 @@ export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'
   log.info('building indexes, in the background: some lists are slower until then');
   let isDone = false;
   let isStopping = false;
+  let tries = 0;
   const work = async () => {
     if (isDone) return false;
-    const [next] = await listUnbuilt(own);
+    const unbuilt = await listUnbuilt(own);
+    // In turn: an index that cannot be built must not keep the others waiting.
+    const next = unbuilt[tries % unbuilt.length];
+    tries += 1;
     if (!next) {
       isDone = true;
       log.info('all indexes are built');

@@ -77,7 +77,7 @@ const noPeople: Searchable = {
   ...{ replyTo: [], to: [], cc: [], bcc: [] },
 };
 
-/** All of a message in one update: each writes to every index of the table, and that is most of the work. */
+/** One update for each message: an update writes to every index of the table, and that is most of the work. */
 async function changeMessages(sql: Sql, messages: readonly OldMessage[]): Promise<void> {
   const contents = await Promise.all(
     messages.map(({ data }) => (data === null ? null : packContent(null, data))),

@@ -49,11 +49,14 @@ export async function listMessages(
   filter: MessageFilter,
   page: PageRequest,
 ): Promise<Page<ListedMessage>> {
-  const { status, keyId } = filter;
-  const isSent = status !== undefined || (keyId ?? null) !== null;
-  if (isSent && filter.direction === 'incoming') return { rows: [], next: null };
-  const read = isSent ? readSent : readMessages;
+  if (asksForSent(filter) && filter.direction === 'incoming') return { rows: [], next: null };
+  const read = asksForSent(filter) ? readSent : readMessages;
   return collectPage(page, (step) => read(sql, ownerId, filter, step), summariesAtOnce);
+}
+
+/** Only messages that were sent from here have a status and the key they were sent with. */
+export function asksForSent({ status, keyId }: MessageFilter): boolean {
+  return status !== undefined || (keyId ?? null) !== null;
 }
 
 function readMessages(
@@ -73,18 +76,21 @@ function readMessages(
 /** The messages of an identity, a thread and a direction, as groups for `pagesOf`, with the values of each for `pageWithin`. */
 export function groupsOf(sql: Sql, ownerId: string, { identityId, threadId, direction }: MessageFilter) {
   // The indexes have the direction before the time: the pages of both directions are merged.
-  const listed = list((direction ? [direction] : directions).map((way) => sql`(${way}::text)`));
-  const ways = sql`(values ${listed}) as ways (direction)`;
-  const way = { direction: sql`ways.direction` };
+  const rows = list((direction ? [direction] : directions).map((one) => sql`(${one}::text)`));
+  const eachDirection = sql`(values ${rows}) as directions (direction)`;
+  const ofGroup = { direction: sql`directions.direction` };
   if (!threadId)
-    return { groups: ways, values: { ...(identityId ? { identity_id: identityId } : {}), ...way } };
+    return {
+      groups: eachDirection,
+      values: { ...(identityId ? { identity_id: identityId } : {}), ...ofGroup },
+    };
   const ofOwner = sql`messages where owner_id = ${ownerId}`;
   const members = identityId
     ? sql`(select ${identityId}::uuid as identity_id)`
     : valuesOf(sql, ofOwner, { thread_id: threadId }, 'identity_id', lowestId(sql));
   return {
-    groups: sql`${members} members cross join ${ways}`,
-    values: { thread_id: threadId, identity_id: sql`members.identity_id`, ...way },
+    groups: sql`${members} members cross join ${eachDirection}`,
+    values: { thread_id: threadId, identity_id: sql`members.identity_id`, ...ofGroup },
   };
 }
 

@@ -2,7 +2,13 @@
 import type { Sql } from '../db/client.ts';
 import { isBuilt } from '../db/large-indexes.ts';
 import type { Fragment } from '../db/sql.ts';
-import { groupsOf, type ListedMessage, type MessageFilter, summariesAtOnce } from './message-lists.ts';
+import {
+  asksForSent,
+  groupsOf,
+  type ListedMessage,
+  type MessageFilter,
+  summariesAtOnce,
+} from './message-lists.ts';
 import { identityExists, madeWith } from './messages.ts';
 import {
   collectPage,
@@ -14,6 +20,7 @@ import {
   pagesOf,
   pageWithin,
   position,
+  timeOf,
 } from './page.ts';
 import { sendingOfMessage } from './sending-json.ts';
 import { wordKey } from './words.ts';
@@ -23,42 +30,63 @@ type FoundId = Listed<{ id: string }>;
 /** Enough for a page of words that every tenth message has: for these, the index would give far more than a page. */
 const recentRows = 1000;
 
+/** The search would read too many messages, because its index is not built yet. */
+export class SearchNotReady extends Error {}
+
+/** `mostWithoutIndex`: how many messages a search reads one after the other while its index is not built. */
 export async function searchMessages(
   sql: Sql,
   ownerId: string,
   words: readonly string[],
   filter: MessageFilter,
   page: PageRequest,
+  mostWithoutIndex = 100_000,
 ): Promise<Page<ListedMessage>> {
-  const search = { ownerId, keys: words.map((word) => wordKey(ownerId, word)), filter };
+  if (asksForSent(filter) && filter.direction === 'incoming') return { rows: [], next: null };
+  const direction = asksForSent(filter) ? 'outgoing' : filter.direction;
+  const search: Search = {
+    ...{ ownerId, mostWithoutIndex },
+    keys: words.map((word) => wordKey(ownerId, word)),
+    filter: { ...filter, direction },
+  };
   const found = await findIds(sql, search, { ...page, limit: page.limit + 1 });
   const collected = await collectPage(page, (part) => readFound(sql, ownerId, found, part), summariesAtOnce);
-  const last = found[page.limit - 1];
-  // A message that is deleted at this moment must not look like the end of the list.
-  const isMore = found.length > page.limit && last && collected.next === null;
-  return isMore ? { ...collected, next: { at: last.position, id: last.id } } : collected;
+  // All that was found was read. Messages that are deleted at this moment must not look like the end of the list.
+  const last = found.length > page.limit && collected.next === null ? found.at(-1) : undefined;
+  return last ? { ...collected, next: { at: last.position, id: last.id } } : collected;
 }
 
 interface Search {
   ownerId: string;
   keys: readonly bigint[];
   filter: MessageFilter;
+  mostWithoutIndex: number;
 }
 
 /**
  * The newest messages are read whatever their words, and the older ones by the index of words. Where all messages are among the
- * newest, the index is not used: mail of other owners shares its slots. While the index is not built, all messages are read.
+ * newest, the index is not used: mail of other owners shares its slots. On a day where very many messages have the words, messages are
+ * again read whatever their words, because the index would give all of that day. While the index is not built, more are read.
  */
 async function findIds(sql: Sql, search: Search, { limit, after }: PageRequest): Promise<FoundId[]> {
   const found: FoundId[] = [];
-  for (let from = after; ; ) {
-    const recent = await findAmongRecent(sql, search, { limit: limit - found.length, after: from });
+  let [from, rows] = [after, recentRows];
+  for (;;) {
+    const recent = await findAmongRecent(sql, search, { limit: limit - found.length, after: from }, rows);
     found.push(...recent.found);
     if (found.length === limit || !recent.last) return found;
     from = recent.last;
-    if (await isBuilt(sql, 'messages_by_words')) {
-      return [...found, ...(await findByPeriod(sql, search, limit - found.length, from))];
+    if (!(await isBuilt(sql, 'messages_by_words'))) {
+      if (rows > recentRows) throw new SearchNotReady();
+      rows = search.mostWithoutIndex;
+      continue;
     }
+    const older = await findByDay(sql, search, { limit: limit - found.length, after: from }, rows / 2);
+    found.push(...older.found);
+    if (!older.crowded) return found;
+    from = older.crowded;
+    // A day where the words are frequent, but not at its end, must not be read in many small steps.
+    rows *= 4;
   }
 }
 
@@ -68,16 +96,21 @@ interface Recent {
   last: Position | null;
 }
 
-/** Of the next messages after a position that the filter by identity, thread and direction allows. */
-async function findAmongRecent(sql: Sql, search: Search, { limit, after }: PageRequest): Promise<Recent> {
+/** Reads the next messages after a position that have the identity, thread and direction, and returns those that have the words. */
+async function findAmongRecent(
+  sql: Sql,
+  search: Search,
+  { limit, after }: PageRequest,
+  rows: number,
+): Promise<Recent> {
   const { ownerId, keys, filter } = search;
-  const next = { limit: recentRows, after };
+  const next = { limit: rows, after };
   const { groups, values } = groupsOf(sql, ownerId, filter);
-  const rows = sql`
+  const ofOwner = sql`
     select id, ${position(sql)} from messages
     where owner_id = ${ownerId} ${pageWithin(sql, next, 'messages', values, filter.since)}`;
   const read = await sql<(FoundId & { isLast: boolean })[]>`
-    with recent as materialized (${mergePages(sql, next, [pagesOf(sql, groups, rows)])})
+    with recent as materialized (${mergePages(sql, next, [pagesOf(sql, groups, ofOwner)])})
     (
       select messages.id, recent.position, false as "isLast" from recent cross join lateral (
         select * from messages
@@ -88,7 +121,7 @@ async function findAmongRecent(sql: Sql, search: Search, { limit, after }: PageR
       order by messages.created_at desc, messages.id desc limit ${limit}
     )
     union all
-    (select id, position, true from recent order by position::bigint desc, id desc offset ${recentRows - 1})`;
+    (select id, position, true from recent order by position::bigint desc, id desc offset ${rows - 1})`;
   const last = read.find(({ isLast }) => isLast);
   return {
     found: read.filter(({ isLast }) => !isLast),
@@ -96,38 +129,66 @@ async function findAmongRecent(sql: Sql, search: Search, { limit, after }: PageR
   };
 }
 
+interface ByDay {
+  found: FoundId[];
+  /** The end of a day of which too many messages have the words; it was not read. Null if there is none. */
+  crowded: Position | null;
+}
+
+const firstId = '00000000-0000-0000-0000-000000000000';
+
 /**
- * Period by period (`words.ts`), the newest first, until the page is full: the loop ends at the limit, because nothing sorts its result.
- * The messages of a period are found by the index of words alone; the planner, which knows nothing of rare words, would take another.
+ * Day by day (`words.ts`), the newest first, until the page is full: the loop ends at the limit, because nothing sorts its result. So a
+ * crowded day, which ends the search, gives as many rows as the limit. The messages of a day are found by the index of words alone;
+ * the planner, which knows nothing of rare words, would take another.
  */
-function findByPeriod(sql: Sql, search: Search, limit: number, after: Position): Promise<FoundId[]> {
+async function findByDay(
+  sql: Sql,
+  search: Search,
+  { limit, after }: { limit: number; after: Position },
+  crowd: number,
+): Promise<ByDay> {
   const { ownerId, keys, filter } = search;
-  const newest = sql`timestamptz 'epoch' + ${after.at}::bigint * interval '1 microsecond'`;
+  const newest = timeOf(sql, after);
   const since = filter.since ? sql`${filter.since}::text::timestamptz` : sql`timestamptz '-infinity'`;
   const { groups } = groupsOf(sql, ownerId, { direction: filter.direction });
-  return sql<FoundId[]>`
+  const read = await sql<(FoundId & { isCrowded: boolean })[]>`
     with oldest as materialized (
       select greatest(min(first.created_at), ${since}) as at from ${groups} cross join lateral (
         select created_at from messages
-        where owner_id = ${ownerId} and (direction, created_at) >= (ways.direction, timestamptz '-infinity')
+        where owner_id = ${ownerId} and (direction, created_at) >= (directions.direction, timestamptz '-infinity')
         order by direction, created_at limit 1
       ) first
       having count(*) > 0
     )
-    select listed.id, listed.position
+    select listed.id, listed.position, listed."isCrowded"
     from oldest
-    cross join lateral generate_series(period_of(${newest}), period_of(oldest.at), -1) as periods (period)
+    cross join lateral generate_series(day_of(${newest}), day_of(oldest.at), -1) as days (day)
     cross join lateral (
       with messages as materialized (
         select id, owner_id, identity_id, thread_id, direction, created_at from messages
-        where word_slots(words, period_of(created_at)) @> word_slots(${keys}, periods.period) and words is not null
-          and words @> ${keys}::bigint[] and period_of(created_at) = periods.period
+        where word_slots(words, day_of(created_at)) @> word_slots(${keys}, days.day) and words is not null
+          and words @> ${keys}::bigint[] and day_of(created_at) = days.day
+        limit ${crowd}
+      ),
+      whole as materialized (select count(*) < ${crowd} as is from messages)
+      (
+        select id, ${position(sql)}, false as "isCrowded" from messages, whole
+        where whole.is and ${isWanted(sql, search)}
+          and created_at >= ${since} and (created_at, id) < (${newest}, ${after.id}::uuid)
+        order by created_at desc, id desc limit ${limit}
       )
-      select id, ${position(sql)} from messages
-      where ${isWanted(sql, search)} and created_at >= ${since} and (created_at, id) < (${newest}, ${after.id}::uuid)
-      order by created_at desc, id desc limit ${limit}
+      union all
+      select ${firstId}::uuid, ((days.day + 1) * 86400000000)::text, true
+      from whole, generate_series(1, ${limit}) where not whole.is
     ) listed
     limit ${limit}`;
+  const end = read.find(({ isCrowded }) => isCrowded);
+  const isBefore = end && BigInt(end.position) <= BigInt(after.at);
+  return {
+    found: read.filter(({ isCrowded }) => !isCrowded),
+    crowded: end ? (isBefore ? { at: end.position, id: end.id } : after) : null,
+  };
 }
 
 function isWanted(sql: Sql, { ownerId, filter }: Search): Fragment {

@@ -71,7 +71,7 @@ export function countBytes(row: object): number {
 export function pageOf(sql: Sql, page: PageRequest, table?: string) {
   const after = page.after
     ? sql`and (created_at, id) <
-        (timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid)`
+        (${timeOf(sql, page.after)}, ${page.after.id}::uuid)`
     : sql``;
   const createdAt = table === undefined ? sql`created_at` : sql`${identifier(table)}.created_at`;
   return sql`${after} order by ${createdAt} desc, id desc limit ${page.limit}`;
@@ -98,7 +98,7 @@ export function pageWithin(
   const time = sql`${identifier(table)}.created_at`;
   const id = sql`${identifier(table)}.id`;
   const before = page.after
-    ? sql`timestamptz 'epoch' + ${page.after.at}::bigint * interval '1 microsecond', ${page.after.id}::uuid`
+    ? sql`${timeOf(sql, page.after)}, ${page.after.id}::uuid`
     : sql`timestamptz 'infinity', uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff'`;
   const oldest = since ? sql`${since}::text::timestamptz` : sql`timestamptz '-infinity'`;
   return sql`
@@ -165,4 +165,8 @@ export function valuesOf(
 
 export function position(sql: Sql) {
   return sql`(extract(epoch from created_at) * 1000000)::bigint::text as position`;
+}
+
+export function timeOf(sql: Sql, { at }: Position) {
+  return sql`(timestamptz 'epoch' + ${at}::bigint * interval '1 microsecond')`;
 }

@@ -19,7 +19,7 @@ import { type Share, Slots } from '../../lib/slots.ts';
 import { Problem } from '../../problems.ts';
 import type { Examiner } from '../../receiving/examine.ts';
 import { directions, listMessages } from '../../store/message-lists.ts';
-import { searchMessages } from '../../store/message-search.ts';
+import { SearchNotReady, searchMessages } from '../../store/message-search.ts';
 import { findMessage, findRaw, readRaw, readWhole, type StoredRaw } from '../../store/messages.ts';
 import { sendingStatuses } from '../../store/outgoing.ts';
 import { deleteMessage } from '../../store/purge.ts';
@@ -124,7 +124,10 @@ export function messageRoutes(app: App, parts: MessageParts): void {
       const found =
         q === undefined
           ? await listMessages(sql, request.ownerId, filter, page)
-          : await searchMessages(sql, request.ownerId, readQuery(q), filter, page);
+          : await searchMessages(sql, request.ownerId, readQuery(q), filter, page).catch((error) => {
+              if (!(error instanceof SearchNotReady)) throw error;
+              throw new Problem('search_not_ready', { headers: { 'retry-after': '60' } });
+            });
       const now = Date.now();
       const rows = found.rows.map(({ summary, sending }) =>
         completeSummary(cutSummary(JSON.parse(summary)), sending, links, now),
