@@ -70,7 +70,7 @@ interface Search {
  */
 async function findIds(sql: Sql, search: Search, { limit, after }: PageRequest): Promise<FoundId[]> {
   const found: FoundId[] = [];
-  let [from, rows] = [after, recentRows];
+  let [from, rows, crowd] = [after, recentRows, recentRows / 2];
   for (;;) {
     const recent = await findAmongRecent(sql, search, { limit: limit - found.length, after: from }, rows);
     found.push(...recent.found);
@@ -81,12 +81,12 @@ async function findIds(sql: Sql, search: Search, { limit, after }: PageRequest):
       rows = search.mostWithoutIndex;
       continue;
     }
-    const older = await findByDay(sql, search, { limit: limit - found.length, after: from }, rows / 2);
+    const older = await findByDay(sql, search, { limit: limit - found.length, after: from }, crowd);
     found.push(...older.found);
     if (!older.crowded) return found;
     from = older.crowded;
     // A day where the words are frequent, but not at its end, must not be read in many small steps.
-    rows *= 4;
+    [rows, crowd] = [crowd * 2, crowd * 4];
   }
 }
 
