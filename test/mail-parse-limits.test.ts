@@ -247,6 +247,16 @@ describe('what is cut is named', () => {
     assert.deepEqual([bare.messageId, bare.truncated], [null, ['messageId']]);
   });
 
+  test('of an id that is too long, no part and no word beside it becomes the id', async () => {
+    const [x, y] = ['x'.repeat(600), 'y'.repeat(600)];
+    const parsed = await parse(
+      `Message-ID: <${x}\r\n ${y}@z>\r\nIn-Reply-To: <${x}${y}@z> (your mail) from a@b\r\n`,
+      `References: <${x}\r\n ${y}@z>\r\n\r\n`,
+    );
+    assert.deepEqual([parsed.messageId, parsed.inReplyTo, parsed.references], [null, null, []]);
+    assert.deepEqual(parsed.truncated.sort(), ['inReplyTo', 'messageId', 'references']);
+  });
+
   test('of many ancestors only the root and the nearest count', () => {
     const ids = Array.from({ length: 50 }, (_, i) => `<${i}@x.test>`);
     const read = (references: string[], inReplyTo: string | null) =>

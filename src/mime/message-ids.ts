@@ -19,8 +19,8 @@ export function readMessageIds(value: string, { isAlone = false, onCut }: IdOpti
     if (id.length > maxLength) onCut?.();
     return id.length <= maxLength;
   };
-  const bracketed = findBracketed(value).filter(fits);
-  if (bracketed.length > 0) return bracketed.map(enclose);
+  const bracketed = findBracketed(value);
+  if (bracketed.length > 0) return bracketed.filter(fits).map(enclose);
   const words = stripComments(value)
     .split(/[\s,<>"]+/)
     .filter((word) => word !== '');
