@@ -5,7 +5,7 @@
  * Guarantee: linear time; every address has a local part, one unquoted "@" and a domain.
  */
 import { decodeLine } from './encoded-words.ts';
-import { findCommentEnd, findQuoteEnd, type OnCut, trimBlanks, unquote } from './lexical.ts';
+import { findCommentEnd, findQuoteEnd, type OnCut, trimBlanks, unquote, watchCuts } from './lexical.ts';
 
 export interface Address {
   name: string | null;
@@ -40,15 +40,12 @@ export function readAddresses(value: string, max: number): { addresses: Address[
 /** `isCut`: there are more, or a name or an address is too long. */
 export function readMailboxes(value: string, max: number): { mailboxes: Mailbox[]; isCut: boolean } {
   const mailboxes: Mailbox[] = [];
-  let isCut = false;
-  const onCut = () => {
-    isCut = true;
-  };
-  for (const mailbox of readAll(value, max + 1, onCut)) {
+  const cuts = watchCuts();
+  for (const mailbox of readAll(value, max + 1, cuts.onCut)) {
     mailboxes.push(mailbox);
     if (mailboxes.length > max) break;
   }
-  return { mailboxes: mailboxes.slice(0, max), isCut: isCut || mailboxes.length > max };
+  return { mailboxes: mailboxes.slice(0, max), isCut: cuts.isCut || mailboxes.length > max };
 }
 
 /** The first that has an address; if none has one, the first that has a name. */
@@ -125,7 +122,7 @@ function matchAt(pattern: RegExp, value: string, start: number): string | undefi
 }
 
 /** The tokens between two commas may hold several addresses; at most `max` are read. */
-function readMailbox(tokens: readonly Token[], max: number, onCut: OnCut): Mailbox[] {
+function readMailbox(tokens: readonly Token[], max: number, onCut?: OnCut): Mailbox[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
   if (words.length === 0) return [];
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
@@ -179,7 +176,7 @@ function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
   if (run.length > 0) yield run;
 }
 
-function readAddrSpec(tokens: readonly Token[], onCut: OnCut): string | undefined {
+function readAddrSpec(tokens: readonly Token[], onCut?: OnCut): string | undefined {
   const at = tokens.findIndex(({ kind, text }) => kind === 'special' && text === '@');
   if (at === -1) return undefined;
   const local = joinLocal(tokens.slice(0, at));
@@ -191,7 +188,7 @@ function readAddrSpec(tokens: readonly Token[], onCut: OnCut): string | undefine
 }
 
 /** `<"ada@example.com">`: the quotes are around the whole address. Readers see the address that the sender meant. */
-function readQuotedAddress(tokens: readonly Token[], onCut: OnCut): string | undefined {
+function readQuotedAddress(tokens: readonly Token[], onCut?: OnCut): string | undefined {
   const [only] = tokens;
   if (tokens.length !== 1 || only?.kind !== 'quoted') return undefined;
   return readAddrSpec([...readTokens(unquote(only.text))], onCut);
@@ -224,7 +221,7 @@ function joinWords(tokens: readonly Token[]): string {
 }
 
 /** Null: nothing but blanks. */
-function readName(text: string, onCut: OnCut): string | null {
+function readName(text: string, onCut?: OnCut): string | null {
   const written = trimBlanks(text);
   const name = decodeLine(written.slice(0, 4 * maxLength)).replace(/[ \t\r\n]+/g, ' ');
   if (written.length > 4 * maxLength || name.length > maxLength) onCut?.();

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { largeBytes } from '../lib/shared-bytes.ts';
 import { decodeLine } from './encoded-words.ts';
-import { type OnCut, stripComments } from './lexical.ts';
+import { type OnCut, stripComments, watchCuts } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
 import { type Decoded, decodeTransfer } from './transfer.ts';
@@ -51,13 +51,11 @@ function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
     for (const child of part.children) sortInto(bodies, child, child === first);
     return;
   }
-  let isCut = part.contentType.isReplaced ?? false;
-  const onCut = () => {
-    isCut = true;
-  };
-  const filename = readFilename(part, onCut);
+  const cuts = watchCuts();
+  const filename = readFilename(part, cuts.onCut);
   if (!isShown(part, isFirst, filename)) {
-    const contentId = readContentId(part, onCut);
+    const contentId = readContentId(part, cuts.onCut);
+    const isCut = cuts.isCut || part.contentType.isReplaced === true;
     bodies.attachments.push({ part, filename, contentId, isCut });
   } else if (part.contentType.value === 'text/html') bodies.html.push(part);
   else bodies.text.push(part);
@@ -138,7 +136,7 @@ function readFilename(part: Part, onCut: OnCut): string | null {
     .replace(/^.*[/\\]/s, '')
     .replace(/\p{Bidi_Control}/gu, '_')
     .trim();
-  if (written.length > 16 * maxFilename || name.length > maxFilename) onCut?.();
+  if (written.length > 16 * maxFilename || name.length > maxFilename) onCut();
   if (/^\.{0,2}$/.test(name)) return null;
   return name.slice(0, maxFilename).toWellFormed();
 }

@@ -11,21 +11,21 @@ const maxLength = 998;
 interface IdOptions {
   /** The field holds one id and nothing else, so a single word without "@" is an id too. */
   isAlone?: boolean;
-  onCut?: OnCut;
+  onCut?: OnCut | undefined;
 }
 
 export function readMessageIds(value: string, { isAlone = false, onCut }: IdOptions = {}): string[] {
-  const fits = (id: string) => {
+  const keepIfFits = (id: string) => {
     if (id.length > maxLength) onCut?.();
     return id.length <= maxLength;
   };
   const bracketed = findBracketed(value);
-  if (bracketed.length > 0) return bracketed.filter(fits).map(enclose);
+  if (bracketed.length > 0) return bracketed.filter(keepIfFits).map(enclose);
   const words = stripComments(value)
     .split(/[\s,<>"]+/)
     .filter((word) => word !== '');
   const ids = isAlone && words.length === 1 ? words : words.filter((word) => /.@./.test(word));
-  return ids.filter(fits).map(enclose);
+  return ids.filter(keepIfFits).map(enclose);
 }
 
 function findBracketed(value: string): string[] {

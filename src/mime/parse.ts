@@ -119,7 +119,7 @@ type Header = Omit<ParsedMessage, Exclude<keyof (Body & Reported), 'truncated'>>
 
 function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   const truncated = new Set<string>();
-  const cut = (key: keyof ParsedMessage) => () => void truncated.add(key);
+  const noteCut = (key: keyof ParsedMessage) => () => void truncated.add(key);
   const byName = Map.groupBy(fields, ({ name }) => name.toLowerCase());
   const all = (name: string) => byName.get(name)?.map(({ value }) => value) ?? [];
   // RFC 5322 §3.6 allows one. Of several the first counts, as in most programs.
@@ -131,7 +131,7 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
     return kept;
   };
 
-  const named = readMessageIds(first('references'), { onCut: cut('references') });
+  const named = readMessageIds(first('references'), { onCut: noteCut('references') });
   const references = cutList(named.slice(0, maxReferences), (id) => id);
   const subject = all('subject')[0];
   const headers = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutValue(value) }));
@@ -140,12 +140,12 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   if (references.length < named.length) truncated.add('references');
   if (subject !== undefined && subject.length > maxSubject) truncated.add('subject');
   return {
-    messageId: readMessageIds(first('message-id'), { isAlone: true, onCut: cut('messageId') })[0] ?? null,
-    inReplyTo: readMessageIds(first('in-reply-to'), { onCut: cut('inReplyTo') })[0] ?? null,
+    messageId: readMessageIds(first('message-id'), { isAlone: true, onCut: noteCut('messageId') })[0] ?? null,
+    inReplyTo: readMessageIds(first('in-reply-to'), { onCut: noteCut('inReplyTo') })[0] ?? null,
     references,
-    date: readDate(first('date'), cut('date')),
-    from: readAuthor(first('from'), cut('from')),
-    sender: readAuthor(first('sender'), cut('sender')),
+    date: readDate(first('date'), noteCut('date')),
+    from: readAuthor(first('from'), noteCut('from')),
+    sender: readAuthor(first('sender'), noteCut('sender')),
     replyTo: many('replyTo', 'reply-to'),
     to: many('to', 'to'),
     cc: many('cc', 'cc'),

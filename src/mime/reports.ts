@@ -7,7 +7,7 @@
 import { decodeBody } from './bodies.ts';
 import { readDate } from './date.ts';
 import { cutHeader, type Field, readFields } from './headers.ts';
-import { type OnCut, stripComments } from './lexical.ts';
+import { type OnCut, stripComments, watchCuts } from './lexical.ts';
 import { readMessageIds } from './message-ids.ts';
 import {
   readAddress,
@@ -99,19 +99,16 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
   const type = reportTypes.get(part?.contentType.value ?? '');
   if (!part || !type) return null;
   const blocks = readBlocks(raw, part);
-  let isCut = false;
-  const onCut = () => {
-    isCut = true;
-  };
-  const header = readReturnedHeader(raw, root, onCut);
+  const cuts = watchCuts();
+  const header = readReturnedHeader(raw, root, cuts.onCut);
   const fields = blocks.flat();
-  const found = readers[type](blocks, onCut);
+  const found = readers[type](blocks, cuts.onCut);
   const read = found.slice(0, maxRecipients);
   const feedbackType = type === 'feedback' ? readKeyword(findFirst(fields, 'feedback-type')) : null;
   return {
     report: {
       type,
-      original: readOriginal(header, findFirst(fields, 'original-message-id'), onCut),
+      original: readOriginal(header, findFirst(fields, 'original-message-id'), cuts.onCut),
       recipients: read.map(({ shown }) => shown),
     },
     evidence: {
@@ -123,7 +120,7 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
       returnAddresses: findReturnAddresses([...fields, ...header]),
     },
     isCut:
-      isCut ||
+      cuts.isCut ||
       read.length < found.length ||
       fields.length === maxFields ||
       part.bodyEnd - part.bodyStart > maxBytes,
