@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { largeBytes } from '../lib/shared-bytes.ts';
 import { decodeLine } from './encoded-words.ts';
 import { type OnCut, stripComments, watchCuts } from './lexical.ts';
-import { readMessageIds } from './message-ids.ts';
+import { readFirstId } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
 import { type Decoded, decodeTransfer } from './transfer.ts';
 
@@ -74,7 +74,7 @@ function isRelated(part: Part | null): boolean {
 /** RFC 2387 §3.2: in a multipart/related `start` may name another part than the first. */
 function findFirst(multipart: Part): Part | undefined {
   const start = isRelated(multipart) ? multipart.contentType.parameters.get('start') : undefined;
-  const [id] = readMessageIds(start ?? '', { isAlone: true });
+  const id = readFirstId(start ?? '', { isAlone: true });
   const named = id && multipart.children.find((child) => readContentId(child) === id);
   return named || multipart.children[0];
 }
@@ -142,5 +142,5 @@ function readFilename(part: Part, onCut: OnCut): string | null {
 }
 
 function readContentId(part: Part, onCut?: OnCut): string | null {
-  return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true, onCut })[0] ?? null;
+  return readFirstId(findValue(part, 'content-id') ?? '', { isAlone: true, onCut }) ?? null;
 }
