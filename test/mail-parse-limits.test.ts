@@ -128,6 +128,12 @@ describe('what is cut is named', () => {
     assert.equal(parsed.subject, 'early');
     assert.equal(parsed.text, 'body');
     assert.deepEqual(parsed.truncated, ['headers']);
+    const late = await parse(
+      many(20, () => `X: ${'v'.repeat(32 * kib)}\r\n`),
+      'From: a@x.test\r\nTo: b@x.test\r\nSubject: late\r\n\r\nbody',
+    );
+    assert.deepEqual([late.from, late.to, late.subject, late.text], [null, [], null, 'body']);
+    assert.deepEqual(late.truncated, ['headers']);
   });
 
   test('a subject of more than 16 KiB', async () => {

@@ -45,7 +45,10 @@ export interface ParsedMessage {
   /** Of a message at the top level of this one, as bounces return it: see `readReturnedIds`. For the thread; users do not see it. */
   returnedIds: string[];
   attachments: ParsedAttachment[];
-  /** What was left out, wholly or in part: keys of this object, or "body". */
+  /**
+   * What was left out, wholly or in part: keys of this object, or "body". If the end of the header was not read, only "headers" is
+   * named: which fields are in that end is not known.
+   */
   truncated: string[];
 }
 
