@@ -196,6 +196,9 @@ for (const [what, cursor] of [
   ['no time', encode(`soon ${newId()}`)],
   ['SQL', encode(`1 ${newId()}'; drop table users`)],
   ['a time out of range', encode(`99999999999999999999 ${newId()}`)],
+  ['followed by other text', `1769860800000000_${newId()}_x`],
+  ['followed by nothing but a separator', `1769860800000000_${newId()}_`],
+  ['followed by other text, in the form before 0.3', encode(`1769860800000000 ${newId()} x`)],
   ['too long', 'A'.repeat(300)],
 ] as const) {
   test(`a cursor that is ${what} is refused`, async () => {

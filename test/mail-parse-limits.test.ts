@@ -128,6 +128,12 @@ describe('what is cut is named', () => {
     assert.equal(parsed.subject, 'early');
     assert.equal(parsed.text, 'body');
     assert.deepEqual(parsed.truncated, ['headers']);
+    const late = await parse(
+      many(20, () => `X: ${'v'.repeat(32 * kib)}\r\n`),
+      'From: a@x.test\r\nTo: b@x.test\r\nSubject: late\r\n\r\nbody',
+    );
+    assert.deepEqual([late.from, late.to, late.subject, late.text], [null, [], null, 'body']);
+    assert.deepEqual(late.truncated, ['headers']);
   });
 
   test('a subject of more than 16 KiB', async () => {
@@ -190,6 +196,20 @@ describe('what is cut is named', () => {
         assert.deepEqual(await read(`A <"${local}l"@x>`), [{ name: 'A', address: null }, [key]]);
       });
 
+    test('text before the author may be longer, but not an address that would be the author', async () => {
+      const author = { name: 'A', address: 'a@x.test' };
+      const read = async (written: string) => {
+        const parsed = await parse(`From: ${written}\r\nSender: ${written}\r\n\r\n`);
+        assert.deepEqual(parsed.sender, parsed.from);
+        return [parsed.from, parsed.truncated];
+      };
+      assert.deepEqual(await read(`${name}n, A <a@x.test>`), [author, []]);
+      assert.deepEqual(await read(`${name}n, ${name}n, A <a@x.test>`), [author, []]);
+      assert.deepEqual(await read(`A, ${name}n`), [{ name: 'A', address: null }, []]);
+      assert.deepEqual(await read(`B <${local}l@x>, A <a@x.test>`), [author, ['from', 'sender']]);
+      assert.deepEqual(await read(`A, B <${local}l@x>`), [{ name: 'A', address: null }, ['from', 'sender']]);
+    });
+
     test('a comment that is not shown, and an author that is not shown, may be longer', async () => {
       const comment = `A <a@x.test> (${name}n)`;
       const author = `A <a@x.test>, ${name}n <b@x.test>`;
@@ -245,6 +265,31 @@ describe('what is cut is named', () => {
     assert.deepEqual(parsed.truncated.sort(), ['attachments', 'inReplyTo', 'messageId', 'references']);
     const bare = await parse(`Message-ID: ${id.slice(1, -1)}\r\n\r\n`);
     assert.deepEqual([bare.messageId, bare.truncated], [null, ['messageId']]);
+  });
+
+  test('of an id that is too long, no part and no word beside it becomes the id', async () => {
+    const [x, y] = ['x'.repeat(600), 'y'.repeat(600)];
+    const parsed = await parse(
+      `Message-ID: <${x}\r\n ${y}@z>\r\nIn-Reply-To: <${x}${y}@z> (your mail) from a@b\r\n`,
+      `References: <${x}\r\n ${y}@z>\r\n\r\n`,
+    );
+    assert.deepEqual([parsed.messageId, parsed.inReplyTo, parsed.references], [null, null, []]);
+    assert.deepEqual(parsed.truncated.sort(), ['inReplyTo', 'messageId', 'references']);
+  });
+
+  test('an id that is too long after the one that is shown is not named', async () => {
+    const long = `<${'i'.repeat(997)}@x>`;
+    const read = async (ids: string) => {
+      const parsed = await parse(
+        `Message-ID: ${ids}\r\nIn-Reply-To: ${ids}\r\n`,
+        `Content-Type: a/b\r\nContent-ID: ${ids}\r\n\r\nx`,
+      );
+      const shown = [parsed.messageId, parsed.inReplyTo, parsed.attachments[0]?.contentId];
+      return [shown, parsed.truncated.sort()];
+    };
+    const shown = ['<a@x>', '<a@x>', '<a@x>'];
+    assert.deepEqual(await read(`<a@x> ${long}`), [shown, []]);
+    assert.deepEqual(await read(`${long} <a@x>`), [shown, ['attachments', 'inReplyTo', 'messageId']]);
   });
 
   test('of many ancestors only the root and the nearest count', () => {
@@ -308,8 +353,16 @@ describe('what is cut is named', () => {
         returned(`Message-ID: <${long.slice(4)}@x>`),
       ],
       'returned header': [
-        returned(many(1999, () => 'X: 1\r\n').trimEnd()),
+        returned(many(2000, () => 'X: 1\r\n').trimEnd()),
         returned(many(2001, () => 'X: 1\r\n').trimEnd()),
+      ],
+      fields: [
+        compose(`${status}${action}${many(1998, () => 'X: 1\r\n')}`),
+        compose(`${status}${action}${many(1999, () => 'X: 1\r\n')}`),
+      ],
+      'fields in blocks': [
+        compose(`${status}${action}${many(1998, () => '\r\nX: 1\r\n')}\r\nnot a field\r\n`),
+        compose(`${status}${action}${many(1999, () => '\r\nX: 1\r\n')}`),
       ],
       'returned header in bytes': [
         returned(many(2, () => `X: ${'x'.repeat(60 * kib)}\r\n`).trimEnd()),
@@ -330,6 +383,32 @@ describe('what is cut is named', () => {
           ],
         );
       });
+  });
+
+  describe('a long value that a report does not show: `truncated` is empty', () => {
+    const [name, action] = ['n'.repeat(999), 'Action: failed\r\n'];
+    const type = 'message/disposition-notification';
+    const original = `Original-Recipient: rfc822; ${name}@x\r\n`;
+    const final = 'Final-Recipient: rfc822; a@x.test\r\n';
+    const displayed = 'Disposition: manual-action/MDN-sent-manually; displayed\r\n';
+    const reports = {
+      'a name': compose(`Final-Recipient: rfc822; ${name} <a@x.test>\r\n${action}`),
+      'text before the address': compose(`Final-Recipient: rfc822; ${name}, a@x.test\r\n${action}`),
+      'Original-Recipient beside Final-Recipient': compose(`${original}${final}${action}`),
+      'Original-Recipient of a disposition': compose(`${original}${final}${displayed}`, { type }),
+    };
+    for (const [what, raw] of Object.entries(reports))
+      test(what, async () => {
+        const { report, truncated } = await parseMessage(raw);
+        assert.deepEqual([report?.recipients[0]?.address, truncated], ['a@x.test', []]);
+      });
+
+    test('but Original-Recipient is shown if Final-Recipient is missing', async () => {
+      for (const raw of [compose(`${original}${action}`), compose(`${original}${displayed}`, { type })]) {
+        const { report, truncated } = await parseMessage(raw);
+        assert.deepEqual([report?.recipients[0]?.address, truncated], [null, ['report']]);
+      }
+    });
   });
 
   test('more than 500 parts: the first are listed, and `truncated` has "body"', async () => {

@@ -48,10 +48,20 @@ const samples: Record<string, { good: string[]; bad: string[] }> = {
   'uuid-list': { good: [id, `${id},${id.toUpperCase()}`], bad: ['', `${id},`, Array(51).fill(id).join()] },
   text: { good: ['', 'Zoë\n'], bad: ['a\0b'] },
   line: { good: ['', 'Zoë "x"'], bad: ['\0', 'a\nb', 'a\rb', '\t', '\x7f'] },
-  cursor: { good: [`1769860800000000_${id}`], bad: ['', 'next', `soon_${id}`, `12345678901234567_${id}`] },
+  cursor: {
+    good: [`1769860800000000_${id}`],
+    bad: ['', 'next', `soon_${id}`, `12345678901234567_${id}`, `1769860800000000_${id}_x`],
+  },
   'webhook-url': {
-    good: ['http://localhost:4000/hooks', 'https://a.example?x=1', 'https://127.0.0.1:65535/%20'],
-    bad: ['ftp://a.example', 'https://a.example/#x', 'https://u:p@a.example/', 'https://a.example:65536/'],
+    good: [
+      ...['http://localhost:4000/hooks', 'https://a.example?x=1', 'https://127.0.0.1:65535/%20'],
+      ...['https://a.example:1/', 'https://a.example:0443/', 'https://a.example:59999'],
+    ],
+    bad: [
+      ...['ftp://a.example', 'https://a.example/#x', 'https://u:p@a.example/', 'https://a.example:65536/'],
+      ...['https:///a.example/', 'https://a.example\\b', 'https://a"b.example/', 'https://a.example/\\'],
+      ...['https://a.example:0/', 'https://a.example:00000'],
+    ],
   },
   'identity-value': {
     good: ['example.com', 'ada+tag@example.com', 'xn--mnchen-3ya.example'],

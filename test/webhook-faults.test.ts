@@ -51,6 +51,12 @@ const good = [
   ['an @ beyond the host', 'https://example.com/@me?a=b@c'],
   ['an international name', 'https://bücher.example/ü'],
   ['an IPv6 address', 'https://[2606:4700::1111]/'],
+  ['an IPv6 address with a port', 'https://[2606:4700::1111]:8443/'],
+  ['a dot after the host', 'https://example.com./'],
+  ['an underscore in the host', 'https://my_hooks.example.com/'],
+  ['a port with a zero before it', 'https://example.com:08443/'],
+  ['several slashes in the path', 'https://example.com//a//b'],
+  ['quotes and braces beyond the host', 'https://example.com/{"a"}?b=`c`'],
   ['2,048 characters', longest],
 ] as const;
 for (const [what, url] of good) {
@@ -74,6 +80,20 @@ for (const [what, url, code] of [
   ['no host', 'https://', 'invalid_value'],
   ['no slashes', 'https:example.com', 'invalid_value'],
   ['backslashes', 'https:\\\\example.com', 'invalid_value'],
+  ['three slashes', 'https:///example.com/', 'invalid_value'],
+  ['four slashes', 'https:////example.com', 'invalid_value'],
+  ['a backslash before the host', 'https://\\example.com/', 'invalid_value'],
+  ['a backslash after the host', 'https://example.com\\b', 'invalid_value'],
+  ['a backslash in the path', 'https://example.com/a\\b', 'invalid_value'],
+  ['a quote in the host', 'https://a"b.example/', 'invalid_value'],
+  ['a single quote in the host', "https://a'b.example/", 'invalid_value'],
+  ['an encoded quote in the host', 'https://a%22b.example/', 'invalid_value'],
+  ['a wide quote in the host', 'https://a＂b.example/', 'invalid_value'],
+  ['a backtick in the host', 'https://a`b.example/', 'invalid_value'],
+  ['braces in the host', 'https://{name}.example/', 'invalid_value'],
+  ['a wildcard in the host', 'https://*.example.com/', 'invalid_value'],
+  ['port 0', 'https://example.com:0/', 'invalid_value'],
+  ['port 0 with more zeros', 'https://example.com:000', 'invalid_value'],
   ['a port out of range', 'https://example.com:65536/', 'invalid_value'],
   ['a broken IPv6 address', 'https://[::1/', 'invalid_value'],
   ['a user name', 'https://ada@example.com/', 'invalid_value'],
@@ -92,6 +112,24 @@ for (const [what, url, code] of [
     assert.deepEqual(places(await refuse('url', url)), [`/url ${code}`]);
   });
 }
+
+test('a url that the parser would change is refused with what to do', async () => {
+  for (const [url, rest] of [
+    [
+      'https:///example.com/',
+      'must have exactly two slashes before the host, such as https://example.com/hooks.',
+    ],
+    ['https://example.com\\b', 'must not contain backslashes; use "/" in the path, or %5C.'],
+    [
+      'https://{name}.example/',
+      'must have a host of letters, digits, dots, hyphens and underscores, or an IP address.',
+    ],
+    ['https://example.com:0/', 'must not have port 0; use the port on which your server listens.'],
+  ] as const) {
+    const [error] = await refuse('url', url);
+    assert.equal(error?.message, `"url" ${rest}`);
+  }
+});
 
 for (const [name, strict, message] of [
   ['POSTHORN_ALLOW_HTTP=false', httpsOnly, '"url" must begin with https://.'],

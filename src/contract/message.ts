@@ -163,7 +163,9 @@ export const Message = closed({
   ),
   attachments: Type.Array(Attachment),
   truncated: Type.Array(Type.String(), {
-    description: 'What was left out, wholly or in part: names of these fields, or `body`.',
+    description:
+      'What was left out, wholly or in part: names of these fields, or `body`. `headers` can also mean that the end of a header over ' +
+      '512 KiB or 20,000 fields was not read. What is only there, such as From or Subject, is then null or empty.',
   }),
 });
 export type Message = Static<typeof Message>;

@@ -46,8 +46,9 @@ function writeCursor({ at, id }: Position): string {
 
 /** Versions before 0.3 wrote base64url, and a caller may have begun to page before the upgrade. No such cursor has a `_`. */
 export function readCursor(cursor: string): Position | null {
-  const [at = '', id = ''] = cursor.includes('_')
+  const parts = cursor.includes('_')
     ? cursor.split('_')
     : Buffer.from(cursor, 'base64url').toString().split(' ');
-  return /^\d{1,16}$/.test(at) && isUuid(id) ? { at, id } : null;
+  const [at = '', id = ''] = parts;
+  return parts.length === 2 && /^\d{1,16}$/.test(at) && isUuid(id) ? { at, id } : null;
 }

@@ -7,7 +7,7 @@ import { messageKey } from '../contract/thread.ts';
 import { errorCode, type Sql, transaction } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import { readFields } from '../mime/headers.ts';
-import { readMessageIds } from '../mime/message-ids.ts';
+import { readFirstId } from '../mime/message-ids.ts';
 import {
   findKnown,
   findSentKeys,
@@ -244,7 +244,7 @@ function splitBatches(chosen: readonly ChosenMessage[]): ChosenMessage[][] {
 
 function readKey({ header }: MessageFacts): string | null {
   const field = readFields(header, maxFields).find(({ name }) => name.toLowerCase() === 'message-id');
-  const [id] = field ? readMessageIds(field.value, { isAlone: true }) : [];
+  const id = field && readFirstId(field.value, { isAlone: true });
   return id === undefined ? null : messageKey(id);
 }
 

@@ -5,7 +5,7 @@
  * Guarantee: linear time; every address has a local part, one unquoted "@" and a domain.
  */
 import { decodeLine } from './encoded-words.ts';
-import { findCommentEnd, findQuoteEnd, type OnCut, trimBlanks, unquote } from './lexical.ts';
+import { findCommentEnd, findQuoteEnd, trimBlanks, unquote } from './lexical.ts';
 
 export interface Address {
   name: string | null;
@@ -16,6 +16,17 @@ export interface Address {
 export interface Mailbox {
   name: string | null;
   address: string | null;
+}
+
+interface Found {
+  mailbox: Mailbox;
+  cuts: Cuts;
+}
+
+/** What was too long: a name was cut, an address was left out. */
+interface Cuts {
+  name: boolean;
+  address: boolean;
 }
 
 interface Token {
@@ -30,7 +41,8 @@ const maxLength = 998;
 
 export function readAddresses(value: string, max: number): { addresses: Address[]; isCut: boolean } {
   const addresses: Address[] = [];
-  for (const { name, address } of readAll(value, max + 1)) {
+  for (const { mailbox } of readAll(value, max + 1)) {
+    const { name, address } = mailbox;
     if (address !== null) addresses.push({ name, address });
     if (addresses.length > max) break;
   }
@@ -41,28 +53,38 @@ export function readAddresses(value: string, max: number): { addresses: Address[
 export function readMailboxes(value: string, max: number): { mailboxes: Mailbox[]; isCut: boolean } {
   const mailboxes: Mailbox[] = [];
   let isCut = false;
-  const onCut = () => {
-    isCut = true;
-  };
-  for (const mailbox of readAll(value, max + 1, onCut)) {
+  for (const { mailbox, cuts } of readAll(value, max + 1)) {
+    isCut ||= cuts.name || cuts.address;
     mailboxes.push(mailbox);
     if (mailboxes.length > max) break;
   }
   return { mailboxes: mailboxes.slice(0, max), isCut: isCut || mailboxes.length > max };
 }
 
-/** The first that has an address; if none has one, the first that has a name. */
-export function readAuthor(value: string, onCut?: OnCut): Mailbox | null {
-  let named: Mailbox | null = null;
-  for (const mailbox of readAll(value, 2, onCut)) {
-    if (mailbox.address !== null) return mailbox;
-    named ??= mailbox;
+interface Author {
+  /** The first mailbox that has an address; if none has one, the first that has a name. */
+  author: Mailbox | null;
+  /** The name of the author is cut, or `isAddressCut`. */
+  isCut: boolean;
+  /** An address that would have been the author's is too long. */
+  isAddressCut: boolean;
+}
+
+export function readAuthor(value: string): Author {
+  let author: Found | null = null;
+  let isAddressCut = false;
+  for (const found of readAll(value, 2)) {
+    isAddressCut ||= found.cuts.address;
+    const hasAddress = found.mailbox.address !== null;
+    if (hasAddress || author === null) author = found;
+    if (hasAddress) break;
   }
-  return named;
+  const isCut = isAddressCut || author?.cuts.name === true;
+  return { author: author?.mailbox ?? null, isCut, isAddressCut };
 }
 
 /** At most `maxTogether` of those that no comma separates. */
-function* readAll(value: string, maxTogether: number, onCut?: OnCut): Generator<Mailbox> {
+function* readAll(value: string, maxTogether: number): Generator<Found> {
   let mailbox: Token[] = [];
   let angle: 'closed' | 'opened' | 'route' | 'address' = 'closed';
   for (const token of readTokens(value)) {
@@ -72,13 +94,13 @@ function* readAll(value: string, maxTogether: number, onCut?: OnCut): Generator<
     if (special === '<') angle = 'opened';
     if (special === '>') angle = 'closed';
     if (special === ';' || (special === ',' && angle !== 'route')) {
-      yield* readMailbox(mailbox, maxTogether, onCut);
+      yield* readTogether(mailbox, maxTogether);
       mailbox = [];
       angle = 'closed';
     } else if (special === ':' && angle === 'closed') mailbox = [];
     else mailbox.push(token);
   }
-  yield* readMailbox(mailbox, maxTogether, onCut);
+  yield* readTogether(mailbox, maxTogether);
 }
 
 const encodedWord = /=\?[^?\s]+\?[bq]\?[^?\s]*\?=/iy;
@@ -124,31 +146,36 @@ function matchAt(pattern: RegExp, value: string, start: number): string | undefi
   return pattern.exec(value)?.[0];
 }
 
+function readTogether(tokens: readonly Token[], max: number): Found[] {
+  const cuts = { name: false, address: false };
+  return readMailbox(tokens, max, cuts).map((mailbox) => ({ mailbox, cuts }));
+}
+
 /** The tokens between two commas may hold several addresses; at most `max` are read. */
-function readMailbox(tokens: readonly Token[], max: number, onCut: OnCut): Mailbox[] {
+function readMailbox(tokens: readonly Token[], max: number, cuts: Cuts): Mailbox[] {
   const words = tokens.filter(({ kind }) => kind !== 'comment');
   if (words.length === 0) return [];
   const comment = tokens.findLast(({ kind }) => kind === 'comment');
-  const readComment = () => (comment ? readName(unquote(comment.text), onCut) : null);
+  const readComment = () => (comment ? readName(unquote(comment.text), cuts) : null);
   const angle = words.findLastIndex(({ kind, text }) => kind === 'special' && text === '<');
   if (angle !== -1) {
     const inside = dropRoute(words.slice(angle + 1));
-    const address = readAddrSpec(inside, onCut) ?? readQuotedAddress(inside, onCut) ?? null;
-    const name = readName(joinWords(words.slice(0, angle)), onCut) ?? readComment();
-    return nameMailbox(name ?? (address === null ? readName(joinWords(inside), onCut) : null), address);
+    const address = readAddrSpec(inside, cuts) ?? readQuotedAddress(inside, cuts) ?? null;
+    const name = readName(joinWords(words.slice(0, angle)), cuts) ?? readComment();
+    return nameMailbox(name ?? (address === null ? readName(joinWords(inside), cuts) : null), address);
   }
-  const quoted = readQuotedAddress(words, onCut);
+  const quoted = readQuotedAddress(words, cuts);
   if (quoted) return [{ name: readComment(), address: quoted }];
   const found: string[] = [];
   const rest: Token[] = [];
   for (const run of splitRuns(words)) {
-    const address = readAddrSpec(run, onCut);
+    const address = readAddrSpec(run, cuts);
     if (address) found.push(address);
     else for (const token of run) rest.push(token);
     if (found.length === max) break;
   }
   if (found.length > 1) return found.map((address) => ({ name: null, address }));
-  const readWritten = () => readName(joinWords(rest), onCut);
+  const readWritten = () => readName(joinWords(rest), cuts);
   // `MAILER-DAEMON (Mail Delivery System)`: one word is in the place of the address, and the comment is the name.
   const isComment = found.length === 0 && rest.length === 1;
   const name = isComment ? (readComment() ?? readWritten()) : (readWritten() ?? readComment());
@@ -179,22 +206,22 @@ function* splitRuns(tokens: readonly Token[]): Generator<Token[]> {
   if (run.length > 0) yield run;
 }
 
-function readAddrSpec(tokens: readonly Token[], onCut: OnCut): string | undefined {
+function readAddrSpec(tokens: readonly Token[], cuts: Cuts): string | undefined {
   const at = tokens.findIndex(({ kind, text }) => kind === 'special' && text === '@');
   if (at === -1) return undefined;
   const local = joinLocal(tokens.slice(0, at));
   const domain = joinDotted(tokens.slice(at + 1), ['word', 'literal']);
   if (!local || !domain) return undefined;
   if (local.length + domain.length < maxLength) return `${local}@${domain}`;
-  onCut?.();
+  cuts.address = true;
   return undefined;
 }
 
 /** `<"ada@example.com">`: the quotes are around the whole address. Readers see the address that the sender meant. */
-function readQuotedAddress(tokens: readonly Token[], onCut: OnCut): string | undefined {
+function readQuotedAddress(tokens: readonly Token[], cuts: Cuts): string | undefined {
   const [only] = tokens;
   if (tokens.length !== 1 || only?.kind !== 'quoted') return undefined;
-  return readAddrSpec([...readTokens(unquote(only.text))], onCut);
+  return readAddrSpec([...readTokens(unquote(only.text))], cuts);
 }
 
 /** Drops needless quotes: the mailbox is the same with and without them (RFC 5321 §4.1.2). */
@@ -224,9 +251,9 @@ function joinWords(tokens: readonly Token[]): string {
 }
 
 /** Null: nothing but blanks. */
-function readName(text: string, onCut: OnCut): string | null {
+function readName(text: string, cuts: Cuts): string | null {
   const written = trimBlanks(text);
   const name = decodeLine(written.slice(0, 4 * maxLength)).replace(/[ \t\r\n]+/g, ' ');
-  if (written.length > 4 * maxLength || name.length > maxLength) onCut?.();
+  if (written.length > 4 * maxLength || name.length > maxLength) cuts.name = true;
   return name.trim() === '' ? null : name.slice(0, maxLength).toWellFormed();
 }

@@ -5,8 +5,8 @@
 import { createHash } from 'node:crypto';
 import { largeBytes } from '../lib/shared-bytes.ts';
 import { decodeLine } from './encoded-words.ts';
-import { type OnCut, stripComments } from './lexical.ts';
-import { readMessageIds } from './message-ids.ts';
+import { type OnCut, stripComments, watchCuts } from './lexical.ts';
+import { readFirstId } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
 import { type Decoded, decodeTransfer } from './transfer.ts';
 
@@ -51,13 +51,11 @@ function sortInto(bodies: Bodies, part: Part, isFirst: boolean): void {
     for (const child of part.children) sortInto(bodies, child, child === first);
     return;
   }
-  let isCut = part.contentType.isReplaced ?? false;
-  const onCut = () => {
-    isCut = true;
-  };
-  const filename = readFilename(part, onCut);
+  const cuts = watchCuts();
+  const filename = readFilename(part, cuts.onCut);
   if (!isShown(part, isFirst, filename)) {
-    const contentId = readContentId(part, onCut);
+    const contentId = readContentId(part, cuts.onCut);
+    const isCut = cuts.isCut || part.contentType.isReplaced === true;
     bodies.attachments.push({ part, filename, contentId, isCut });
   } else if (part.contentType.value === 'text/html') bodies.html.push(part);
   else bodies.text.push(part);
@@ -76,7 +74,7 @@ function isRelated(part: Part | null): boolean {
 /** RFC 2387 §3.2: in a multipart/related `start` may name another part than the first. */
 function findFirst(multipart: Part): Part | undefined {
   const start = isRelated(multipart) ? multipart.contentType.parameters.get('start') : undefined;
-  const [id] = readMessageIds(start ?? '', { isAlone: true });
+  const id = readFirstId(start ?? '', { isAlone: true });
   const named = id && multipart.children.find((child) => readContentId(child) === id);
   return named || multipart.children[0];
 }
@@ -138,11 +136,11 @@ function readFilename(part: Part, onCut: OnCut): string | null {
     .replace(/^.*[/\\]/s, '')
     .replace(/\p{Bidi_Control}/gu, '_')
     .trim();
-  if (written.length > 16 * maxFilename || name.length > maxFilename) onCut?.();
+  if (written.length > 16 * maxFilename || name.length > maxFilename) onCut();
   if (/^\.{0,2}$/.test(name)) return null;
   return name.slice(0, maxFilename).toWellFormed();
 }
 
 function readContentId(part: Part, onCut?: OnCut): string | null {
-  return readMessageIds(findValue(part, 'content-id') ?? '', { isAlone: true, onCut })[0] ?? null;
+  return readFirstId(findValue(part, 'content-id') ?? '', { isAlone: true, onCut }) ?? null;
 }

@@ -1,7 +1,18 @@
 /** What the readers of header fields share: comments, quoted strings (RFC 5322 §3.2), blanks. Guarantee: one pass. */
 
 /** Called when something is cut or left out because it is too long. */
-export type OnCut = (() => void) | undefined;
+export type OnCut = () => void;
+
+/** `isCut` says whether `onCut` was called. */
+export function watchCuts(): { readonly isCut: boolean; readonly onCut: OnCut } {
+  const watch = {
+    isCut: false,
+    onCut: () => {
+      watch.isCut = true;
+    },
+  };
+  return watch;
+}
 
 /** The offset after the comment that opens at `start`; -1 if it never closes. Comments nest. */
 export function findCommentEnd(text: string, start: number): number {

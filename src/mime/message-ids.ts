@@ -8,24 +8,40 @@ import { findCommentEnd, findQuoteEnd, type OnCut, stripComments } from './lexic
 /** RFC 5322 §2.1.1: the longest line. */
 const maxLength = 998;
 
-interface IdOptions {
-  /** The field holds one id and nothing else, so a single word without "@" is an id too. */
-  isAlone?: boolean;
-  onCut?: OnCut;
+export function readMessageIds(value: string, onCut?: OnCut): string[] {
+  return findIds(value, false)
+    .filter((id) => keepIfFits(id, onCut))
+    .map(enclose);
 }
 
-export function readMessageIds(value: string, { isAlone = false, onCut }: IdOptions = {}): string[] {
-  const fits = (id: string) => {
-    if (id.length > maxLength) onCut?.();
-    return id.length <= maxLength;
-  };
-  const bracketed = findBracketed(value).filter(fits);
-  if (bracketed.length > 0) return bracketed.map(enclose);
+interface FirstIdOptions {
+  /** The field holds one id and nothing else, so a single word without "@" is an id too. */
+  isAlone?: boolean;
+  onCut?: OnCut | undefined;
+}
+
+/** The first that is not too long; `onCut` is called for those before it. */
+export function readFirstId(
+  value: string,
+  { isAlone = false, onCut }: FirstIdOptions = {},
+): string | undefined {
+  const first = findIds(value, isAlone).find((id) => keepIfFits(id, onCut));
+  return first === undefined ? undefined : enclose(first);
+}
+
+function keepIfFits(id: string, onCut?: OnCut): boolean {
+  if (id.length > maxLength) onCut?.();
+  return id.length <= maxLength;
+}
+
+/** Without their brackets. */
+function findIds(value: string, isAlone: boolean): string[] {
+  const bracketed = findBracketed(value);
+  if (bracketed.length > 0) return bracketed;
   const words = stripComments(value)
     .split(/[\s,<>"]+/)
     .filter((word) => word !== '');
-  const ids = isAlone && words.length === 1 ? words : words.filter((word) => /.@./.test(word));
-  return ids.filter(fits).map(enclose);
+  return isAlone && words.length === 1 ? words : words.filter((word) => /.@./.test(word));
 }
 
 function findBracketed(value: string): string[] {

@@ -12,7 +12,7 @@ import { decodeLine } from './encoded-words.ts';
 import { joinFlowed } from './flowed.ts';
 import type { Field } from './headers.ts';
 import { stripComments } from './lexical.ts';
-import { readMessageIds } from './message-ids.ts';
+import { readFirstId, readMessageIds } from './message-ids.ts';
 import { makePreview } from './preview.ts';
 import { type FoundReport, type Report, readReport, readReturnedIds } from './reports.ts';
 import { type Part, readStructure, type Structure } from './structure.ts';
@@ -45,7 +45,10 @@ export interface ParsedMessage {
   /** Of a message at the top level of this one, as bounces return it: see `readReturnedIds`. For the thread; users do not see it. */
   returnedIds: string[];
   attachments: ParsedAttachment[];
-  /** What was left out, wholly or in part: keys of this object, or "body". */
+  /**
+   * What was left out, wholly or in part: keys of this object, or "body". If the end of the header was not read, only "headers" is
+   * named: which fields are in that end is not known.
+   */
   truncated: string[];
 }
 
@@ -119,11 +122,16 @@ type Header = Omit<ParsedMessage, Exclude<keyof (Body & Reported), 'truncated'>>
 
 function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   const truncated = new Set<string>();
-  const cut = (key: keyof ParsedMessage) => () => void truncated.add(key);
+  const noteCut = (key: keyof ParsedMessage) => () => void truncated.add(key);
   const byName = Map.groupBy(fields, ({ name }) => name.toLowerCase());
   const all = (name: string) => byName.get(name)?.map(({ value }) => value) ?? [];
   // RFC 5322 §3.6 allows one. Of several the first counts, as in most programs.
   const first = (name: string) => all(name)[0] ?? '';
+  const one = (key: 'from' | 'sender') => {
+    const { author, isCut } = readAuthor(first(key));
+    if (isCut) truncated.add(key);
+    return author;
+  };
   const many = (key: keyof ParsedMessage, name: string) => {
     const { mailboxes, isCut } = readMailboxes(all(name).join(','), maxAddresses);
     const kept = cutList(mailboxes, (one) => `${one.name ?? ''}${one.address ?? ''}`);
@@ -131,7 +139,7 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
     return kept;
   };
 
-  const named = readMessageIds(first('references'), { onCut: cut('references') });
+  const named = readMessageIds(first('references'), noteCut('references'));
   const references = cutList(named.slice(0, maxReferences), (id) => id);
   const subject = all('subject')[0];
   const headers = fields.slice(0, maxHeaders).map(({ name, value }) => ({ name, value: cutValue(value) }));
@@ -140,12 +148,12 @@ function readHeader(fields: readonly Field[], isWhole: boolean): Header {
   if (references.length < named.length) truncated.add('references');
   if (subject !== undefined && subject.length > maxSubject) truncated.add('subject');
   return {
-    messageId: readMessageIds(first('message-id'), { isAlone: true, onCut: cut('messageId') })[0] ?? null,
-    inReplyTo: readMessageIds(first('in-reply-to'), { onCut: cut('inReplyTo') })[0] ?? null,
+    messageId: readFirstId(first('message-id'), { isAlone: true, onCut: noteCut('messageId') }) ?? null,
+    inReplyTo: readFirstId(first('in-reply-to'), { onCut: noteCut('inReplyTo') }) ?? null,
     references,
-    date: readDate(first('date'), cut('date')),
-    from: readAuthor(first('from'), cut('from')),
-    sender: readAuthor(first('sender'), cut('sender')),
+    date: readDate(first('date'), noteCut('date')),
+    from: one('from'),
+    sender: one('sender'),
     replyTo: many('replyTo', 'reply-to'),
     to: many('to', 'to'),
     cc: many('cc', 'cc'),

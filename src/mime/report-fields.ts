@@ -35,7 +35,9 @@ export function readTyped(value: string | undefined): Typed | null {
 export function readAddress(value: string | undefined, onCut?: OnCut): string | null {
   const typed = readTyped(value);
   const text = typed?.type === 'utf-8' ? unescapeUnicode(typed.value) : (typed?.value ?? '');
-  const address = readAuthor(text, onCut)?.address ?? null;
+  const { author, isAddressCut } = readAuthor(text);
+  if (isAddressCut) onCut?.();
+  const address = author?.address ?? null;
   return address === null || /\p{Cc}/u.test(address) ? null : address;
 }
 

@@ -7,8 +7,8 @@
 import { decodeBody } from './bodies.ts';
 import { readDate } from './date.ts';
 import { cutHeader, type Field, readFields } from './headers.ts';
-import { type OnCut, stripComments } from './lexical.ts';
-import { readMessageIds } from './message-ids.ts';
+import { type OnCut, stripComments, watchCuts } from './lexical.ts';
+import { readFirstId, readMessageIds } from './message-ids.ts';
 import {
   readAddress,
   readDisposition,
@@ -98,20 +98,17 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
   const part = findReportPart(root);
   const type = reportTypes.get(part?.contentType.value ?? '');
   if (!part || !type) return null;
-  const blocks = readBlocks(raw, part);
-  let isCut = false;
-  const onCut = () => {
-    isCut = true;
-  };
-  const header = readReturnedHeader(raw, root, onCut);
+  const cuts = watchCuts();
+  const blocks = readBlocks(raw, part, cuts.onCut);
+  const header = readReturnedHeader(raw, root, cuts.onCut);
   const fields = blocks.flat();
-  const found = readers[type](blocks, onCut);
+  const found = readers[type](blocks, cuts.onCut);
   const read = found.slice(0, maxRecipients);
   const feedbackType = type === 'feedback' ? readKeyword(findFirst(fields, 'feedback-type')) : null;
   return {
     report: {
       type,
-      original: readOriginal(header, findFirst(fields, 'original-message-id'), onCut),
+      original: readOriginal(header, findFirst(fields, 'original-message-id'), cuts.onCut),
       recipients: read.map(({ shown }) => shown),
     },
     evidence: {
@@ -122,11 +119,7 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
       mailFrom: readAddress(findFirst(fields, 'original-mail-from')),
       returnAddresses: findReturnAddresses([...fields, ...header]),
     },
-    isCut:
-      isCut ||
-      read.length < found.length ||
-      fields.length === maxFields ||
-      part.bodyEnd - part.bodyStart > maxBytes,
+    isCut: cuts.isCut || read.length < found.length || part.bodyEnd - part.bodyStart > maxBytes,
   };
 }
 
@@ -136,9 +129,9 @@ export function readReport(raw: Buffer, root: Part): FoundReport | null {
  */
 export function readReturnedIds(raw: Buffer, root: Part, report: Report | null): string[] {
   const header = readReturnedHeader(raw, root);
-  const readIds = (name: string) => readMessageIds(findFirst(header, name) ?? '');
+  const find = (name: string) => findFirst(header, name) ?? '';
   const original = report ? report.original : readOriginal(header, undefined);
-  const ids = [...readIds('references'), readIds('in-reply-to')[0], original?.messageId];
+  const ids = [...readMessageIds(find('references')), readFirstId(find('in-reply-to')), original?.messageId];
   return ids.filter((id) => typeof id === 'string');
 }
 
@@ -162,16 +155,22 @@ function readLines(raw: Buffer, part: Part): string {
 }
 
 /** The fields between two blank lines, several times. */
-function readBlocks(raw: Buffer, part: Part): Field[][] {
+function readBlocks(raw: Buffer, part: Part, onCut: OnCut): Field[][] {
   let left = maxFields;
   const blocks: Field[][] = [];
   for (const block of readLines(raw, part).split(/\n(?:[ \t]*\n)+/)) {
-    if (left === 0) break;
-    const fields = readFields(Buffer.from(block, 'latin1'), left);
+    const fields = readFirstFields(Buffer.from(block, 'latin1'), left, onCut);
     left -= fields.length;
     if (fields.length > 0) blocks.push(fields);
   }
   return blocks;
+}
+
+/** Reads one field more than `max`, to know whether a field is left out. */
+function readFirstFields(block: Buffer, max: number, onCut?: OnCut): Field[] {
+  const fields = readFields(block, max + 1);
+  if (fields.length > max) onCut?.();
+  return fields.slice(0, max);
 }
 
 /** The header of the message that a notification returns; empty if it returns none. */
@@ -181,10 +180,9 @@ function readReturnedHeader(raw: Buffer, { contentType, children }: Part, onCut?
   if (!part) return [];
   const text = readLines(raw, part).replace(/^(?:[ \t]*\n)+/, '');
   const header = cutHeader(Buffer.from(text, 'latin1'), maxBytes);
-  const fields = readFields(header, maxFields);
   const isWhole = header.length < text.length || part.bodyEnd - part.bodyStart <= maxBytes;
-  if (!isWhole || fields.length === maxFields) onCut?.();
-  return fields;
+  if (!isWhole) onCut?.();
+  return readFirstFields(header, maxFields, onCut);
 }
 
 /** Of repeated fields the first counts, as in the message that is shown. */
@@ -197,7 +195,7 @@ function readOriginal(
   namedId: string | undefined,
   onCut?: OnCut,
 ): Report['original'] {
-  const readId = (value = '') => readMessageIds(value, { isAlone: true, onCut })[0];
+  const readId = (value = '') => readFirstId(value, { isAlone: true, onCut });
   const messageId = readId(findFirst(header, 'message-id')) ?? readId(namedId) ?? null;
   const subject = readLine(findFirst(header, 'subject'), onCut);
   return messageId === null && subject === null ? null : { messageId, subject };
@@ -238,25 +236,30 @@ function groupByRecipient(blocks: readonly Field[][]): Field[][] {
 }
 
 function readDeliveryStatus(fields: readonly Field[], onCut: OnCut): ReadRecipient {
-  const originalAddress = readAddress(findFirst(fields, 'original-recipient'), onCut);
   const status = readStatus(findFirst(fields, 'status'));
   const diagnostic = readTyped(findFirst(fields, 'diagnostic-code'));
   const reply = readReply(diagnostic);
   const isVague = status === null || status.endsWith('.0.0');
   return {
     shown: {
-      address: readAddress(findFirst(fields, 'final-recipient'), onCut) ?? originalAddress,
+      address: readRecipient(fields, onCut),
       action: readKeyword(findFirst(fields, 'action'), onCut),
       status,
       diagnostic: readLine(diagnostic?.value, onCut),
       remoteMta: readLine(stripComments(readTyped(findFirst(fields, 'remote-mta'))?.value ?? ''), onCut),
     },
     reply: {
-      originalAddress,
+      originalAddress: readAddress(findFirst(fields, 'original-recipient')),
       code: reply?.code ?? null,
       enhanced: (isVague ? reply?.enhanced : null) ?? status,
     },
   };
+}
+
+/** Final-Recipient; if it has no address, Original-Recipient. */
+function readRecipient(fields: readonly Field[], onCut: OnCut): string | null {
+  const read = (name: string) => readAddress(findFirst(fields, name), onCut);
+  return read('final-recipient') ?? read('original-recipient');
 }
 
 /** RFC 5965 §3.2: Original-Rcpt-To may be repeated, or left out. */
@@ -276,11 +279,10 @@ function readFeedback(blocks: readonly Field[][], onCut: OnCut): ReadRecipient[]
 function readDispositions(blocks: readonly Field[][], onCut: OnCut): ReadRecipient[] {
   const fields = blocks.flat();
   if (!fields.some(isAddressField)) return [];
-  const originalAddress = readAddress(findFirst(fields, 'original-recipient'), onCut);
-  const address = readAddress(findFirst(fields, 'final-recipient'), onCut) ?? originalAddress;
+  const address = readRecipient(fields, onCut);
   const action = readDisposition(findFirst(fields, 'disposition'), onCut);
   const diagnostic = readLine(findFirst(fields, 'failure') ?? findFirst(fields, 'error'), onCut);
-  return [describe({ address, action, diagnostic }, originalAddress)];
+  return [describe({ address, action, diagnostic }, readAddress(findFirst(fields, 'original-recipient')))];
 }
 
 function describe(known: Partial<ReportedRecipient>, originalAddress: string | null): ReadRecipient {
