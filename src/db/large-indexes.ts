@@ -41,7 +41,7 @@ export const largeIndexes: readonly LargeIndex[] = [
   // `GET /messages?q=`. Without "fastupdate": the message that fills its pending list would wait until the whole list is moved.
   {
     name: 'messages_by_words',
-    on: 'messages using gin (word_slots(words, day_of(created_at))) with (fastupdate = off) where words is not null',
+    on: 'messages using gin (word_slots(words, period_of(created_at))) with (fastupdate = off) where words is not null',
   },
 ];
 

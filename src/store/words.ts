@@ -1,9 +1,9 @@
 /**
  * What a message can be found by: the words of its subject and of its addresses. Each has two numbers:
  * - its key (`messages.words`), made from the owner and the word, which decides whether a message has the word;
- * - its slot (`word_slots` in the database), which the index has: one of 2^17 for the word, in one of 32 blocks for the day. With the
- *   day, a search finds the newest messages without reading and sorting all that have the word. Slots are used again and again, because
- *   an index of this kind (GIN) never forgets a value: with the keys it would grow for ever, by 370 bytes a message.
+ * - its slot (`word_slots` in the database), which the index has: one of 2^15 for the word, in one of 768 blocks for the period of an
+ *   hour. With the period, a search finds the newest messages without reading and sorting all that have the word. Slots are used again
+ *   and again, because an index of this kind (GIN) never forgets a value: with the keys it would grow for ever, by 370 bytes a message.
  */
 import { hash } from 'node:crypto';
 import { toCompatibilityForm } from '../lib/compatibility-form.ts';
