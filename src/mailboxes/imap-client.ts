@@ -162,6 +162,7 @@ export async function askServer<T>(commands: () => Promise<T>): Promise<T> {
   try {
     return await commands();
   } catch (error) {
+    if (error instanceof ServerFailure) throw error;
     throw new ServerFailure(describeImapError(error as Error), error);
   }
 }
