@@ -8,7 +8,7 @@ import { claimConnections, listLeased, releaseConnection } from '../src/store/im
 import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { openImapServer, startImapServer } from './imap-server.ts';
-import { breakLedger, isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
+import { breakInserts, breakLedger, isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService();
 const { sql } = service;
@@ -248,7 +248,7 @@ test('a failure of our own is logged and tried again, and shown as no failure of
   const { body, text } = await serverOf(accountId);
   assert.equal(body.receive.state, 'ok');
   assert.doesNotMatch(text, /message_key/);
-  await ledger.mend();
+  await ledger.fix();
   await service.call('POST', `/identities/${id}/sync`);
   await service.messages(id, 1);
 });
@@ -263,9 +263,29 @@ test('an unavailable database is waited for on the same connection, and nothing 
   server.deliver('INBOX', mailWith('later'));
   await waitFor('the second try', () => reads() >= 2);
   assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
-  await ledger.mend();
+  await ledger.fix();
   await service.messages(id, 1);
   assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
+});
+
+test('a database that goes away between the login and the first note of the folders is waited for, too', async () => {
+  const server = await startImapServer();
+  const positions = await breakInserts(
+    sql,
+    'mailbox_sync for each row',
+    '57P03',
+    'the database system is starting up',
+  );
+  const { id } = await service.connect(server, 'starting@home.example');
+  const countOf = (start: string) => server.commands.filter((command) => command.startsWith(start)).length;
+  await waitFor('the folders', () => countOf('LIST "" "*"') > 0);
+  await waitFor('the second try', () => countOf('LIST "" "*"') > 1);
+  await positions.fix();
+  await service.mailboxes(id);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('at last'));
+  await service.messages(id, 1);
+  assert.equal(countOf('LOGIN'), 1);
 });
 
 test('of two processes that both believe they have the lease, one position wins and no message comes twice', async () => {
@@ -321,7 +341,7 @@ test('a connection that lost its lease and ends late does not release the lease 
     await waitFor('the second connection', () => logins() === 2);
   });
   await service.messages(id, 1);
-  // Only a check reads spam, and a check at a request comes after a look at the leases.
+  // Only a check reads spam, and a check at a request comes after a check of the leases.
   for (const count of [2, 3]) {
     server.deliver('Junk', mailWith(`spam ${count}`));
     await service.call('POST', `/identities/${id}/sync`);

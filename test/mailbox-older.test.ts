@@ -34,7 +34,7 @@ test('older mail that was being read while the database was unavailable is not m
   const ledger = await breakLedger(sql, id, '57P03', 'the database system is starting up');
   await importSince(id, '2020-01-01T00:00:00Z');
   await waitFor('the second try', () => reads(server) >= 2);
-  await ledger.mend();
+  await ledger.fix();
   const { inbox } = await service.mailboxes(id);
   assert.equal(inbox?.sync?.backlog, 0);
   assert.equal(await importedCount(id), mailCount);
@@ -53,7 +53,7 @@ test('a request for even older mail counts, also while nothing of the first requ
     return noted.count > 0;
   };
   await waitFor('the second request', isNoted);
-  await ledger.mend();
+  await ledger.fix();
   await service.mailboxes(id);
   assert.equal(await importedCount(id), mailCount + 1);
 });
@@ -106,7 +106,7 @@ test('a folder that the server refuses while its older mail is read does not end
   await service.mailboxes(id, ({ inbox, sent }) => {
     return inbox?.sync?.state === 'idle' && sent?.sync?.state === 'failing';
   });
-  await ledger.mend();
+  await ledger.fix();
   await isIdling(server);
   const logins = () => server.commands.filter((command) => /^(LOGIN|AUTHENTICATE)/.test(command)).length;
   const before = logins();
