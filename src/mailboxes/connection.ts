@@ -4,12 +4,11 @@
  * back with the time of the next try.
  */
 import { isUnavailable, type Sql } from '../db/client.ts';
-import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
-import { describeServerError, type MailServer } from '../net/mail-server.ts';
-import type { ClaimedConnection, LeasedConnection } from '../store/imap-connections.ts';
+import { describeServerError } from '../net/mail-server.ts';
+import { type ClaimedConnection, type LeasedConnection, serverKeyOf } from '../store/imap-connections.ts';
 import {
   MailboxGone,
   noteFolders,
@@ -45,7 +44,8 @@ const databaseAwayMs = 1000;
 
 interface Login {
   client: MailboxClient;
-  server: MailServer;
+  host: string;
+  serverKey: string;
 }
 
 interface Folders {
@@ -199,16 +199,15 @@ export class MailboxConnection {
     if (!found) throw new MailboxGone();
     if ('error' in found) throw new ServerFailure(found.error);
     const client = new MailboxClient(found.client, this.#memory, on);
-    this.#login = { client, server: found.server };
+    this.#login = { client, host: found.server.host, serverKey: serverKeyOf(found.server) };
     if (this.#hasEnded) client.close();
     return this.#login;
   }
 
-  async #findFolders({ client, server }: Login): Promise<Folders> {
-    const serverKey = hashId('server', server.host, String(server.port), server.username);
+  async #findFolders({ client, host, serverKey }: Login): Promise<Folders> {
     const found = await client.listFolders();
     const sent = found.find(({ kind }) => kind === 'sent');
-    const copyPath = sent && !keepsSentMail(server.host, client.hasGmailExtension) ? sent.path : null;
+    const copyPath = sent && !keepsSentMail(host, client.hasGmailExtension) ? sent.path : null;
     const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, found);
     const parts = { ...this.#parts, memory: this.#memory };
     const readers = positions.map((position) => new FolderReader(parts, client, this.#claimed, position));
