@@ -27,6 +27,8 @@ export interface ImapServer {
   folders: Map<string, Folder>;
   /** It can be listed, and not opened. */
   refusedFolder: string | null;
+  /** It can be opened, and not searched. */
+  unsearchableFolder: string | null;
   /** Called when the server has told a client of new mail. */
   onNews: () => void;
   /** The text that a hostile server sends again and again, instead of an answer to commands that start so. */
@@ -209,6 +211,10 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           return;
         }
         case 'UID':
+          if (words[0] === 'SEARCH' && this.open?.path === server.unsearchableFolder) {
+            this.write(`${tag} NO [SERVERBUG] The index is damaged`);
+            return;
+          }
           if (words[0] === 'SEARCH') this.#search(words.slice(1));
           else if (!this.#fetch(words[1] ?? '', command)) return;
           break;
@@ -298,6 +304,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     commands: [],
     folders,
     refusedFolder: null,
+    unsearchableFolder: null,
     onNews: () => {},
     flood: null,
     silence: null,

@@ -12,6 +12,7 @@ import {
   answerBytes,
   askServer,
   describeImapError,
+  FolderRefused,
   type ImapFlow,
   limitAnswer,
   lineBytes,
@@ -28,6 +29,7 @@ const searchedAtOnce = 40_000;
 const foldersBytes = 2 * 1024 * 1024;
 /** So much of a header is read with those of other messages. What is longer is read alone: anyone can send a mail that is all header. */
 const usualHeaderBytes = 1024 * 1024;
+const notSearched = 'The server did not search the folder';
 /** While nothing is asked. Thousands of connections wait at the same time, so it is seldom. */
 const restCheckMs = 500;
 
@@ -136,7 +138,7 @@ export class MailboxClient {
     const found = await this.#askLong(2 * lineBytes, async () => {
       const answer = await this.#flow.search(query, { uid: true });
       this.#opened();
-      if (!answer) throw new Error('The server did not search the folder');
+      if (!answer) throw new FolderRefused(describeServerError('server_refused', { detail: notSearched }));
       return answer;
     });
     return found.sort((one, other) => one - other);
