@@ -74,6 +74,28 @@ test('requests while older mail is read: all mail since the earliest of them is 
   assert.equal(await importedCount(id), mailCount + 1);
 });
 
+test('a folder that is read anew has no backlog before it was searched', async () => {
+  const { server, id } = await connectFull('anew@home.example');
+  await breakLedger(sql, id, '57P03', 'the database system is starting up');
+  await importSince(id, '2020-01-01T00:00:00Z');
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.backlog === mailCount);
+  server.onCommand = (command) => {
+    if (!/^EXAMINE "?INBOX/.test(command)) return;
+    server.onCommand = () => {};
+    server.rebuild('INBOX');
+    server.silence = 'UID SEARCH';
+  };
+  const isAnew = async () => {
+    const anew = await sql`
+      select from mailbox_sync join mailboxes on mailboxes.id = mailbox_id
+      where identity_id = ${id} and kind = 'inbox' and uid_validity = 2`;
+    return anew.count > 0;
+  };
+  await waitFor('the new start', isAnew);
+  const { inbox } = await service.mailboxes(id, () => true);
+  assert.equal(inbox?.sync?.backlog, 0);
+});
+
 test('a folder that was emptied, and numbers its mail from 1 again, loses none of the mail that comes then', async () => {
   const server = await startImapServer();
   const { id } = await service.connect(server, 'emptied@home.example');

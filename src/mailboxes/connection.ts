@@ -247,9 +247,9 @@ export class MailboxConnection {
   }
 
   async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
-    // The server announced nothing of the inbox while it was not open.
+    // The server announced nothing of the inbox while it was not open. A server that tells no UIDNEXT may have new mail.
     const { uidNext } = await this.#openFolder(client, inbox, rules);
-    if (uidNext !== null && uidNext > inbox.position.nextUid) this.#hasNews = true;
+    if (uidNext === null || uidNext > inbox.position.nextUid) this.#hasNews = true;
   }
 
   async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
