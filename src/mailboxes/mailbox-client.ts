@@ -189,7 +189,7 @@ export class MailboxClient {
         if (!source || !uids.includes(uid)) continue;
         found.set(uid, source);
         foundBytes += source.length;
-        // The limit of the answer is looked at only from time to time.
+        // The limit of the answer is checked only from time to time.
         if (foundBytes > maxBytes) throw tooMuch();
       }
       this.#opened();
