@@ -9,7 +9,8 @@ create table imap_connections (
   -- Of the server that was called last: a user's change of the account is a reason to call again at once.
   account_id uuid,
   version int,
-  -- A hash of host, port and user name: positions are those of this server. null: no connection was opened yet.
+  -- A hash of host, port and user name: positions are those of this server. null: no login there has succeeded yet, and no
+  -- position counts.
   server_key uuid,
   -- Older mail (by INTERNALDATE) is not imported, and mail from before `events_since` makes no event. At first both are the time of
   -- the first connection.
@@ -23,7 +24,7 @@ create table imap_connections (
   next_try_at timestamptz not null default now(),
   -- {code, message, response}
   error json,
-  -- Of the claim: who lost the lease cannot release a later one.
+  -- Each claim has a new token: a process that lost its lease cannot release a later lease.
   lease_token uuid,
   lease_until timestamptz,
   foreign key (owner_id, identity_id) references identities (owner_id, id) on delete cascade

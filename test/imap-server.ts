@@ -27,6 +27,12 @@ export interface ImapServer {
   folders: Map<string, Folder>;
   /** It can be listed, and not opened. */
   refusedFolder: string | null;
+  /** It can be opened, and not searched. */
+  unsearchableFolder: string | null;
+  /** Of a server that does not tell which UID the next message gets. */
+  hidesUidNext: boolean;
+  /** Called with each command, before its answer. */
+  onCommand: (command: string) => void;
   /** Called when the server has told a client of new mail. */
   onNews: () => void;
   /** The text that a hostile server sends again and again, instead of an answer to commands that start so. */
@@ -161,6 +167,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
       }
       const [, tag = '', command = ''] = /^(\S+) (.*)$/.exec(line) ?? [];
       server.commands.push(command);
+      server.onCommand(command);
       if (server.flood && command.startsWith(server.flood.command)) {
         this.#flood(server.flood.text);
         return;
@@ -189,8 +196,8 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           break;
         case 'STATUS': {
           const { mails, uidNext, uidValidity } = folderOf(path);
-          const counts = `MESSAGES ${mails.length} UIDNEXT ${uidNext} UIDVALIDITY ${uidValidity}`;
-          this.write(`* STATUS "${path}" (${counts})`);
+          const next = server.hidesUidNext ? '' : `UIDNEXT ${uidNext} `;
+          this.write(`* STATUS "${path}" (MESSAGES ${mails.length} ${next}UIDVALIDITY ${uidValidity})`);
           break;
         }
         case 'EXAMINE': {
@@ -203,12 +210,16 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           this.#told = folder.mails.length;
           this.write(`* ${folder.mails.length} EXISTS`);
           this.write(`* OK [UIDVALIDITY ${folder.uidValidity}] valid`);
-          this.write(`* OK [UIDNEXT ${folder.uidNext}] next`);
+          if (!server.hidesUidNext) this.write(`* OK [UIDNEXT ${folder.uidNext}] next`);
           this.write('* OK [PERMANENTFLAGS ()] read-only');
           this.write(`${tag} OK [READ-ONLY] done`);
           return;
         }
         case 'UID':
+          if (words[0] === 'SEARCH' && this.open?.path === server.unsearchableFolder) {
+            this.write(`${tag} NO [SERVERBUG] The index is damaged`);
+            return;
+          }
           if (words[0] === 'SEARCH') this.#search(words.slice(1));
           else if (!this.#fetch(words[1] ?? '', command)) return;
           break;
@@ -298,6 +309,9 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     commands: [],
     folders,
     refusedFolder: null,
+    unsearchableFolder: null,
+    hidesUidNext: false,
+    onCommand: () => {},
     onNews: () => {},
     flood: null,
     silence: null,

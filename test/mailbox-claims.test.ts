@@ -89,7 +89,7 @@ async function emptyTables(): Promise<void> {
   await other`delete from identities`;
 }
 
-test('a look costs the same however many connections are due, also with plans from before they were', async (t) => {
+test('a check costs the same however many connections are due, also with plans from before they were', async (t) => {
   for (const table of ['imap_connections', 'identities', 'mail_servers'])
     await other.script(`alter table ${table} set (autovacuum_enabled = false)`);
   await other.script('vacuum analyze imap_connections');
@@ -196,7 +196,7 @@ test('an identity without an IMAP server is no work, until it gets one', async (
   await emptyTables();
 });
 
-test('a server that is removed and given again is another one, also between two looks', async () => {
+test('a server that is removed and given again is another one, also between two checks', async () => {
   const { ownerId, accountId, id } = await connectMailbox(await makeOwner());
   const token = newId();
   assert.deepEqual(idsOf(await claimConnections(sql, token, 20)), [id]);

@@ -8,12 +8,20 @@ import { claimConnections, listLeased, releaseConnection } from '../src/store/im
 import { MailboxGone, movePosition, noteFolders, PositionLost } from '../src/store/mailbox-sync.ts';
 import { assertProblem, waitFor } from './harness.ts';
 import { openImapServer, startImapServer } from './imap-server.ts';
-import { breakLedger, isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
+import { breakInserts, breakLedger, isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService();
 const { sql } = service;
 /** Without the role `sync`: the test claims the connections. */
 const idle = await startMailboxService({ POSTHORN_ROLES: 'api' });
+
+const folders = [{ kind: 'inbox', path: 'INBOX' }] as const;
+const claim = async (id: string) => {
+  const claimed = await claimConnections(idle.sql, newId(), 20);
+  const found = claimed.find(({ identityId }) => identityId === id);
+  assert.ok(found);
+  return found;
+};
 
 const serverOf = (accountId: string) => service.call('GET', `/smtp-accounts/${accountId}`);
 
@@ -22,38 +30,55 @@ test('a claimed connection cannot be claimed again until its lease expires or is
   const { id } = await idle.connect(server, 'lease@home.example');
   await idle.call('POST', `/identities/${id}/sync`);
   const [one, other] = [newId(), newId()];
-  const claim = async (token: string) =>
+  const claimAll = async (token: string) =>
     (await claimConnections(idle.sql, token, 20)).map(({ identityId }) => identityId);
-  assert.deepEqual(await claim(one), [id]);
-  assert.deepEqual(await claim(other), []);
+  assert.deepEqual(await claimAll(one), [id]);
+  assert.deepEqual(await claimAll(other), []);
   assert.equal((await listLeased(idle.sql, [one])).length, 1);
   await idle.sql`update imap_connections set lease_until = now() - interval '1 second'`;
-  assert.deepEqual(await claim(other), [id]);
+  assert.deepEqual(await claimAll(other), [id]);
   assert.equal((await listLeased(idle.sql, [one])).length, 0);
   await releaseConnection(idle.sql, { identityId: id, token: one }, null);
-  assert.deepEqual(await claim(one), [], 'only the process that has the lease can give it back');
+  assert.deepEqual(await claimAll(one), [], 'only the process that has the lease can give it back');
   await releaseConnection(idle.sql, { identityId: id, token: other }, null);
-  assert.deepEqual(await claim(one), [id]);
+  assert.deepEqual(await claimAll(one), [id]);
 });
 
 test('of two processes that read one mailbox, the position of one counts', async () => {
   const server = await startImapServer();
   const { id } = await idle.connect(server, 'two@home.example');
-  await idle.call('POST', `/identities/${id}/sync`);
-  const identity = { identityId: id, ownerId: idle.user.userId };
-  const { positions } = await noteFolders(idle.sql, identity, newId(), [{ kind: 'inbox', path: 'INBOX' }]);
+  const claimed = await claim(id);
+  const { positions } = await noteFolders(idle.sql, claimed, newId(), folders);
   const [position] = positions;
   assert.ok(position);
   const to = { uidValidity: 1, nextUid: 5, older: null, scan: 0 };
-  await movePosition(idle.sql, identity.ownerId, position, to);
-  await assert.rejects(movePosition(idle.sql, identity.ownerId, position, to), PositionLost);
+  await movePosition(idle.sql, claimed.ownerId, position, to);
+  await assert.rejects(movePosition(idle.sql, claimed.ownerId, position, to), PositionLost);
+});
+
+test('a process that lost its lease, or whose account was changed, does not note folders', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await idle.connect(server, 'late@home.example');
+  const late = await claim(id);
+  await idle.sql`update imap_connections set lease_until = now() - interval '1 second' where identity_id = ${id}`;
+  const claimed = await claim(id);
+  const [position] = (await noteFolders(idle.sql, claimed, newId(), folders)).positions;
+  assert.ok(position);
+  const to = { uidValidity: 1, nextUid: 5, older: null, scan: 0 };
+  await movePosition(idle.sql, claimed.ownerId, position, to);
+  await assert.rejects(noteFolders(idle.sql, late, newId(), folders), PositionLost);
+  const body = { imap: { username: 'eve', password: 'secret' } };
+  assert.equal((await idle.call('PATCH', `/smtp-accounts/${accountId}`, { body })).status, 200);
+  await assert.rejects(noteFolders(idle.sql, claimed, newId(), folders), PositionLost);
+  const [row] = await idle.sql`
+    select next_uid::int as next_uid from mailbox_sync where mailbox_id = ${position.mailboxId}`;
+  assert.deepEqual(row, { next_uid: 5 });
 });
 
 test('the folders are noted while the identity is deleted: the deletion wins, and neither fails by a deadlock', async (t) => {
   const server = await startImapServer();
   const { id } = await idle.connect(server, 'deleted@home.example');
-  await idle.call('POST', `/identities/${id}/sync`);
-  const identity = { identityId: id, ownerId: idle.user.userId };
+  const claimed = await claim(id);
   const syncing = connect(idle.databaseUrl, { max: 2, applicationName: 'posthorn sync test' });
   t.after(() => syncing.end());
   const isWaiting = async () => {
@@ -64,7 +89,7 @@ test('the folders are noted while the identity is deleted: the deletion wins, an
   const noting = await transaction(idle.sql, async (deleting) => {
     await deleting`select from identities where id = ${id} for update`;
     await deleting`delete from mailboxes where identity_id = ${id}`;
-    const noted = noteFolders(syncing, identity, newId(), [{ kind: 'inbox', path: 'INBOX' }]);
+    const noted = noteFolders(syncing, claimed, newId(), folders);
     const settled = noted.then(
       () => 'noted',
       (error) => error,
@@ -205,6 +230,33 @@ test('another account is another mailbox: the old connection ends, and what is i
   assertProblem(asked, 409, 'no_mailbox');
 });
 
+test('older mail that is asked for after the account moved to another server is imported from the new server', async () => {
+  const [old, moved] = [await startImapServer(), await startImapServer('not-yet')];
+  const hoursAgo = (hours: number) => new Date(Date.now() - hours * 3_600_000);
+  old.deliver('INBOX', mailWith('of the old server'), hoursAgo(1));
+  moved.deliver('INBOX', mailWith('asked for'), hoursAgo(1));
+  moved.deliver('INBOX', mailWith('before'), hoursAgo(100));
+  const { id, accountId } = await service.connect(old, 'moves@home.example');
+  await service.mailboxes(id);
+  const body = { imap: { port: moved.port, password: 'secret' } };
+  assert.equal((await service.call('PATCH', `/smtp-accounts/${accountId}`, { body })).status, 200);
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  const since = hoursAgo(48).toISOString();
+  const asked = await service.call('POST', `/identities/${id}/sync`, { body: { since } });
+  assert.equal(asked.status, 202, asked.text);
+  moved.password = 'secret';
+  await waitFor('the next connection', async () => {
+    await sql`update imap_connections set next_try_at = now() where identity_id = ${id} and lease_token is null`;
+    return moved.sessions() === 1;
+  });
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'idle' && inbox.total === 2);
+  const messages = await service.messages(id, 1);
+  assert.deepEqual(
+    messages.map(({ subject }) => subject),
+    ['asked for'],
+  );
+});
+
 test('of two processes one reads a mailbox; when it stops the other goes on, and no message comes twice', async () => {
   const server = await startImapServer();
   const key = randomBytes(32).toString('base64');
@@ -248,7 +300,7 @@ test('a failure of our own is logged and tried again, and shown as no failure of
   const { body, text } = await serverOf(accountId);
   assert.equal(body.receive.state, 'ok');
   assert.doesNotMatch(text, /message_key/);
-  await ledger.mend();
+  await ledger.fix();
   await service.call('POST', `/identities/${id}/sync`);
   await service.messages(id, 1);
 });
@@ -263,9 +315,29 @@ test('an unavailable database is waited for on the same connection, and nothing 
   server.deliver('INBOX', mailWith('later'));
   await waitFor('the second try', () => reads() >= 2);
   assert.equal((await serverOf(accountId)).body.receive.state, 'ok');
-  await ledger.mend();
+  await ledger.fix();
   await service.messages(id, 1);
   assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
+});
+
+test('a database that goes away between the login and the first note of the folders is waited for, too', async () => {
+  const server = await startImapServer();
+  const positions = await breakInserts(
+    sql,
+    'mailbox_sync for each row',
+    '57P03',
+    'the database system is starting up',
+  );
+  const { id } = await service.connect(server, 'starting@home.example');
+  const countOf = (start: string) => server.commands.filter((command) => command.startsWith(start)).length;
+  await waitFor('the folders', () => countOf('LIST "" "*"') > 0);
+  await waitFor('the second try', () => countOf('LIST "" "*"') > 1);
+  await positions.fix();
+  await service.mailboxes(id);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('at last'));
+  await service.messages(id, 1);
+  assert.equal(countOf('LOGIN'), 1);
 });
 
 test('of two processes that both believe they have the lease, one position wins and no message comes twice', async () => {
@@ -321,7 +393,7 @@ test('a connection that lost its lease and ends late does not release the lease 
     await waitFor('the second connection', () => logins() === 2);
   });
   await service.messages(id, 1);
-  // Only a check reads spam, and a check at a request comes after a look at the leases.
+  // Only a check reads spam, and a check at a request comes after a check of the leases.
   for (const count of [2, 3]) {
     server.deliver('Junk', mailWith(`spam ${count}`));
     await service.call('POST', `/identities/${id}/sync`);

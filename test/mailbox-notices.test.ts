@@ -49,3 +49,22 @@ test('mail that comes right after such a notice is read all the same', async () 
   const [message] = await usual.messages(id, 1);
   assert.equal(message.subject, 'real');
 });
+
+test('without UIDNEXT, mail that comes to the inbox while another folder is open is read at once', async () => {
+  const server = await startImapServer();
+  server.hidesUidNext = true;
+  server.onCommand = (command) => {
+    if (!/^EXAMINE "?Junk/.test(command)) return;
+    server.onCommand = () => {};
+    server.deliver('INBOX', mailWith('meanwhile'));
+  };
+  const { id } = await patient.connect(server, 'no-uidnext@notices.example');
+  const [message] = await patient.messages(id, 1);
+  assert.equal(message.subject, 'meanwhile');
+  await isIdling(server);
+  const before = countSearches(server);
+  await patient.call('POST', `/identities/${id}/sync`);
+  await isIdling(server, 2);
+  // Each folder once, and the inbox once more, after the others.
+  assert.equal(countSearches(server), before + 4);
+});

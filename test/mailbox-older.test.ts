@@ -34,7 +34,7 @@ test('older mail that was being read while the database was unavailable is not m
   const ledger = await breakLedger(sql, id, '57P03', 'the database system is starting up');
   await importSince(id, '2020-01-01T00:00:00Z');
   await waitFor('the second try', () => reads(server) >= 2);
-  await ledger.mend();
+  await ledger.fix();
   const { inbox } = await service.mailboxes(id);
   assert.equal(inbox?.sync?.backlog, 0);
   assert.equal(await importedCount(id), mailCount);
@@ -53,7 +53,7 @@ test('a request for even older mail counts, also while nothing of the first requ
     return noted.count > 0;
   };
   await waitFor('the second request', isNoted);
-  await ledger.mend();
+  await ledger.fix();
   await service.mailboxes(id);
   assert.equal(await importedCount(id), mailCount + 1);
 });
@@ -72,6 +72,28 @@ test('requests while older mail is read: all mail since the earliest of them is 
   const { inbox } = await service.mailboxes(id);
   assert.equal(inbox?.sync?.backlog, 0);
   assert.equal(await importedCount(id), mailCount + 1);
+});
+
+test('a folder that is read anew has no backlog before it was searched', async () => {
+  const { server, id } = await connectFull('anew@home.example');
+  await breakLedger(sql, id, '57P03', 'the database system is starting up');
+  await importSince(id, '2020-01-01T00:00:00Z');
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.backlog === mailCount);
+  server.onCommand = (command) => {
+    if (!/^EXAMINE "?INBOX/.test(command)) return;
+    server.onCommand = () => {};
+    server.rebuild('INBOX');
+    server.silence = 'UID SEARCH';
+  };
+  const isAnew = async () => {
+    const anew = await sql`
+      select from mailbox_sync join mailboxes on mailboxes.id = mailbox_id
+      where identity_id = ${id} and kind = 'inbox' and uid_validity = 2`;
+    return anew.count > 0;
+  };
+  await waitFor('the new start', isAnew);
+  const { inbox } = await service.mailboxes(id, () => true);
+  assert.equal(inbox?.sync?.backlog, 0);
 });
 
 test('a folder that was emptied, and numbers its mail from 1 again, loses none of the mail that comes then', async () => {
@@ -106,7 +128,7 @@ test('a folder that the server refuses while its older mail is read does not end
   await service.mailboxes(id, ({ inbox, sent }) => {
     return inbox?.sync?.state === 'idle' && sent?.sync?.state === 'failing';
   });
-  await ledger.mend();
+  await ledger.fix();
   await isIdling(server);
   const logins = () => server.commands.filter((command) => /^(LOGIN|AUTHENTICATE)/.test(command)).length;
   const before = logins();

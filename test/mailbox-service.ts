@@ -96,14 +96,23 @@ export async function breakLedger(
   id: string,
   code: string,
   text: string,
-): Promise<{ mend(): Promise<void> }> {
-  const name = `broken_${id.replaceAll('-', '')}`;
+): Promise<{ fix(): Promise<void> }> {
+  return breakInserts(sql, `mailbox_ledger for each row when (new.identity_id = '${id}')`, code, text);
+}
+
+/** Inserts into these rows of a table fail with this error. */
+export async function breakInserts(
+  sql: Pool,
+  rows: string,
+  code: string,
+  text: string,
+): Promise<{ fix(): Promise<void> }> {
+  const name = `broken_${newId().replaceAll('-', '')}`;
   await sql.script(`
     create function ${name}() returns trigger language plpgsql as $$
       begin raise exception '${text}' using errcode = '${code}'; end $$;
-    create trigger ${name} before insert on mailbox_ledger
-      for each row when (new.identity_id = '${id}') execute function ${name}()`);
-  return { mend: () => sql.script(`drop function ${name} cascade`) };
+    create trigger ${name} before insert on ${rows} execute function ${name}()`);
+  return { fix: () => sql.script(`drop function ${name} cascade`) };
 }
 
 export function mailWith(subject: string, more: Record<string, string> = {}): string {

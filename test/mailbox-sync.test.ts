@@ -269,6 +269,25 @@ test('a folder that the server refuses is shown as failing, and the others are r
   await service.messages(id, 1);
 });
 
+test('a folder that the server does not search is shown as failing, and the connection goes on', async () => {
+  const server = await startImapServer();
+  server.unsearchableFolder = 'Junk';
+  server.deliver('Junk', mailWith('spam'), new Date(Date.now() + 60_000));
+  const { id } = await service.connect(server, 'unsearchable@home.example');
+  const boxes = await service.mailboxes(id, ({ inbox, sent, spam }) => {
+    return [inbox, sent].every((box) => box?.sync?.state === 'idle') && spam?.sync?.state === 'failing';
+  });
+  assert.equal(boxes.spam?.sync?.error?.code, 'server_refused');
+  assert.match(boxes.spam?.sync?.error?.message ?? '', /did not search the folder/);
+  await isIdling(server);
+  server.deliver('INBOX', mailWith('anyway'));
+  await service.messages(id, 1);
+  server.unsearchableFolder = null;
+  await service.call('POST', `/identities/${id}/sync`);
+  assert.deepEqual(subjects(await service.messages(id, 2)), ['anyway', 'spam']);
+  assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
+});
+
 test('without IDLE the inbox is checked at a request', async () => {
   const server = await startImapServer();
   server.capabilities = 'IMAP4rev1';

@@ -4,12 +4,11 @@
  * back with the time of the next try.
  */
 import { isUnavailable, type Sql } from '../db/client.ts';
-import { hashId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import { describeServerError } from '../net/mail-server.ts';
-import type { ClaimedConnection, LeasedConnection } from '../store/imap-connections.ts';
+import { type ClaimedConnection, type LeasedConnection, serverKeyOf } from '../store/imap-connections.ts';
 import {
   MailboxGone,
   noteFolders,
@@ -43,16 +42,22 @@ export interface ConnectionParts extends Omit<ReadParts, 'memory'> {
 
 const databaseAwayMs = 1000;
 
-interface OpenMailbox {
+interface Login {
   client: MailboxClient;
+  host: string;
+  serverKey: string;
+}
+
+interface Folders {
   /** Where copies of sent messages go; null: the server keeps them by itself, or has no such folder. */
   copyPath: string | null;
   readers: FolderReader[];
+  rules: SyncRules;
 }
 
 export class MailboxConnection {
   readonly identityId: string;
-  /** Of its lease. */
+  /** The token of the lease. */
   readonly token: string;
   readonly #parts: ConnectionParts;
   readonly #claimed: ClaimedConnection;
@@ -60,8 +65,8 @@ export class MailboxConnection {
   readonly #closing = new AbortController();
   /** The memory of the owner. */
   readonly #memory: AnswerMemory;
-  #mailbox: OpenMailbox | null = null;
-  #rules: SyncRules | null = null;
+  #login: Login | null = null;
+  #folders: Folders | null = null;
   #leased: Pick<LeasedConnection, 'requests' | 'scan'>;
   /** When all folders are checked next. */
   #checkAt = 0;
@@ -102,7 +107,6 @@ export class MailboxConnection {
     }
     if (leased.requests === this.#leased.requests && leased.scan === this.#leased.scan) return;
     this.#leased = leased;
-    this.#rules = null;
     this.#checkAt = 0;
     this.#loop.wake();
   }
@@ -110,7 +114,7 @@ export class MailboxConnection {
   async close(): Promise<void> {
     this.#hasEnded = true;
     this.#closing.abort();
-    this.#mailbox?.client.close();
+    this.#login?.client.close();
     await this.#loop.stop();
   }
 
@@ -132,14 +136,19 @@ export class MailboxConnection {
   #end(error: unknown): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
-    this.#mailbox?.client.close();
+    this.#login?.client.close();
     this.#parts.onEnd(error);
   }
 
   async #check(): Promise<boolean | number> {
-    const { readers, client, copyPath } = this.#mailbox ?? (await this.#open());
-    this.#rules ??= await readRules(this.#parts.sql, this.#claimed);
-    const rules = this.#rules;
+    const login = this.#login ?? (await this.#logIn());
+    // Apart from the login: the database may become unavailable between them.
+    const folders = this.#folders ?? (await this.#findFolders(login));
+    // The rules change only together with `scan`, which only grows. Another request may come while they are read.
+    while (folders.rules.scan < this.#leased.scan)
+      folders.rules = await readRules(this.#parts.sql, this.#claimed);
+    const { client } = login;
+    const { readers, copyPath, rules } = folders;
     const [inbox, ...others] = readers;
     if (!inbox) return this.#parts.checkMs;
     const isDue = performance.now() >= this.#checkAt;
@@ -175,7 +184,7 @@ export class MailboxConnection {
     return Math.max(0, (this.#hasNews ? Math.min(this.#checkAt, this.#newsAt) : this.#checkAt) - now);
   }
 
-  async #open(): Promise<OpenMailbox> {
+  async #logIn(): Promise<Login> {
     const on = {
       news: () => {
         this.#hasNews = true;
@@ -189,21 +198,21 @@ export class MailboxConnection {
     const found = await logIn({ ...accounts, imap }, this.#claimed);
     if (!found) throw new MailboxGone();
     if ('error' in found) throw new ServerFailure(found.error);
-    const { server } = found;
     const client = new MailboxClient(found.client, this.#memory, on);
-    this.#mailbox = { client, readers: [], copyPath: null };
+    this.#login = { client, host: found.server.host, serverKey: serverKeyOf(found.server) };
     if (this.#hasEnded) client.close();
-    const serverKey = hashId('server', server.host, String(server.port), server.username);
-    const folders = await client.listFolders();
-    const sent = folders.find(({ kind }) => kind === 'sent');
-    if (sent && !keepsSentMail(server.host, client.hasGmailExtension)) this.#mailbox.copyPath = sent.path;
-    const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, folders);
-    this.#rules = rules;
-    this.#mailbox.readers = positions.map(
-      (position) =>
-        new FolderReader({ ...this.#parts, memory: this.#memory }, client, this.#claimed, position),
-    );
-    return this.#mailbox;
+    return this.#login;
+  }
+
+  async #findFolders({ client, host, serverKey }: Login): Promise<Folders> {
+    const found = await client.listFolders();
+    const sent = found.find(({ kind }) => kind === 'sent');
+    const copyPath = sent && !keepsSentMail(host, client.hasGmailExtension) ? sent.path : null;
+    const { rules, positions } = await noteFolders(this.#parts.sql, this.#claimed, serverKey, found);
+    const parts = { ...this.#parts, memory: this.#memory };
+    const readers = positions.map((position) => new FolderReader(parts, client, this.#claimed, position));
+    this.#folders = { copyPath, readers, rules };
+    return this.#folders;
   }
 
   /** Returns whether the folder was opened. */
@@ -238,9 +247,9 @@ export class MailboxConnection {
   }
 
   async #reopenInbox(client: MailboxClient, inbox: FolderReader, rules: SyncRules): Promise<void> {
-    // The server announced nothing of the inbox while it was not open.
+    // The server announced nothing of the inbox while it was not open. A server that tells no UIDNEXT may have new mail.
     const { uidNext } = await this.#openFolder(client, inbox, rules);
-    if (uidNext !== null && uidNext > inbox.position.nextUid) this.#hasNews = true;
+    if (uidNext === null || uidNext > inbox.position.nextUid) this.#hasNews = true;
   }
 
   async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {

@@ -157,11 +157,15 @@ export class ServerFailure extends Error {
   }
 }
 
+/** imapflow hides the reply of the server to some commands that it refuses. */
+export class FolderRefused extends ServerFailure {}
+
 /** Runs commands on a connection. */
 export async function askServer<T>(commands: () => Promise<T>): Promise<T> {
   try {
     return await commands();
   } catch (error) {
+    if (error instanceof ServerFailure) throw error;
     throw new ServerFailure(describeImapError(error as Error), error);
   }
 }
@@ -175,6 +179,7 @@ export function isRefusal({ cause }: ServerFailure): boolean {
 
 /** The server refuses one folder, and the connection goes on. */
 export function isFolderRefused(error: unknown): error is ServerFailure {
+  if (error instanceof FolderRefused) return true;
   if (!(error instanceof ServerFailure)) return false;
   const { responseStatus, code } = (error.cause ?? {}) as Partial<ImapFlowError>;
   return responseStatus === 'NO' || code === 'NotFound';

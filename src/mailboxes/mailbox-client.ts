@@ -4,6 +4,7 @@
  * there is a limit to what the server can send, and memory of the owner is taken before a long answer is asked for.
  */
 import type { Share } from '../lib/slots.ts';
+import { describeServerError } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
 import type { FolderState, MessageFacts } from './decide.ts';
 import {
@@ -11,6 +12,7 @@ import {
   answerBytes,
   askServer,
   describeImapError,
+  FolderRefused,
   type ImapFlow,
   limitAnswer,
   lineBytes,
@@ -27,6 +29,7 @@ const searchedAtOnce = 40_000;
 const foldersBytes = 2 * 1024 * 1024;
 /** So much of a header is read with those of other messages. What is longer is read alone: anyone can send a mail that is all header. */
 const usualHeaderBytes = 1024 * 1024;
+const notSearched = 'The server did not search the folder';
 /** While nothing is asked. Thousands of connections wait at the same time, so it is seldom. */
 const restCheckMs = 500;
 
@@ -122,11 +125,11 @@ export class MailboxClient {
   async searchRange(from: number, to: number, since: Date): Promise<number[]> {
     const found = new Set<number>();
     const uid = `${from}:${to}`;
-    let end = this.total ?? 0;
+    let end = this.#opened().exists;
     while (end > 0) {
       const start = Math.max(1, end - searchedAtOnce + 1);
       for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
-      end = Math.min(start - 1, this.total ?? 0);
+      end = Math.min(start - 1, this.#opened().exists);
     }
     return [...found].sort((one, other) => one - other);
   }
@@ -134,7 +137,8 @@ export class MailboxClient {
   async #search(query: { uid: string; since?: Date; seq?: string }): Promise<number[]> {
     const found = await this.#askLong(2 * lineBytes, async () => {
       const answer = await this.#flow.search(query, { uid: true });
-      if (!answer) throw new Error('The server did not search the folder');
+      this.#opened();
+      if (!answer) throw new FolderRefused(describeServerError('server_refused', { detail: notSearched }));
       return answer;
     });
     return found.sort((one, other) => one - other);
@@ -160,12 +164,14 @@ export class MailboxClient {
         if (header.length >= usualHeaderBytes && size <= maxMessageBytes) long.push(facts);
         else note({ ...facts, header });
       }
+      this.#opened();
     });
     for (const facts of long) {
       const { uid, size } = facts;
       await this.#askLong(answerBytes(size), async () => {
         const query = { uid: true, headers: true };
         const { headers } = (await this.#flow.fetchOne(String(uid), query, { uid: true })) || {};
+        this.#opened();
         if (headers) note({ ...facts, header: headers });
       });
     }
@@ -183,9 +189,10 @@ export class MailboxClient {
         if (!source || !uids.includes(uid)) continue;
         found.set(uid, source);
         foundBytes += source.length;
-        // The limit of the answer is looked at only from time to time.
+        // The limit of the answer is checked only from time to time.
         if (foundBytes > maxBytes) throw tooMuch();
       }
+      this.#opened();
     });
     return found;
   }
@@ -196,9 +203,18 @@ export class MailboxClient {
       // While a folder is open, imapflow sets only the flags that can be changed there: none, after EXAMINE.
       if (this.#flow.mailbox) await this.#flow.mailboxClose();
       const appended = await this.#flow.append(path, raw, ['\\Seen']);
-      if (!appended) throw new Error('The connection has ended');
+      if (!appended) throw connectionEnded();
     };
     return this.#useMemory(raw.length, () => this.#ask(append));
+  }
+
+  /**
+   * The open folder. Checked after each command in the folder: when the connection has ended, imapflow answers as if the folder had no
+   * such mail, and mail that is missing counts as deleted.
+   */
+  #opened() {
+    if (!this.#flow.mailbox) throw connectionEnded();
+    return this.#flow.mailbox;
   }
 
   #ask<T>(commands: () => Promise<T>): Promise<T> {
@@ -249,4 +265,8 @@ export class MailboxClient {
   close(): void {
     this.#flow.close();
   }
+}
+
+function connectionEnded(): ServerFailure {
+  return new ServerFailure(describeServerError('connection_failed', { detail: 'The connection has ended' }));
 }

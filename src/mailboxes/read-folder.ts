@@ -77,7 +77,8 @@ export class FolderReader {
   async start(to: NewPosition, total: number): Promise<void> {
     const { sql } = this.#parts;
     this.#olderUids = null;
-    this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, { total });
+    const progress = { total, backlog: 0 };
+    this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, progress);
   }
 
   /** Reads all new mail. The folder is open. Returns how many messages were recorded or noted. */

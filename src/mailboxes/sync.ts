@@ -1,7 +1,7 @@
 /**
  * The role `sync`: holds a connection to the mailbox of each identity that has one elsewhere, as far as no other process does.
  * Guarantees: connections are opened at most at a fixed rate; one that lost its lease, or whose identity or account was changed or
- * deleted, is closed at the next look, for which a change wakes the loop.
+ * deleted, is closed at the next check, for which a change wakes the loop.
  */
 import { isUnavailable, type Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
@@ -135,7 +135,7 @@ export function startSync(parts: SyncParts): Loop {
     await connection.close();
   }
 
-  function openTokens(): string[] {
+  function listOpenTokens(): string[] {
     return [...new Set([...connections.values()].map(({ token }) => token))];
   }
 
@@ -144,7 +144,7 @@ export function startSync(parts: SyncParts): Loop {
       await renewLeases(sql, [...connections.values()]);
       renewedAt = performance.now();
     }
-    const leased = new Map((await listLeased(sql, openTokens())).map((one) => [one.identityId, one]));
+    const leased = new Map((await listLeased(sql, listOpenTokens())).map((one) => [one.identityId, one]));
     for (const connection of [...connections.values()]) {
       const found = leased.get(connection.identityId);
       if (found?.token === connection.token) connection.note(found);
@@ -170,7 +170,7 @@ export function startSync(parts: SyncParts): Loop {
     wake: loop.wake,
     async stop() {
       await loop.stop();
-      const tokens = openTokens();
+      const tokens = listOpenTokens();
       await Promise.all([...connections.values()].map(forget));
       await Promise.all(endings);
       // The leases expire by themselves, so a stop does not wait for a database that is unavailable.

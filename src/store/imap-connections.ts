@@ -3,9 +3,10 @@
  * lease of a connection; when it dies, another can claim the connection after `leaseSeconds`; after wrong credentials nobody calls
  * the server again until the account is changed or verified.
  */
-import { only, type Sql } from '../db/client.ts';
+import { only, type Sql, transaction } from '../db/client.ts';
 import type { Fragment } from '../db/sql.ts';
-import type { ServerError } from '../net/mail-server.ts';
+import { hashId } from '../lib/ids.ts';
+import type { MailServer, ServerError } from '../net/mail-server.ts';
 
 const leaseSeconds = 25;
 /** After so many refused logins in a row. A server may lock the account of somebody who goes on. */
@@ -13,7 +14,7 @@ const maxRefusedLogins = 3;
 
 export interface ClaimedConnection {
   identityId: string;
-  /** Of the lease. */
+  /** The token of the lease. */
   token: string;
   ownerId: string;
   accountId: string;
@@ -36,7 +37,7 @@ function imapServer(sql: Sql) {
  * The server of an identity, as one row or none. `offset 0` keeps the two lookups by primary key apart: otherwise a plan that was made
  * while there were few identities may read all identities, or all of the owner.
  */
-function serverOf(sql: Sql, identityId: Fragment) {
+export function serverOf(sql: Sql, identityId: Fragment) {
   return sql`(
     select server.account_id, server.version
     from (select owner_id, smtp_account_id from identities where identities.id = ${identityId} offset 0) identity
@@ -260,21 +261,44 @@ export interface SyncRequest {
   events: boolean;
 }
 
-/** Asks for a check now. False: the identity has no mailbox elsewhere. */
-export async function requestSync(
+type ServerName = Pick<MailServer, 'host' | 'port' | 'username'>;
+
+/** Positions and dates of a connection belong to the server with this key. */
+export function serverKeyOf({ host, port, username }: ServerName): string {
+  return hashId('server', host, String(port), username);
+}
+
+/**
+ * Asks for a check now. False: the identity has no mailbox elsewhere. If the account has moved to another server, and no login there
+ * has succeeded yet, `since` is for the new server: nothing that was noted of the old server counts.
+ */
+export function requestSync(
   sql: Sql,
   ownerId: string,
   identityId: string,
   { since, events }: SyncRequest,
 ): Promise<boolean> {
-  const noted = await sql`
-    update imap_connections connection
-    set requests = requests + 1, scan = scan + ${since ? 1 : 0},
-      next_try_at = case when next_try_at < 'infinity' then least(next_try_at, now()) else next_try_at end,
-      import_since = case when ${since}::timestamptz is null then import_since else least(import_since, ${since}) end,
-      events_since = case when ${since}::timestamptz is null or not ${events} then events_since else least(events_since, ${since}) end
-    from identities join ${imapServer(sql)}
-    where connection.owner_id = ${ownerId} and connection.identity_id = ${identityId}
-      and identities.owner_id = ${ownerId} and identities.id = ${identityId}`;
-  return noted.count > 0;
+  return transaction(sql, async (sql) => {
+    // Locked first: a change of the account locks the row too, so the server that is read next is the one of the request.
+    const [connection] = await sql<{ serverKey: string | null }[]>`
+      select server_key as "serverKey" from imap_connections
+      where owner_id = ${ownerId} and identity_id = ${identityId} for update`;
+    const [server] = await sql<ServerName[]>`
+      select host, port, username from identities join ${imapServer(sql)}
+      where identities.owner_id = ${ownerId} and identities.id = ${identityId}`;
+    if (!connection || !server) return false;
+    const { serverKey } = connection;
+    if (since && serverKey !== null && serverKey !== serverKeyOf(server))
+      await sql`
+        update imap_connections set server_key = null, import_since = null, events_since = null
+        where owner_id = ${ownerId} and identity_id = ${identityId}`;
+    await sql`
+      update imap_connections
+      set requests = requests + 1, scan = scan + ${since ? 1 : 0},
+        next_try_at = case when next_try_at < 'infinity' then least(next_try_at, now()) else next_try_at end,
+        import_since = case when ${since}::timestamptz is null then import_since else least(import_since, ${since}) end,
+        events_since = case when ${since}::timestamptz is null or not ${events} then events_since else least(events_since, ${since}) end
+      where owner_id = ${ownerId} and identity_id = ${identityId}`;
+    return true;
+  });
 }

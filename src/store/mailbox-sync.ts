@@ -6,6 +6,7 @@ import { type Sql, transaction } from '../db/client.ts';
 import { list } from '../db/sql.ts';
 import type { ServerError } from '../net/mail-server.ts';
 import { type MailboxKind, mailboxKinds } from './identities.ts';
+import { type ConnectionLease, serverOf } from './imap-connections.ts';
 
 /** The folders that are read. Trash is listed only. */
 const readKinds = ['inbox', 'sent', 'spam'] as const satisfies readonly MailboxKind[];
@@ -54,32 +55,35 @@ export async function keepIdentity(sql: Sql, { identityId, ownerId }: SyncedIden
 
 /**
  * Notes which folders the server has, after a login. If it is another server than before, reading starts anew: mail that is there at
- * first is not imported.
+ * first is not imported. Rejects with `PositionLost` if the lease was lost, or if the account was changed since the claim.
  */
 export function noteFolders(
   sql: Sql,
-  { identityId, ownerId }: SyncedIdentity,
+  { identityId, ownerId, token }: SyncedIdentity & ConnectionLease,
   serverKey: string,
   folders: readonly FoundFolder[],
 ): Promise<{ rules: SyncRules; positions: Position[] }> {
   return transaction(sql, async (sql) => {
     await keepIdentity(sql, { identityId, ownerId });
     const [before] = await sql<{ serverKey: string | null }[]>`
-      select server_key as "serverKey" from imap_connections where identity_id = ${identityId} for update`;
-    const isFirst = before?.serverKey == null;
-    const isOther = !isFirst && before.serverKey !== serverKey;
+      select server_key as "serverKey" from imap_connections
+      where identity_id = ${identityId} and lease_token = ${token} for update`;
+    if (!before) throw new PositionLost();
+    const isSame = before.serverKey === serverKey;
+    const isOther = before.serverKey !== null && !isSame;
     // To the second, as INTERNALDATE.
     const start = sql`date_trunc('second', now())`;
     const [rules] = await sql<SyncRules[]>`
-      update imap_connections
+      update imap_connections connection
       set server_key = ${serverKey},
         import_since = ${isOther ? start : sql`coalesce(import_since, ${start})`},
         events_since = ${isOther ? start : sql`coalesce(events_since, ${start})`}
-      where identity_id = ${identityId}
+      from ${serverOf(sql, sql`${identityId}`)} server
+      where identity_id = ${identityId} and connection.account_id = server.account_id and connection.version = server.version
       returning import_since as "importSince", events_since as "eventsSince", scan`;
-    if (!rules) throw new MailboxGone();
+    if (!rules) throw new PositionLost();
     const ofIdentity = sql`(select id from mailboxes where owner_id = ${ownerId} and identity_id = ${identityId})`;
-    if (isOther) await sql`delete from mailbox_sync where mailbox_id in ${ofIdentity}`;
+    if (!isSame) await sql`delete from mailbox_sync where mailbox_id in ${ofIdentity}`;
     const found = list(folders.map(({ kind, path }) => sql`(${kind}::text, ${path}::text)`));
     // A folder that was renamed has another UIDVALIDITY, or is read from where it was.
     await sql`
@@ -128,7 +132,7 @@ export class MailboxGone extends Error {
   }
 }
 
-/** The position is not the one that was read: another process reads this mailbox. */
+/** The position is not the one that was read, or the lease was lost: another process reads this mailbox. */
 export class PositionLost extends Error {
   constructor() {
     super('Another process has read this mailbox meanwhile');
@@ -252,8 +256,7 @@ export async function listMailboxes(
   identityId: string,
 ): Promise<Mailbox[] | undefined> {
   // Trash is not read, and a folder that the server does not have cannot be.
-  const isOff = sql`mailboxes.kind = 'trash' or connection.server_key is null and connection.error is null
-    or connection.server_key is not null and sync.path is null`;
+  const isOff = sql`mailboxes.kind = 'trash' or sync.path is null and (connection.server_key is not null or connection.error is null)`;
   const isSyncing = sql`sync.uid_validity is null or sync.is_syncing or sync.older_uid is not null or sync.scan <> connection.scan`;
   const rows = await sql<Mailbox[]>`
     select mailboxes.id, mailboxes.kind, sync.path, sync.total,
