@@ -1,4 +1,4 @@
--- Stops older processes: their search uses functions that go.
+-- Stops older processes: their search uses functions that this migration drops.
 -- `GET /messages?q=` goes back through the mail in periods of an hour instead of days: for a word of all older mail, the index gave all
 -- messages of a day. The index is built again while the service runs (src/db/large-indexes.ts).
 drop index if exists messages_by_words;

@@ -250,7 +250,7 @@ export const problems = {
     status: 503,
     title: 'The search is not ready yet',
     remedy:
-      'After an upgrade the service builds the index of the search. Search again later, or add `since` or `identity_id`, so that fewer messages must be read.',
+      'After an upgrade the service builds the index of the search. Search again after the number of seconds in `Retry-After`, or add `since` or `identity_id`, so that fewer messages must be read.',
   },
   report_too_early: {
     status: 503,

@@ -275,6 +275,9 @@ describe('what is cut is named', () => {
     );
     assert.deepEqual([parsed.messageId, parsed.inReplyTo, parsed.references], [null, null, []]);
     assert.deepEqual(parsed.truncated.sort(), ['inReplyTo', 'messageId', 'references']);
+    const bare = await parse(`Message-ID: ${x}${y}@z a@b\r\nIn-Reply-To: <${x}${y}\r\n y@z a@b\r\n\r\n`);
+    assert.deepEqual([bare.messageId, bare.inReplyTo], [null, null]);
+    assert.deepEqual(bare.truncated.sort(), ['inReplyTo', 'messageId']);
   });
 
   test('an id that is too long after the one that is shown is not named', async () => {

@@ -257,6 +257,28 @@ test('older mail that is asked for after the account moved to another server is 
   );
 });
 
+test('an account that moves away and back is read as before, whatever was asked for meanwhile', async () => {
+  const [home, away] = [await startImapServer(), await startImapServer('not-yet')];
+  const { id, accountId } = await service.connect(home, 'returns@home.example');
+  await service.mailboxes(id);
+  const move = async ({ port }: { port: number }) => {
+    const body = { imap: { port, password: 'secret' } };
+    assert.equal((await service.call('PATCH', `/smtp-accounts/${accountId}`, { body })).status, 200);
+  };
+  await move(away);
+  await service.mailboxes(id, ({ inbox }) => inbox?.sync?.state === 'failing');
+  home.deliver('INBOX', mailWith('meanwhile'));
+  const body = { since: new Date(Date.now() + 3_600_000).toISOString() };
+  const asked = await service.call('POST', `/identities/${id}/sync`, { body });
+  assert.equal(asked.status, 202, asked.text);
+  await move(home);
+  const [message] = await service.messages(id, 1);
+  assert.equal(message?.subject, 'meanwhile');
+  const events =
+    await sql`select from events where message_id = ${message?.id} and event = 'message.received'`;
+  assert.equal(events.count, 1);
+});
+
 test('of two processes one reads a mailbox; when it stops the other goes on, and no message comes twice', async () => {
   const server = await startImapServer();
   const key = randomBytes(32).toString('base64');

@@ -109,7 +109,7 @@ async function describeNextStart(
     isInUse(given) ? 'POSTHORN_DATA_DIR=./data-of-demo' : [],
   ].flat();
   const start = [...settings, 'npm start'].join(' ');
-  const preparation = `First, in another terminal: ${start}\nThe start prints an API key. Write the key in place of ph_… below.\n\n`;
+  const preparation = `First, in another terminal: ${start}\nThe first start prints an API key. Write the key in place of ph_… below.\n\n`;
   return {
     preparation,
     setup: `BASE_URL=${urlOf({ ...given, port })}\nAPI_KEY=ph_…`,

@@ -1,7 +1,8 @@
 /**
  * Our own formats (http/validation.ts) as patterns, for tools that do not know their names. A pattern is only documented: the format
- * validates, because it says in words what is wrong. What a pattern refuses, the format refuses, with one exception: hosts and
- * domains outside ASCII are also accepted in Unicode, and hosts as IP addresses in brackets.
+ * validates, because it says in words what is wrong. What a pattern refuses, the format refuses, but the format accepts some rare forms
+ * too: hosts and domains in Unicode; in URLs also IP addresses in brackets, hosts with underscores or a dot at the end, and characters
+ * that belong percent-encoded, such as quotes in a path.
  */
 import type { UrlRules } from '../webhooks/url.ts';
 

@@ -145,7 +145,7 @@ export class MailboxConnection {
     // Apart from the login: the database may become unavailable between them.
     const folders = this.#folders ?? (await this.#findFolders(login));
     // The rules change only together with `scan`, which only grows. Another request may come while they are read.
-    while (folders.rules.scan < this.#leased.scan)
+    while (!this.#hasEnded && folders.rules.scan < this.#leased.scan)
       folders.rules = await readRules(this.#parts.sql, this.#claimed);
     const { client } = login;
     const { readers, copyPath, rules } = folders;
@@ -273,14 +273,13 @@ export class MailboxConnection {
     inbox: FolderReader,
     rules: SyncRules,
   ): Promise<void> {
-    const read = async () => {
-      if (reader !== inbox) await this.#openFolder(client, reader, rules);
+    const isOther = reader !== inbox;
+    await this.#unlessRefused(reader, async () => {
+      if (isOther) await this.#openFolder(client, reader, rules);
       await reader.readOlder(rules);
       await this.#noteRead(reader, null);
-    };
-    if (reader === inbox) return read();
-    await this.#unlessRefused(reader, read);
-    await this.#reopenInbox(client, inbox, rules);
+    });
+    if (isOther) await this.#reopenInbox(client, inbox, rules);
   }
 
   async #noteRead({ position }: { position: Position }, total: number | null): Promise<void> {

@@ -157,8 +157,8 @@ export class ServerFailure extends Error {
   }
 }
 
-/** imapflow hides the reply of the server to some commands that it refuses. */
-export class FolderRefused extends ServerFailure {}
+/** The server did not search the folder. imapflow hides its reply. */
+export class SearchRefused extends ServerFailure {}
 
 /** Runs commands on a connection. */
 export async function askServer<T>(commands: () => Promise<T>): Promise<T> {
@@ -179,7 +179,7 @@ export function isRefusal({ cause }: ServerFailure): boolean {
 
 /** The server refuses one folder, and the connection goes on. */
 export function isFolderRefused(error: unknown): error is ServerFailure {
-  if (error instanceof FolderRefused) return true;
+  if (error instanceof SearchRefused) return true;
   if (!(error instanceof ServerFailure)) return false;
   const { responseStatus, code } = (error.cause ?? {}) as Partial<ImapFlowError>;
   return responseStatus === 'NO' || code === 'NotFound';

@@ -4,7 +4,7 @@
  * there is a limit to what the server can send, and memory of the owner is taken before a long answer is asked for.
  */
 import type { Share } from '../lib/slots.ts';
-import { describeServerError } from '../net/mail-server.ts';
+import { describeServerError, type ServerError } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
 import type { FolderState, MessageFacts } from './decide.ts';
 import {
@@ -12,10 +12,10 @@ import {
   answerBytes,
   askServer,
   describeImapError,
-  FolderRefused,
   type ImapFlow,
   limitAnswer,
   lineBytes,
+  SearchRefused,
   ServerFailure,
   shortBytes,
   tooMuch,
@@ -29,7 +29,6 @@ const searchedAtOnce = 40_000;
 const foldersBytes = 2 * 1024 * 1024;
 /** So much of a header is read with those of other messages. What is longer is read alone: anyone can send a mail that is all header. */
 const usualHeaderBytes = 1024 * 1024;
-const notSearched = 'The server did not search the folder';
 /** While nothing is asked. Thousands of connections wait at the same time, so it is seldom. */
 const restCheckMs = 500;
 
@@ -125,11 +124,11 @@ export class MailboxClient {
   async searchRange(from: number, to: number, since: Date): Promise<number[]> {
     const found = new Set<number>();
     const uid = `${from}:${to}`;
-    let end = this.#opened().exists;
+    let end = this.#requireOpenFolder().exists;
     while (end > 0) {
       const start = Math.max(1, end - searchedAtOnce + 1);
       for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
-      end = Math.min(start - 1, this.#opened().exists);
+      end = Math.min(start - 1, this.#requireOpenFolder().exists);
     }
     return [...found].sort((one, other) => one - other);
   }
@@ -137,8 +136,8 @@ export class MailboxClient {
   async #search(query: { uid: string; since?: Date; seq?: string }): Promise<number[]> {
     const found = await this.#askLong(2 * lineBytes, async () => {
       const answer = await this.#flow.search(query, { uid: true });
-      this.#opened();
-      if (!answer) throw new FolderRefused(describeServerError('server_refused', { detail: notSearched }));
+      this.#requireOpenFolder();
+      if (!answer) throw new SearchRefused(notSearched);
       return answer;
     });
     return found.sort((one, other) => one - other);
@@ -164,14 +163,14 @@ export class MailboxClient {
         if (header.length >= usualHeaderBytes && size <= maxMessageBytes) long.push(facts);
         else note({ ...facts, header });
       }
-      this.#opened();
+      this.#requireOpenFolder();
     });
     for (const facts of long) {
       const { uid, size } = facts;
       await this.#askLong(answerBytes(size), async () => {
         const query = { uid: true, headers: true };
         const { headers } = (await this.#flow.fetchOne(String(uid), query, { uid: true })) || {};
-        this.#opened();
+        this.#requireOpenFolder();
         if (headers) note({ ...facts, header: headers });
       });
     }
@@ -192,7 +191,7 @@ export class MailboxClient {
         // The limit of the answer is checked only from time to time.
         if (foundBytes > maxBytes) throw tooMuch();
       }
-      this.#opened();
+      this.#requireOpenFolder();
     });
     return found;
   }
@@ -212,7 +211,7 @@ export class MailboxClient {
    * The open folder. Checked after each command in the folder: when the connection has ended, imapflow answers as if the folder had no
    * such mail, and mail that is missing counts as deleted.
    */
-  #opened() {
+  #requireOpenFolder() {
     if (!this.#flow.mailbox) throw connectionEnded();
     return this.#flow.mailbox;
   }
@@ -266,6 +265,13 @@ export class MailboxClient {
     this.#flow.close();
   }
 }
+
+const notSearched: ServerError = {
+  code: 'server_refused',
+  response: null,
+  message:
+    'The server did not search the folder. Open the folder in another mail program; if that fails too, ask the operator of the server.',
+};
 
 function connectionEnded(): ServerFailure {
   return new ServerFailure(describeServerError('connection_failed', { detail: 'The connection has ended' }));

@@ -41,6 +41,9 @@ function findIds(value: string, isAlone: boolean): string[] {
   const words = stripComments(value)
     .split(/[\s,<>"]+/)
     .filter((word) => word !== '');
+  // A word that is too long is an id, or a part of one. Then the words beside it are not the id.
+  const long = words.filter((word) => word.length > maxLength);
+  if (long.length > 0) return long;
   return isAlone && words.length === 1 ? words : words.filter((word) => /.@./.test(word));
 }
 

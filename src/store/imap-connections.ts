@@ -270,7 +270,7 @@ export function serverKeyOf({ host, port, username }: ServerName): string {
 
 /**
  * Asks for a check now. False: the identity has no mailbox elsewhere. If the account has moved to another server, and no login there
- * has succeeded yet, `since` is for the new server: nothing that was noted of the old server counts.
+ * has succeeded yet, `since` is kept for the new server: if the account moves back, the old server is read as before.
  */
 export function requestSync(
   sql: Sql,
@@ -287,17 +287,20 @@ export function requestSync(
       select host, port, username from identities join ${imapServer(sql)}
       where identities.owner_id = ${ownerId} and identities.id = ${identityId}`;
     if (!connection || !server) return false;
-    const { serverKey } = connection;
-    if (since && serverKey !== null && serverKey !== serverKeyOf(server))
-      await sql`
-        update imap_connections set server_key = null, import_since = null, events_since = null
-        where owner_id = ${ownerId} and identity_id = ${identityId}`;
+    const key = serverKeyOf(server);
+    const hasMoved = connection.serverKey !== null && connection.serverKey !== key;
+    const eventsSince = events ? since : null;
+    // `least` ignores null.
+    const dates = hasMoved
+      ? sql`asked_key = ${key},
+          asked_since = least(case when asked_key = ${key} then asked_since end, ${since}::timestamptz),
+          asked_events_since = least(case when asked_key = ${key} then asked_events_since end, ${eventsSince}::timestamptz)`
+      : sql`import_since = least(import_since, ${since}::timestamptz), events_since = least(events_since, ${eventsSince}::timestamptz)`;
     await sql`
       update imap_connections
       set requests = requests + 1, scan = scan + ${since ? 1 : 0},
         next_try_at = case when next_try_at < 'infinity' then least(next_try_at, now()) else next_try_at end,
-        import_since = case when ${since}::timestamptz is null then import_since else least(import_since, ${since}) end,
-        events_since = case when ${since}::timestamptz is null or not ${events} then events_since else least(events_since, ${since}) end
+        ${dates}
       where owner_id = ${ownerId} and identity_id = ${identityId}`;
     return true;
   });

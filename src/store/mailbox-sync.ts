@@ -3,7 +3,7 @@
  * the transaction that records the message; a message with a known fingerprint is never recorded again.
  */
 import { type Sql, transaction } from '../db/client.ts';
-import { list } from '../db/sql.ts';
+import { type Fragment, list } from '../db/sql.ts';
 import type { ServerError } from '../net/mail-server.ts';
 import { type MailboxKind, mailboxKinds } from './identities.ts';
 import { type ConnectionLease, serverOf } from './imap-connections.ts';
@@ -65,30 +65,33 @@ export function noteFolders(
 ): Promise<{ rules: SyncRules; positions: Position[] }> {
   return transaction(sql, async (sql) => {
     await keepIdentity(sql, { identityId, ownerId });
-    const [before] = await sql<{ serverKey: string | null }[]>`
-      select server_key as "serverKey" from imap_connections
+    const [before] = await sql<{ serverKey: string | null; hasRequest: boolean }[]>`
+      select server_key as "serverKey", asked_key is not distinct from ${serverKey} and asked_since is not null as "hasRequest"
+      from imap_connections
       where identity_id = ${identityId} and lease_token = ${token} for update`;
     if (!before) throw new PositionLost();
-    const isSame = before.serverKey === serverKey;
-    const isOther = before.serverKey !== null && !isSame;
+    const isOther = before.serverKey !== null && before.serverKey !== serverKey;
     // To the second, as INTERNALDATE.
     const start = sql`date_trunc('second', now())`;
+    const asked = (column: Fragment) =>
+      sql`least(${start}, case when asked_key = ${serverKey} then ${column} end)`;
     const [rules] = await sql<SyncRules[]>`
       update imap_connections connection
       set server_key = ${serverKey},
-        import_since = ${isOther ? start : sql`coalesce(import_since, ${start})`},
-        events_since = ${isOther ? start : sql`coalesce(events_since, ${start})`}
+        import_since = ${isOther ? asked(sql`asked_since`) : sql`coalesce(import_since, ${start})`},
+        events_since = ${isOther ? asked(sql`asked_events_since`) : sql`coalesce(events_since, ${start})`},
+        asked_key = null, asked_since = null, asked_events_since = null
       from ${serverOf(sql, sql`${identityId}`)} server
       where identity_id = ${identityId} and connection.account_id = server.account_id and connection.version = server.version
       returning import_since as "importSince", events_since as "eventsSince", scan`;
     if (!rules) throw new PositionLost();
     const ofIdentity = sql`(select id from mailboxes where owner_id = ${ownerId} and identity_id = ${identityId})`;
-    if (!isSame) await sql`delete from mailbox_sync where mailbox_id in ${ofIdentity}`;
+    if (isOther) await sql`delete from mailbox_sync where mailbox_id in ${ofIdentity}`;
     const found = list(folders.map(({ kind, path }) => sql`(${kind}::text, ${path}::text)`));
     // A folder that was renamed has another UIDVALIDITY, or is read from where it was.
     await sql`
       insert into mailbox_sync (mailbox_id, owner_id, path, scan)
-      select mailboxes.id, mailboxes.owner_id, found.path, ${isOther ? rules.scan : 0}
+      select mailboxes.id, mailboxes.owner_id, found.path, ${isOther && !before.hasRequest ? rules.scan : 0}
       from mailboxes left join (values ${found}) as found (kind, path) on found.kind = mailboxes.kind
       where mailboxes.owner_id = ${ownerId} and mailboxes.identity_id = ${identityId}
       on conflict (mailbox_id) do update set path = excluded.path`;
@@ -117,11 +120,15 @@ async function readPositions(sql: Sql, { identityId, ownerId }: SyncedIdentity):
   }));
 }
 
-export async function readRules(sql: Sql, { identityId, ownerId }: SyncedIdentity): Promise<SyncRules> {
+/** Rejects with `PositionLost` if the lease was lost. */
+export async function readRules(
+  sql: Sql,
+  { identityId, ownerId, token }: SyncedIdentity & ConnectionLease,
+): Promise<SyncRules> {
   const [rules] = await sql<SyncRules[]>`
     select import_since as "importSince", events_since as "eventsSince", scan from imap_connections
-    where owner_id = ${ownerId} and identity_id = ${identityId}`;
-  if (!rules) throw new MailboxGone();
+    where owner_id = ${ownerId} and identity_id = ${identityId} and lease_token = ${token}`;
+  if (!rules) throw new PositionLost();
   return rules;
 }
 
@@ -132,7 +139,7 @@ export class MailboxGone extends Error {
   }
 }
 
-/** The position is not the one that was read, or the lease was lost: another process reads this mailbox. */
+/** The position is not the one that was read, the lease was lost, or the account was changed since the claim. */
 export class PositionLost extends Error {
   constructor() {
     super('Another process has read this mailbox meanwhile');
@@ -255,7 +262,8 @@ export async function listMailboxes(
   ownerId: string,
   identityId: string,
 ): Promise<Mailbox[] | undefined> {
-  // Trash is not read, and a folder that the server does not have cannot be.
+  // Trash is not read, and a folder that the server does not have cannot be. Before the first login nothing is known of the folders: off,
+  // or failing if the login fails.
   const isOff = sql`mailboxes.kind = 'trash' or sync.path is null and (connection.server_key is not null or connection.error is null)`;
   const isSyncing = sql`sync.uid_validity is null or sync.is_syncing or sync.older_uid is not null or sync.scan <> connection.scan`;
   const rows = await sql<Mailbox[]>`
