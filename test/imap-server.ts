@@ -29,8 +29,6 @@ export interface ImapServer {
   refusedFolder: string | null;
   /** It can be opened, and not searched. */
   unsearchableFolder: string | null;
-  /** SEARCH SINCE, by which older mail is found. */
-  refusesSearchByDate: boolean;
   /** Of a server that does not tell which UID the next message gets. */
   hidesUidNext: boolean;
   /** Called with each command, before its answer. */
@@ -218,7 +216,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           return;
         }
         case 'UID':
-          if (words[0] === 'SEARCH' && this.#isSearchRefused(words)) {
+          if (words[0] === 'SEARCH' && this.open?.path === server.unsearchableFolder) {
             this.write(`${tag} NO [SERVERBUG] The index is damaged`);
             return;
           }
@@ -251,11 +249,6 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
           return;
       }
       this.write(`${tag} OK done`);
-    }
-
-    #isSearchRefused(words: readonly string[]): boolean {
-      if (this.open?.path === server.unsearchableFolder) return true;
-      return server.refusesSearchByDate && words.includes('SINCE');
     }
 
     #search(words: string[]): void {
@@ -317,7 +310,6 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     folders,
     refusedFolder: null,
     unsearchableFolder: null,
-    refusesSearchByDate: false,
     hidesUidNext: false,
     onCommand: () => {},
     onNews: () => {},

@@ -39,6 +39,46 @@ test('a folder that claims to have millions of messages is not read', async () =
   await server.stop();
 });
 
+test('a folder without a valid UIDVALIDITY is a failure of the server, which its owner sees', async () => {
+  const server = await startImapServer();
+  const inbox = server.folders.get('INBOX') ?? assert.fail();
+  inbox.uidValidity = Number.NaN;
+  const { accountId } = await service.connect(server, 'validity@hostile.example');
+  assert.match((await failureOf(accountId)).message, /UIDVALIDITY/);
+  await server.stop();
+});
+
+test('a folder that has more messages than a number of the database is a failure of the server', async () => {
+  const server = await startImapServer();
+  const { id, accountId } = await service.connect(server, 'status@hostile.example');
+  await service.mailboxes(id);
+  const { mails } = server.folders.get('Sent') ?? assert.fail();
+  mails.length = 2 ** 32 - 1;
+  assert.equal((await service.call('POST', `/identities/${id}/sync`)).status, 202);
+  assert.match((await failureOf(accountId)).message, /more than 2000000 messages/);
+  await server.stop();
+});
+
+test('a server that numbers a folder anew each time it is opened does not keep the connection busy', async () => {
+  const server = await startImapServer();
+  const sent = server.folders.get('Sent') ?? assert.fail();
+  // More than is read at once.
+  for (let n = 0; n < 60; n += 1) server.deliver('Sent', mailWith(`${n}`), new Date('2024-01-01T00:00:00Z'));
+  const { id } = await service.connect(server, 'anew@hostile.example');
+  await service.mailboxes(id);
+  await isIdling(server);
+  server.onCommand = (command) => {
+    if (/^EXAMINE "?Sent/.test(command)) sent.uidValidity += 1;
+  };
+  const before = server.commands.length;
+  const body = { since: '2023-01-01T00:00:00Z' };
+  assert.equal((await service.call('POST', `/identities/${id}/sync`, { body })).status, 202);
+  await waitFor('IDLE', () => server.commands.slice(before).includes('IDLE'));
+  const opened = server.commands.slice(before).filter((command) => /^EXAMINE "?Sent/.test(command));
+  assert.equal(opened.length, 2);
+  await server.stop();
+});
+
 for (const [what, flood] of Object.entries(floods)) {
   test(`endless ${what}: the connection is closed`, async () => {
     const server = await startImapServer();

@@ -139,3 +139,22 @@ test('a folder that the server refuses while its older mail is read does not end
   await service.call('POST', `/identities/${id}/sync`);
   await service.messages(id, 4);
 });
+
+test('a server that does not search the inbox for older mail: the connection goes on, and new mail is read', async () => {
+  const { server, id } = await connectFull('unsearchable@home.example');
+  await isIdling(server);
+  const before = server.commands.length;
+  server.onCommand = (command) => {
+    server.unsearchableFolder = command.includes(' SINCE ') ? 'INBOX' : null;
+  };
+  await importSince(id, '2020-01-01T00:00:00Z');
+  const { inbox } = await service.mailboxes(id, (boxes) => boxes.inbox?.sync?.state === 'failing');
+  assert.match(inbox?.sync?.error?.message ?? '', /did not search/);
+  await waitFor('IDLE', () => server.commands.slice(before).includes('IDLE'));
+  server.deliver('INBOX', mailWith('new'));
+  await service.messages(id, 1);
+  assert.deepEqual(
+    server.commands.slice(before).filter((command) => command.startsWith('LOGIN')),
+    [],
+  );
+});

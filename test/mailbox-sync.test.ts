@@ -288,24 +288,6 @@ test('a folder that the server does not search is shown as failing, and the conn
   assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
 });
 
-test('an inbox whose older mail the server does not search is shown as failing, and new mail arrives', async () => {
-  const server = await startImapServer();
-  server.deliver('INBOX', mailWith('old'), new Date(Date.now() - 3_600_000));
-  const { id } = await service.connect(server, 'unsearchable-past@home.example');
-  await service.mailboxes(id);
-  server.refusesSearchByDate = true;
-  const since = new Date(Date.now() - 86_400_000).toISOString();
-  await service.call('POST', `/identities/${id}/sync`, { body: { since } });
-  const { inbox } = await service.mailboxes(id, (boxes) => boxes.inbox?.sync?.state === 'failing');
-  assert.match(inbox?.sync?.error?.message ?? '', /did not search the folder/);
-  server.deliver('INBOX', mailWith('new'));
-  assert.deepEqual(subjects(await service.messages(id, 1)), ['new']);
-  server.refusesSearchByDate = false;
-  await service.call('POST', `/identities/${id}/sync`);
-  assert.deepEqual(subjects(await service.messages(id, 2)), ['new', 'old']);
-  assert.equal(server.commands.filter((command) => command.startsWith('LOGIN')).length, 1);
-});
-
 test('without IDLE the inbox is checked at a request', async () => {
   const server = await startImapServer();
   server.capabilities = 'IMAP4rev1';

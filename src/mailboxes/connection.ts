@@ -73,8 +73,8 @@ export class MailboxConnection {
   #hasNews = false;
   /** Notices of the server are not read before. */
   #newsAt = 0;
-  /** Folders that the server has refused since the last check. */
-  readonly #refused = new Set<FolderReader>();
+  /** Folders that are left alone until the next check: the server refused them, or numbers them anew again and again. */
+  readonly #postponed = new Set<FolderReader>();
   #hasCopies = false;
   #hasEnded = false;
 
@@ -154,7 +154,7 @@ export class MailboxConnection {
     const isDue = performance.now() >= this.#checkAt;
     if (isDue) {
       this.#hasNews = false;
-      this.#refused.clear();
+      this.#postponed.clear();
       this.#checkAt = performance.now() + this.#parts.checkMs;
       await this.#openFolder(client, inbox, rules);
       await this.#readNew(client, inbox, rules);
@@ -173,7 +173,7 @@ export class MailboxConnection {
       await appendCopies({ sql, log, memory: this.#memory }, client, this.#claimed, copyPath);
       await this.#reopenInbox(client, inbox, rules);
     }
-    const behind = readers.find((reader) => reader.position.older !== null && !this.#refused.has(reader));
+    const behind = readers.find((reader) => reader.position.older !== null && !this.#postponed.has(reader));
     if (behind) {
       await this.#readOlder(client, behind, inbox, rules);
       return true;
@@ -226,7 +226,7 @@ export class MailboxConnection {
       return await work();
     } catch (error) {
       if (!isFolderRefused(error)) throw error;
-      this.#refused.add(reader);
+      this.#postponed.add(reader);
       const shown = { isSyncing: false, total: null, error: error.error };
       await noteMailbox(this.#parts.sql, this.#claimed.ownerId, reader.position.mailboxId, shown);
       return undefined;
@@ -252,11 +252,16 @@ export class MailboxConnection {
     if (uidNext === null || uidNext > inbox.position.nextUid) this.#hasNews = true;
   }
 
-  async #openFolder(client: MailboxClient, reader: FolderReader, { scan }: SyncRules): Promise<FolderState> {
+  /** `isAnew`: reading starts anew in the folder. */
+  async #openFolder(
+    client: MailboxClient,
+    reader: FolderReader,
+    { scan }: SyncRules,
+  ): Promise<FolderState & { isAnew: boolean }> {
     const state = await client.examine(reader.position.path);
     const start = startPosition(reader.position, state, scan);
     if (start) await reader.start(start, state.total);
-    return state;
+    return { ...state, isAnew: start !== null };
   }
 
   /** The folder is open. Returns how many messages were found. */
@@ -275,7 +280,8 @@ export class MailboxConnection {
   ): Promise<void> {
     const isOther = reader !== inbox;
     await this.#unlessRefused(reader, async () => {
-      if (isOther) await this.#openFolder(client, reader, rules);
+      // A server that numbers the folder anew each time it is opened would keep the connection busy for ever.
+      if (isOther && (await this.#openFolder(client, reader, rules)).isAnew) this.#postponed.add(reader);
       await reader.readOlder(rules);
       await this.#noteRead(reader, null);
     });

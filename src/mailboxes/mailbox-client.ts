@@ -97,11 +97,7 @@ export class MailboxClient {
   async examine(path: string): Promise<FolderState> {
     const opened = await this.#ask(() => this.#flow.mailboxOpen(path, { readOnly: true }));
     const { uidValidity, uidNext, exists } = opened;
-    if (exists > maxMessages)
-      throw new ServerFailure(
-        describeImapError(new Error(`The folder has more than ${maxMessages} messages`)),
-      );
-    return { uidValidity: Number(uidValidity), uidNext: uidNext || null, total: exists };
+    return checkState({ uidValidity: Number(uidValidity), uidNext: uidNext || null, total: exists });
   }
 
   /** Of a folder that need not be open. */
@@ -109,7 +105,7 @@ export class MailboxClient {
     const wanted = { messages: true, uidNext: true, uidValidity: true };
     const status = await this.#ask(() => this.#flow.status(path, wanted));
     const { uidValidity = 0, uidNext = null, messages = 0 } = status || {};
-    return { uidValidity: Number(uidValidity), uidNext, total: messages };
+    return checkState({ uidValidity: Number(uidValidity), uidNext, total: messages });
   }
 
   /** UIDs of the open folder from this one, lowest first. */
@@ -272,6 +268,18 @@ const notSearched: ServerError = {
   message:
     'The server did not search the folder. Open the folder in another mail program; if that fails too, ask the operator of the server.',
 };
+
+/** Other numbers do not fit into the database, and that would look like a failure of our own. */
+function checkState(state: FolderState): FolderState {
+  const { uidValidity, total } = state;
+  if (total > maxMessages) throw badFolder(`The folder has more than ${maxMessages} messages`);
+  if (!Number.isSafeInteger(uidValidity)) throw badFolder('The server gives the folder no valid UIDVALIDITY');
+  return state;
+}
+
+function badFolder(detail: string): ServerFailure {
+  return new ServerFailure(describeImapError(new Error(detail)));
+}
 
 function connectionEnded(): ServerFailure {
   return new ServerFailure(describeServerError('connection_failed', { detail: 'The connection has ended' }));
