@@ -92,11 +92,13 @@ test('the fingerprint has the date, the size and every byte of the header', () =
 });
 
 test('the next try comes later each time, up to 15 minutes, and half of the time is random', () => {
-  assert.equal(backoffSeconds(0, 1), 5);
-  assert.equal(backoffSeconds(1, 1), 10);
-  assert.equal(backoffSeconds(1, 0), 5);
-  assert.equal(backoffSeconds(50, 1), 900);
-  assert.equal(backoffSeconds(50, 0), 450);
+  assert.equal(backoffSeconds(0, 1, false), 5);
+  assert.equal(backoffSeconds(1, 1, false), 10);
+  assert.equal(backoffSeconds(1, 0, false), 5);
+  assert.equal(backoffSeconds(50, 1, false), 900);
+  assert.equal(backoffSeconds(50, 0, false), 450);
+  assert.equal(backoffSeconds(1, 1, true), 10);
+  assert.equal(backoffSeconds(50, 1, true), 60);
 });
 
 test('the number of connections that are opened in a second is limited', () => {

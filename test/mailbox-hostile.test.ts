@@ -153,3 +153,19 @@ test('some owners have all the memory with messages that never come: another own
   const [message] = await service.messages(id, 1);
   assert.equal(message.size, raw.length);
 });
+
+test('a server that ends each connection after the first check is called less and less often', async () => {
+  const server = await startImapServer();
+  server.onCommand = (command) => {
+    if (command === 'IDLE') server.drop();
+  };
+  const { id } = await service.connect(server, 'restless@hostile.example');
+  await waitFor('three connections', async () => {
+    const { sql } = service;
+    await sql`update imap_connections set next_try_at = now() where identity_id = ${id} and lease_token is null`;
+    const [row] = await sql<{ failures: number }[]>`
+      select failures from imap_connections where identity_id = ${id}`;
+    return row && row.failures >= 3;
+  });
+  await server.stop();
+});

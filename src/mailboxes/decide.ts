@@ -77,9 +77,11 @@ export function keepsSentMail(host: string, hasGmailExtension: boolean): boolean
 
 const firstRetrySeconds = 5;
 const maxRetrySeconds = 15 * 60;
+/** After a connection by which the mailbox was read: mail is not much later than with a server that announces none. */
+const maxRetrySecondsAfterRead = 60;
 
 /** `random`: from 0 to 1. Half of the time is random, so that accounts on one server do not come back all at once. */
-export function backoffSeconds(failures: number, random: number): number {
-  const seconds = backoff(failures, firstRetrySeconds, maxRetrySeconds);
+export function backoffSeconds(failures: number, random: number, wasRead: boolean): number {
+  const seconds = backoff(failures, firstRetrySeconds, wasRead ? maxRetrySecondsAfterRead : maxRetrySeconds);
   return seconds * (0.5 + random / 2);
 }

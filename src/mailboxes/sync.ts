@@ -72,12 +72,17 @@ export function startSync(parts: SyncParts): Loop {
 
   function open(claimed: ClaimedConnection): void {
     const { identityId } = claimed;
+    let checks = 0;
     const connection = new MailboxConnection(
       {
         ...{ sql, log, memory, checkMs, emptyReadMs, maxMessageBytes },
         ...{ accounts, recordMails: parts.recordMails },
-        onRead: () => noteRead(claimed),
-        onEnd: (error) => track(end(claimed, connection, error)),
+        onRead: () => {
+          checks += 1;
+          // A server may end each connection after the first check, and must not be called every few seconds for ever.
+          return noteRead(claimed, checks > 1);
+        },
+        onEnd: (error) => track(end(claimed, connection, error, checks > 0)),
       },
       claimed,
     );
@@ -94,11 +99,11 @@ export function startSync(parts: SyncParts): Loop {
     endings.add(tracked);
   }
 
-  async function noteRead(claimed: ClaimedConnection): Promise<void> {
+  async function noteRead(claimed: ClaimedConnection, isLasting: boolean): Promise<void> {
     const { ownerId, accountId, version } = claimed;
-    // The connection works: the backoff starts anew at the next failure.
-    claimed.failures = 0;
-    await noteConnected(sql, claimed);
+    // The connection lasts: the backoff starts anew at the next failure.
+    if (isLasting) claimed.failures = 0;
+    await noteConnected(sql, claimed, isLasting);
     await recordReceiveState(sql, ownerId, accountId, 'ok', null, version);
   }
 
@@ -106,13 +111,14 @@ export function startSync(parts: SyncParts): Loop {
     claimed: ClaimedConnection,
     connection: MailboxConnection,
     cause: unknown,
+    wasRead: boolean,
   ): Promise<void> {
     await forget(connection);
     const { identityId, ownerId, accountId, version, failures } = claimed;
     // Nothing failed. After `PositionLost` another process has read on, and its position counts.
     if (cause instanceof PositionLost || cause instanceof MailboxGone)
       return releaseConnection(sql, claimed, null);
-    const retrySeconds = backoffSeconds(failures, Math.random());
+    const retrySeconds = backoffSeconds(failures, Math.random(), wasRead);
     if (!(cause instanceof ServerFailure)) {
       metrics.syncFailures.inc({ code: 'internal' });
       log.error({ identityId, err: cause }, 'reading a mailbox failed for a reason of our own');

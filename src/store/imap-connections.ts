@@ -204,11 +204,16 @@ export async function renewLeases(sql: Sql, leases: readonly ConnectionLease[]):
     where imap_connections.identity_id = lease.identity_id and lease_token = lease.token`;
 }
 
-/** The mailbox was read: earlier failures no longer count. */
-export async function noteConnected(sql: Sql, { identityId, token }: ConnectionLease): Promise<void> {
+/** The mailbox was read. With `isLasting`, earlier failures no longer count. */
+export async function noteConnected(
+  sql: Sql,
+  { identityId, token }: ConnectionLease,
+  isLasting: boolean,
+): Promise<void> {
   await sql`
-    update imap_connections set failures = 0, refused_logins = 0, error = null
-    where identity_id = ${identityId} and lease_token = ${token} and (failures > 0 or refused_logins > 0 or error is not null)`;
+    update imap_connections set failures = case when ${isLasting} then 0 else failures end, refused_logins = 0, error = null
+    where identity_id = ${identityId} and lease_token = ${token}
+      and (failures > 0 and ${isLasting} or refused_logins > 0 or error is not null)`;
 }
 
 export interface ConnectionFailure {
