@@ -9,8 +9,7 @@ create table imap_connections (
   -- Of the server that was called last: a user's change of the account is a reason to call again at once.
   account_id uuid,
   version int,
-  -- A hash of host, port and user name: positions are those of this server. null: no login there has succeeded yet, and no
-  -- position counts.
+  -- A hash of host, port and user name: positions are those of this server. null: no login has succeeded yet.
   server_key uuid,
   -- Older mail (by INTERNALDATE) is not imported, and mail from before `events_since` makes no event. At first both are the time of
   -- the first connection.

@@ -16,6 +16,13 @@ const importedCount = async (id: string) => (await sql`select from messages wher
 const reads = (server: ImapServer) =>
   server.commands.filter((command) => command.includes('BODY.PEEK[]')).length;
 
+async function inboxPosition(id: string) {
+  const [row] = await sql<{ scan: number; uidValidity: number }[]>`
+    select scan, uid_validity::int as "uidValidity" from mailbox_sync join mailboxes on mailboxes.id = mailbox_id
+    where identity_id = ${id} and kind = 'inbox'`;
+  return row;
+}
+
 /** More than is read at once. */
 const mailCount = 120;
 
@@ -46,13 +53,7 @@ test('a request for even older mail counts, also while nothing of the first requ
   await importSince(id, '2020-01-01T00:00:00Z');
   await waitFor('the first try', () => reads(server) >= 1);
   await importSince(id, '2018-01-01T00:00:00Z');
-  const isNoted = async () => {
-    const noted = await sql`
-      select from mailbox_sync join mailboxes on mailboxes.id = mailbox_id
-      where identity_id = ${id} and kind = 'inbox' and scan = 2`;
-    return noted.count > 0;
-  };
-  await waitFor('the second request', isNoted);
+  await waitFor('the second request', async () => (await inboxPosition(id))?.scan === 2);
   await ledger.fix();
   await service.mailboxes(id);
   assert.equal(await importedCount(id), mailCount + 1);
@@ -85,13 +86,7 @@ test('a folder that is read anew has no backlog before it was searched', async (
     server.rebuild('INBOX');
     server.silence = 'UID SEARCH';
   };
-  const isAnew = async () => {
-    const anew = await sql`
-      select from mailbox_sync join mailboxes on mailboxes.id = mailbox_id
-      where identity_id = ${id} and kind = 'inbox' and uid_validity = 2`;
-    return anew.count > 0;
-  };
-  await waitFor('the new start', isAnew);
+  await waitFor('the new start', async () => (await inboxPosition(id))?.uidValidity === 2);
   const { inbox } = await service.mailboxes(id, () => true);
   assert.equal(inbox?.sync?.backlog, 0);
 });

@@ -107,7 +107,7 @@ export function startIndexBuilding({ log }: Parts, own: Pool): Pick<Loop, 'stop'
     if (isDone) return false;
     const unbuilt = await listUnbuilt(own);
     // In turn: an index that cannot be built must not keep the others waiting.
-    const next = unbuilt[tries % unbuilt.length];
+    const next = unbuilt[tries % Math.max(1, unbuilt.length)];
     tries += 1;
     if (!next) {
       isDone = true;

@@ -74,8 +74,8 @@ const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 /**
  * For all owners, who take turns: an owner with thousands of mailboxes does not delay the first mailbox of another. `afterOwner`: the
- * owner of the connection that was claimed last. The result is in the order of the turns. Each claim needs a new token: who lost a
- * lease must not release or renew a later lease of the same connection.
+ * owner of the connection that was claimed last. The result is in the order of the turns. Each claim needs a new token: a
+ * process that lost a lease must not release or renew a later lease of the same connection.
  */
 export async function claimConnections(
   sql: Sql,

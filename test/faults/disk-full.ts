@@ -62,7 +62,7 @@ async function run(lent: FaultRun): Promise<Outcome> {
     await probe.recovered(backWithinMs);
     await waitFor('letters to be taken again', () => post.acknowledged > full.taken, backWithinMs);
     const backMs = Math.round(performance.now() - full.at);
-    await delay(1000);
+    await waitFor('many letters to be taken again', () => post.acknowledged > full.taken + 20, backWithinMs);
     await load.stop();
     await probe.stop();
     const told = [...post.deferrals].map(([status, count]) => `${status} ${count} times`).join(', ');
