@@ -68,8 +68,10 @@ async function findLimit(
 ): Promise<{ waitSeconds: number } | undefined> {
   const ofOwner = sql`from confirmations where owner_id = ${ownerId} and address_key`;
   const newest = (limit: number) => sql`order by created_at desc offset ${limit - 1} limit 1`;
+  // Not now(): this transaction began before it waited for the locks, perhaps before the requests that it counts.
+  const now = sql`statement_timestamp()`;
   const [row] = await sql<{ waitSeconds: number }[]>`
-    select ceil(extract(epoch from max(free_at) - now()))::int as "waitSeconds" from (
+    select ceil(extract(epoch from max(free_at) - ${now}))::int as "waitSeconds" from (
       (select created_at + interval '1 hour' as free_at ${ofOwner} = ${key} ${newest(perHour)})
       union all
       (select created_at + interval '1 day' ${ofOwner} = ${key} ${newest(perDay)})
@@ -80,7 +82,7 @@ async function findLimit(
         select max(created_at) as created_at ${ofOwner} <> ${key} group by address_key
       ) others where ${maxAddresses > 0} ${newest(Math.max(1, maxAddresses))})
     ) limits
-    having max(free_at) > now()`;
+    having max(free_at) > ${now}`;
   return row && { waitSeconds: Math.max(1, row.waitSeconds) };
 }
 
