@@ -16,6 +16,7 @@ const layers: readonly (readonly string[])[] = [
   ['contract'],
   ['store'],
   ['queue'],
+  ['mailwork'],
   ['mailauth'],
   ['mime'],
   ['net'],

@@ -209,6 +209,12 @@ export const problems = {
     title: 'The body is too large',
     remedy: 'Send a smaller body. `detail` names the limit.',
   },
+  message_too_complex: {
+    status: 413,
+    title: 'The work on the message takes too long',
+    remedy:
+      'Send a message that is smaller or has simpler HTML. Of a stored message, `GET /messages/{id}/raw` always gives the bytes.',
+  },
   unsupported_media_type: {
     status: 415,
     title: 'The content type is not supported',

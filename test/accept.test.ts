@@ -5,8 +5,8 @@ import { after, describe, test } from 'node:test';
 import { transaction } from '../src/db/client.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
+import { makeMailWork } from '../src/mailwork/mailwork.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
-import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { type RoutedRecipient, routeRecipient } from '../src/receiving/route.ts';
@@ -15,12 +15,12 @@ import { startTestService, type TestUser } from './harness.ts';
 const service = await startTestService({ POSTHORN_ROLES: 'api' });
 const { call, makeUser, sql, user } = service;
 await service.makeWebhook('https://hooks.example/');
-const examiner = makeExaminer({
+const mailWork = makeMailWork({
   dnsServers: ['127.0.0.1:9'],
   mailHost: 'mx.example',
   log: makeLog({ level: 'silent', json: true }),
 });
-after(() => examiner.stop());
+after(() => mailWork.stop());
 
 const mailLog = new MailLog(makeLog({ level: 'silent', json: true }));
 
@@ -29,7 +29,7 @@ function makeParts() {
   const done: string[] = [];
   const metrics = makeMetrics();
   const parts: AcceptParts = {
-    ...{ sql, examiner, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true, mailLog },
+    ...{ sql, mailWork, metrics, tracer: null, inlineRawBytes: 1024, acceptUnverified: true, mailLog },
     recorder: new MessageRecorder({ groupSql: sql, acceptUnverified: true, offerDeliveries: null }),
     wakeDelivery: () => done.push('woken'),
   };

@@ -7,8 +7,8 @@ import { completeData } from '../src/contract/payload.ts';
 import { connect } from '../src/db/client.ts';
 import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
+import { makeMailWork } from '../src/mailwork/mailwork.ts';
 import { type AcceptParts, acceptMail, type IncomingMail } from '../src/receiving/accept.ts';
-import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { routeRecipient } from '../src/receiving/route.ts';
@@ -23,10 +23,10 @@ import { deliveryKey, startTestDelivery } from './test-delivery.ts';
 const service = await startTestService({ POSTHORN_ROLES: 'api', POSTHORN_SECRET_KEY: deliveryKey });
 const { sql } = service;
 const log = makeLog({ level: 'silent', json: true });
-const examiner = makeExaminer({ dnsServers: ['127.0.0.1:9'], mailHost: 'mx.example', log });
+const mailWork = makeMailWork({ dnsServers: ['127.0.0.1:9'], mailHost: 'mx.example', log });
 const receiver = await startReceiver();
 after(async () => {
-  await examiner.stop();
+  await mailWork.stop();
   await receiver.close();
 });
 
@@ -51,7 +51,7 @@ function startProcess(loop: ReturnType<typeof startTestDelivery> = startLoop()) 
   const groupSql = connect(service.databaseUrl, { max: 1, applicationName: 'test mail' });
   after(() => groupSql.end({ timeoutMs: 0 }).catch(() => 'ended by the test'));
   const parts: AcceptParts = {
-    ...{ sql, examiner, metrics: makeMetrics(), tracer: null, mailLog: new MailLog(log) },
+    ...{ sql, mailWork, metrics: makeMetrics(), tracer: null, mailLog: new MailLog(log) },
     ...{ inlineRawBytes: 50_000, acceptUnverified: true, wakeDelivery: () => loop.wake() },
     recorder: new MessageRecorder({ groupSql, acceptUnverified: true, offerDeliveries: loop.offer }),
   };

@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { dkimVerify } from 'mailauth/lib/dkim/verify.js';
 import { makeLog } from '../src/lib/log.ts';
 import { readKeyOnce, signMessage } from '../src/mailauth/sign.ts';
-import { makeExaminer } from '../src/receiving/examine.ts';
+import { makeMailWork } from '../src/mailwork/mailwork.ts';
 import { checkDkim, dns, plain, publish, rsa } from './signing.ts';
 
 beforeEach(() => dns.reset());
@@ -116,12 +116,12 @@ describe('a key that was read once', () => {
   ] as const) {
     test(title, async (t) => {
       const log = makeLog({ level: 'silent', json: false, stream: process.stderr });
-      const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
-      t.after(() => examiner.stop());
+      const mailWork = makeMailWork({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
+      t.after(() => mailWork.stop());
       publish(rsa.publicKey);
       const key = readKeyOnce(given);
       assert.notEqual(typeof key.privateKey, 'string');
-      const signed = await examiner.outgoing.sign(Buffer.from(message), key, now, 'owner');
+      const signed = await mailWork.sign(Buffer.from(message), key, now, 'owner');
       assert.ok(signed.ok, JSON.stringify(signed));
       assert.equal(await check(signed.field + message), 'pass');
     });

@@ -20,10 +20,10 @@ import { makeLog } from '../src/lib/log.ts';
 import { makeMetrics } from '../src/lib/metrics.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
 import { Verifications } from '../src/mailboxes/verifications.ts';
+import { makeMailWork } from '../src/mailwork/mailwork.ts';
 import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeSns } from '../src/providers/sns.ts';
-import { makeExaminer } from '../src/receiving/examine.ts';
 import { MailLog } from '../src/receiving/mail-log.ts';
 import { MessageRecorder } from '../src/receiving/record.ts';
 import { AccountServers } from '../src/sending/account-servers.ts';
@@ -252,9 +252,9 @@ async function collectRoutes(): Promise<string[]> {
   const poster = new Poster({ egress });
   const links = makeLinks([secretKey], () => '');
   const confirmationLinks = makeConfirmationLinks([secretKey], () => '');
-  const examiner = makeExaminer({ ...config, log });
+  const mailWork = makeMailWork({ ...config, log });
   const wakeDelivery = () => {};
-  const shared = { sql: service.sql, examiner, tracer: null, metrics: makeMetrics() };
+  const shared = { sql: service.sql, mailWork, tracer: null, metrics: makeMetrics() };
   const recorder = new MessageRecorder({ ...config, groupSql: service.sql, offerDeliveries: null });
   const mail = { ...config, ...shared, recorder, mailLog: new MailLog(log), wakeDelivery };
   const accessTokens = new AccessTokens({ egress, allowHttp: true });
@@ -279,7 +279,7 @@ async function collectRoutes(): Promise<string[]> {
   const submit = {
     ...{
       ...shared,
-      work: examiner.outgoing,
+      work: mailWork,
       log,
       maxMessageBytes: 1024,
       sendRatePerMinute: 0,

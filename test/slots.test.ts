@@ -294,3 +294,43 @@ test('a waiter is admitted within a bounded number of admissions, though others 
     { numRuns: 200 },
   );
 });
+
+describe('costs', () => {
+  /** Whoever is admitted, in turn: each share costs what `costs` says of its owner. */
+  async function useInTurns(costs: Record<string, number>, count: number): Promise<string[]> {
+    const slots = new Slots({ inAll: 1, perOwner: 1 });
+    const order: string[] = [];
+    const use = async (owner: string) => {
+      using share = await slots.take(owner);
+      order.push(owner);
+      await settled();
+      share.charge(costs[owner] ?? 0);
+    };
+    await Promise.all(Object.keys(costs).flatMap((owner) => Array.from({ length: count }, () => use(owner))));
+    return order;
+  }
+
+  test('count against the next turn: the cheap jobs of one owner go before the next costly job of another', async () => {
+    const order = await useInTurns({ costly: 100, cheap: 1 }, 20);
+    assert.deepEqual(order.slice(0, 21), ['costly', ...Array.from({ length: 20 }, () => 'cheap')]);
+  });
+
+  test('of equal size make owners take turns', async () => {
+    const order = await useInTurns({ a: 5, b: 5 }, 5);
+    assert.equal(order.join(''), 'ababababab');
+  });
+
+  test('of the past are not held against an owner who was alone', async () => {
+    const slots = new Slots({ inAll: 2, perOwner: 1 });
+    for (let n = 0; n < 10; n++) {
+      using share = await slots.take('early');
+      share.charge(1000);
+    }
+    const { entered, take, release } = watch(slots);
+    for (const owner of ['early', 'late', 'late', 'early', 'late']) void take(owner);
+    await settled();
+    await release('late');
+    await release('early');
+    assert.deepEqual(entered.toSorted(), ['early', 'early', 'late', 'late']);
+  });
+});

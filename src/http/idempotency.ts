@@ -157,6 +157,17 @@ function send(reply: FastifyReply, { status, location, text, isStored }: Seriali
   reply.code(status).type('application/json; charset=utf-8').send(text);
 }
 
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** Of a body that a worker thread parsed: `body` is only a part of it. */
+    bodyHash?: Uint8Array;
+  }
+}
+
+function readBodyHash({ bodyHash, body }: FastifyRequest): Uint8Array | string {
+  return bodyHash ?? (Buffer.isBuffer(body) ? body : JSON.stringify(body ?? null));
+}
+
 function hashRequest(request: FastifyRequest, pathAndQuery: string): Buffer {
   return (
     createHash('sha256')
@@ -165,7 +176,7 @@ function hashRequest(request: FastifyRequest, pathAndQuery: string): Buffer {
       // X-Recipient adds recipients, so another value is another request.
       .update(String(request.headers['x-recipient'] ?? ''))
       .update('\n')
-      .update(Buffer.isBuffer(request.body) ? request.body : JSON.stringify(request.body ?? null))
+      .update(readBodyHash(request))
       .digest()
   );
 }

@@ -5,6 +5,7 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { FastifyRequest, FastifySchemaCompiler } from 'fastify';
 import type { Sql } from '../db/client.ts';
+import { cutGiven } from '../lib/cut-given.ts';
 import { isUuid } from '../lib/ids.ts';
 import { parseJson } from '../lib/json.ts';
 import { suggest } from '../lib/suggest.ts';
@@ -130,7 +131,10 @@ declare module 'fastify' {
     /** Fields of the body that contain an id, and the table in which the owner must have a row with that id. */
     references?: Record<string, ReferencedTable>;
     /** Checks of the body that a schema cannot express. The body may be invalid by its schema as well. */
-    findFieldErrors?: (body: Record<string, unknown>) => FieldError[] | Promise<FieldError[]>;
+    findFieldErrors?: (
+      body: Record<string, unknown>,
+      request: FastifyRequest,
+    ) => FieldError[] | Promise<FieldError[]>;
   }
 }
 
@@ -160,7 +164,7 @@ export function refuseInvalid(
   const own = Buffer.isBuffer(request.body)
     ? undefined
     : request.routeOptions.schema?.body
-      ? findFieldErrors?.(body)
+      ? findFieldErrors?.(body, request)
       : refuseEveryField(body);
   const referencing = Object.entries(references ?? {}).filter(([field]) => typeof body[field] === 'string');
   const hasOwn = own !== undefined && (!Array.isArray(own) || own.length > 0);
@@ -202,13 +206,13 @@ function refuseEveryField(body: Record<string, unknown>): FieldError[] {
   return Object.keys(body).map((field) => ({
     pointer: child('', field),
     code: 'unknown_field',
-    message: `Unknown field "${field}": this route takes no body. Send the request without a body.`,
+    message: `Unknown field "${cutGiven(field)}": this route takes no body. Send the request without a body.`,
   }));
 }
 
 function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, noun: string): FieldError {
   const { params } = error;
-  const pointer = error.instancePath as Pointer;
+  const pointer = error.instancePath.split('/').map(cutGiven).join('/') as Pointer;
   const name = pointer === '' ? 'The body' : `"${pointer.slice(1)}"`;
   const fieldError = (code: string, rest: string): FieldError => ({
     pointer,
@@ -222,7 +226,7 @@ function toFieldError(error: ErrorObject, formats: Record<string, FormatCheck>, 
       return { pointer: child(pointer, missing), code: 'required', message: `"${missing}" is required.` };
     }
     case 'additionalProperties':
-      return describeUnknownField(error, noun);
+      return describeUnknownField(error, pointer, noun);
     case 'type':
       return fieldError('wrong_type', `must be ${listTypes(params.type)}.`);
     case 'format':
@@ -268,10 +272,10 @@ function describeChoice(pointer: Pointer, fields: string[], given: object): Fiel
   return { pointer: child(pointer, last), code: 'mismatch', message: `Give ${names}, not both.` };
 }
 
-function describeUnknownField(error: ErrorObject, noun: string): FieldError {
+function describeUnknownField(error: ErrorObject, parent: Pointer, noun: string): FieldError {
   const field: string = error.params.additionalProperty;
   const schema = error.parentSchema as { properties?: object; 'x-read-only'?: string[] };
-  const pointer = child(error.instancePath, field);
+  const pointer = child(parent, field);
   if (schema['x-read-only']?.includes(field)) {
     const message = `"${field}" is read-only. Remove it from the body.`;
     return { pointer, code: 'read_only', message };
@@ -280,7 +284,7 @@ function describeUnknownField(error: ErrorObject, noun: string): FieldError {
   const near = suggest(field, known);
   const others = known.length > 0 ? `Known: ${known.join(', ')}.` : 'This request takes none.';
   const hint = near ? `Did you mean "${near}"?` : others;
-  return { pointer, code: 'unknown_field', message: `Unknown ${noun} "${field}". ${hint}` };
+  return { pointer, code: 'unknown_field', message: `Unknown ${noun} "${cutGiven(field)}". ${hint}` };
 }
 
 function describeUnknownValue(given: unknown, allowed: string[]): string {
@@ -295,7 +299,7 @@ function listTypes(types: string | string[]): string {
 }
 
 function child(pointer: string, key: string): Pointer {
-  return `${pointer}/${key.replaceAll('~', '~0').replaceAll('/', '~1')}` as Pointer;
+  return `${pointer}/${cutGiven(key).replaceAll('~', '~0').replaceAll('/', '~1')}` as Pointer;
 }
 
 function isJsonObject(text: string): boolean {

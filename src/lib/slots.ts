@@ -1,6 +1,7 @@
 /**
  * A limited resource, such as bytes of memory or queries in flight, that many callers wait for. It is divided among the owners
- * that want it, and within an owner among the owner's keys: whoever has least comes next, and equals take turns.
+ * that want it, and within an owner among the owner's keys: whoever has least comes next; of equals, whoever was charged least for
+ * what it had (`charge`), and then whoever waits longest.
  * Guarantees:
  * - Nobody has more than the limits allow. Exception: a request that is larger than a limit is admitted when nothing else is taken.
  * - When the caller that comes next does not fit into what is left in all, later callers wait too, so a large request is not
@@ -13,6 +14,8 @@ export interface Share extends Disposable {
   release(): void;
   /** Releases all but `weight`. */
   shrinkTo(weight: number): void;
+  /** What the use of the share cost, such as milliseconds of a worker. It counts against the next turn of its owner and key. */
+  charge(cost: number): void;
 }
 
 interface SlotLimits {
@@ -51,6 +54,12 @@ class Branch {
   #taken = 0;
   /** The number of the turn at which this branch began to wait, or last took or released. Of equals, the lowest comes next. */
   #turn = 0;
+  /** Where this branch stands on the `#clock` of its parent: there, plus all costs since. */
+  #charged = 0;
+  /** The `#charged` of the child that was admitted last. A child that begins to wait starts here, so that nobody saves up turns. */
+  #clock = 0;
+  /** With so many children, those that are not needed any more are forgotten. */
+  #sweepAt = 64;
 
   constructor(limit: number, name = '', parent: Branch | null = null) {
     this.#limit = limit;
@@ -65,6 +74,7 @@ class Branch {
   child(name: string, limit: number): Branch {
     let child = this.#children.get(name);
     if (!child) {
+      if (this.#children.size >= this.#sweepAt) this.#sweep();
       child = new Branch(limit, name, this);
       this.#children.set(name, child);
     }
@@ -94,15 +104,26 @@ class Branch {
   }
 
   #precedes(other: Branch): boolean {
-    return this.#taken < other.#taken || (this.#taken === other.#taken && this.#turn < other.#turn);
+    const difference =
+      this.#taken - other.#taken || this.#charged - other.#charged || this.#turn - other.#turn;
+    return difference < 0;
   }
 
   /** A negative weight releases. */
   add(weight: number, turn: number): void {
     this.#taken += weight;
     this.#turn = turn;
+    if (this.#parent && weight > 0) {
+      this.#charged = Math.max(this.#charged, this.#parent.#clock);
+      this.#parent.#clock = this.#charged;
+    }
     this.#parent?.add(weight, turn);
     this.forgetIfUnused();
+  }
+
+  charge(cost: number): void {
+    this.#charged += cost;
+    this.#parent?.charge(cost);
   }
 
   enqueue(waiter: Waiter, turn: number): void {
@@ -119,6 +140,7 @@ class Branch {
     if (this.isWaiting) return;
     this.#turn = turn;
     if (!this.#parent) return;
+    this.#charged = Math.max(this.#charged, this.#parent.#clock);
     this.#parent.#noteWaiting(turn);
     this.#parent.#waiting.add(this);
   }
@@ -130,10 +152,23 @@ class Branch {
     this.forgetIfUnused();
   }
 
+  get #isUnused(): boolean {
+    return this.#taken === 0 && !this.isWaiting;
+  }
+
+  /** A child that was charged is remembered for as long as others use the branch. */
   forgetIfUnused(): void {
-    if (!this.#parent || this.#taken > 0 || this.isWaiting) return;
-    this.#parent.#children.delete(this.#name);
+    if (!this.#isUnused) return;
+    this.#children.clear();
+    if (!this.#parent) return;
+    if (this.#charged <= this.#parent.#clock) this.#parent.#children.delete(this.#name);
     this.#parent.forgetIfUnused();
+  }
+
+  #sweep(): void {
+    for (const [name, child] of this.#children)
+      if (child.#isUnused && child.#charged <= this.#clock) this.#children.delete(name);
+    this.#sweepAt = 2 * this.#children.size + 64;
   }
 }
 
@@ -201,7 +236,7 @@ export class Slots {
       this.#admit();
     };
     const release = () => shrinkTo(0);
-    return { shrinkTo, release, [Symbol.dispose]: release };
+    return { shrinkTo, release, charge: (cost) => leaf.charge(cost), [Symbol.dispose]: release };
   }
 
   #nextTurn(): number {

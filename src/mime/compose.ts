@@ -23,8 +23,40 @@ export interface ComposedMail extends Omit<Draft, 'from' | 'bcc'>, ReplyFields {
   date: Date;
 }
 
-export async function composeMail(mail: ComposedMail): Promise<Buffer> {
-  const text = mail.text ?? htmlToText(mail.html ?? '');
+/** The message would have more bytes than are allowed: at least this many. */
+export interface TooLarge {
+  leastBytes: number;
+}
+
+/** What cannot fit is refused before it is composed, because composing takes several times its memory. */
+export async function composeWithin(
+  maxBytes: number,
+  mail: ComposedMail,
+): Promise<{ bytes: Buffer } | TooLarge> {
+  const given = countLeast(mail);
+  if (given > maxBytes) return { leastBytes: given };
+  const text = deriveText(mail);
+  const leastBytes = mail.text === null ? given + Buffer.byteLength(text) : given;
+  if (leastBytes > maxBytes) return { leastBytes };
+  const bytes = await build(mail, text);
+  return bytes.length > maxBytes ? { leastBytes: bytes.length } : { bytes };
+}
+
+export function composeMail(mail: ComposedMail): Promise<Buffer> {
+  return build(mail, deriveText(mail));
+}
+
+function deriveText({ text, html }: ComposedMail): string {
+  return text ?? htmlToText(html ?? '');
+}
+
+/** No encoding makes a text shorter, and an attachment takes 78 bytes for each 76 characters of base64. */
+function countLeast({ text, html, attachments }: ComposedMail): number {
+  const attached = attachments.reduce((sum, { content }) => sum + Math.floor((content.length * 78) / 76), 0);
+  return Buffer.byteLength(text ?? '') + Buffer.byteLength(html ?? '') + attached;
+}
+
+async function build(mail: ComposedMail, text: string): Promise<Buffer> {
   const hasText = mail.text !== null || mail.html === null || text !== '';
   const composer = new MailComposer({
     newline: 'windows',

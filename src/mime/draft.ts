@@ -4,6 +4,7 @@
  * Guarantees: if there is no fault, no header field can be injected, every header line can be folded to at most 998 octets
  * (RFC 5322 §2.1.1), and no line of the header consists of blanks, which some readers take for its end.
  */
+import { cutGiven } from '../lib/cut-given.ts';
 import type { FieldError, Pointer } from '../problems.ts';
 import type { Address } from './address-list.ts';
 import { mergeAddresses, readAddress, readAddressList } from './given-addresses.ts';
@@ -244,7 +245,7 @@ function readHeaders(given: unknown, report: Report): Field[] {
     report('/headers', 'too_long', `must have at most ${maxHeadersLength} characters.`);
   else {
     for (const { name, value } of fields) {
-      const pointer: Pointer = `/headers/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`;
+      const pointer: Pointer = `/headers/${cutGiven(name).replaceAll('~', '~0').replaceAll('/', '~1')}`;
       const fault = findHeaderNameFault(name) ?? findHeaderValueFault(value);
       if (fault) report(pointer, 'invalid_value', fault);
     }

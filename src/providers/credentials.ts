@@ -1,5 +1,7 @@
 /** The form of the credentials of each kind of provider. Pure. docs/providers.md says where each value comes from. */
+
 import { createPublicKey, type KeyObject } from 'node:crypto';
+import { cutGiven } from '../lib/cut-given.ts';
 import type { FieldError } from '../problems.ts';
 import type { ProviderKind } from '../store/providers.ts';
 
@@ -129,9 +131,9 @@ export function findCredentialFaults(kind: ProviderKind, given: unknown): FieldE
   const unknown = Object.keys(given).filter((name) => !Object.hasOwn(known, name));
   const errors = unknown.map(
     (name): FieldError => ({
-      pointer: `/credentials/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`,
+      pointer: `/credentials/${cutGiven(name).replaceAll('~', '~0').replaceAll('/', '~1')}`,
       code: 'unknown_field',
-      message: `Unknown field "${name}". The credentials of ${kind} have: ${Object.keys(known).join(', ')}.`,
+      message: `Unknown field "${cutGiven(name)}". The credentials of ${kind} have: ${Object.keys(known).join(', ')}.`,
     }),
   );
   for (const [name, { check, optional }] of Object.entries(known)) {

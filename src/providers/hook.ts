@@ -1,5 +1,5 @@
 /** What a call of a provider is, and what it brings. */
-import { maxDepth, measureJson } from '../lib/json.ts';
+import type { HookBody } from '../mailwork/hook-body.ts';
 import type { ProviderReport } from '../store/send-reports.ts';
 import { isRecord } from './credentials.ts';
 
@@ -7,8 +7,9 @@ export type HookPath = 'inbound' | 'events';
 
 export interface HookCall {
   path: HookPath;
-  body: Buffer;
-  contentType: string;
+  /** As it was signed. */
+  raw: Buffer;
+  body: HookBody;
   /** The first value of a header, by its name in lower case; undefined: missing. */
   header(name: string): string | undefined;
   nowMs: number;
@@ -43,24 +44,6 @@ export function isFresh(signedMs: number, nowMs: number): boolean {
   return nowMs - signedMs <= dayMs && signedMs - nowMs <= aheadMs;
 }
 
-/** A call of SendGrid has up to a thousand events, of some twenty fields each. */
-const maxValues = 100_000;
-
-/**
- * Undefined: not JSON of a provider. Whoever has an account here can call the own hooks, and a body of 36 MB that is all empty
- * objects took 27 s and 800 MB to parse.
- */
-export function readJsonBody(body: Buffer): unknown {
-  const text = body.toString();
-  const { depth, values } = measureJson(text, maxValues);
-  if (depth > maxDepth || values > maxValues) return undefined;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}
-
 export function fieldOf(value: unknown, ...path: string[]): unknown {
   return path.reduce<unknown>((inner, name) => (isRecord(inner) ? inner[name] : undefined), value);
 }
@@ -68,6 +51,23 @@ export function fieldOf(value: unknown, ...path: string[]): unknown {
 export function textOf(value: unknown, ...path: string[]): string | null {
   const found = fieldOf(value, ...path);
   return typeof found === 'string' && found !== '' ? found : null;
+}
+
+/** Of a text of any length; null: missing or empty. */
+export function bytesOf(value: unknown, name: string): Buffer | null {
+  const found = fieldOf(value, name);
+  if (found instanceof Uint8Array) return asBuffer(found);
+  return typeof found === 'string' && found !== '' ? Buffer.from(found) : null;
+}
+
+/** A field of a form. */
+export function formBytesOf({ form }: HookBody, name: string): Buffer | null {
+  const found = form.get(name);
+  return found ? asBuffer(found) : null;
+}
+
+function asBuffer({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
 }
 
 export function listOf(value: unknown, ...path: string[]): unknown[] {

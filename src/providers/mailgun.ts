@@ -5,13 +5,15 @@ import { hashId } from '../lib/ids.ts';
 import type { MailgunCredentials } from '../store/providers.ts';
 import type { BounceType } from '../store/send-events.ts';
 import type { ProviderReport } from '../store/send-reports.ts';
-import { readForm } from './form.ts';
-import { fieldOf, type HookCall, isFresh, type ReadCall, readJsonBody, senderOf, textOf } from './hook.ts';
+import { fieldOf, formBytesOf, type HookCall, isFresh, type ReadCall, senderOf, textOf } from './hook.ts';
 import { byMessageId, makeReport } from './report.ts';
 
 export function readMailgunCall({ signingKey }: MailgunCredentials, call: HookCall): ReadCall {
   return call.path === 'inbound' ? readInbound(signingKey, call) : readEvent(signingKey, call);
 }
+
+/** Of a field that is no mail: the recipients have most. */
+const maxTextBytes = 64 * 1024;
 
 /** The key of the call; null: not signed with this key, or too old. */
 function checkSignature(
@@ -27,13 +29,12 @@ function checkSignature(
   return isFresh(Number(timestamp) * 1000, nowMs) ? hashId('mailgun', `${timestamp}${token}`) : null;
 }
 
-function readInbound(signingKey: string, { body, contentType, nowMs }: HookCall): ReadCall {
-  const form = readForm(body, contentType);
-  const text = (name: string) => form.get(name)?.toString() ?? '';
+function readInbound(signingKey: string, { body, nowMs }: HookCall): ReadCall {
+  const text = (name: string) => formBytesOf(body, name)?.toString('utf8', 0, maxTextBytes) ?? '';
   const signed = { timestamp: text('timestamp'), token: text('token'), signature: text('signature') };
   const callKey = checkSignature(signingKey, signed, nowMs);
   if (callKey === null) return 'refused';
-  const raw = form.get('body-mime');
+  const raw = formBytesOf(body, 'body-mime');
   if (!raw)
     return { fault: 'The form has no "body-mime". The URL of the route at Mailgun must end with "/mime".' };
   const recipients = text('recipient')
@@ -52,7 +53,7 @@ const bounceReasons = new Map<string | null, BounceType>([
 ]);
 
 function readEvent(signingKey: string, { body, nowMs }: HookCall): ReadCall {
-  const given = readJsonBody(body);
+  const given = body.json;
   const text = (name: string) => String(fieldOf(given, 'signature', name) ?? '');
   const signed = { timestamp: text('timestamp'), token: text('token'), signature: text('signature') };
   const callKey = checkSignature(signingKey, signed, nowMs);

@@ -4,13 +4,13 @@ import { hashId, isUuid } from '../lib/ids.ts';
 import type { PostmarkCredentials } from '../store/providers.ts';
 import type { BounceType } from '../store/send-events.ts';
 import type { ProviderReport } from '../store/send-reports.ts';
-import { fieldOf, type HookCall, listOf, type ReadCall, readJsonBody, senderOf, textOf } from './hook.ts';
+import { bytesOf, fieldOf, type HookCall, listOf, type ReadCall, senderOf, textOf } from './hook.ts';
 import { makeReport } from './report.ts';
 
 export function readPostmarkCall({ basicAuth }: PostmarkCredentials, call: HookCall): ReadCall {
   if (basicAuth && !hasLogin(call, basicAuth)) return 'refused';
-  const body = readJsonBody(call.body);
-  return call.path === 'inbound' ? readInbound(body) : readEvent(body);
+  const { json } = call.body;
+  return call.path === 'inbound' ? readInbound(json) : readEvent(json);
 }
 
 function hasLogin(call: HookCall, { username, password }: { username: string; password: string }): boolean {
@@ -20,7 +20,7 @@ function hasLogin(call: HookCall, { username, password }: { username: string; pa
 
 function readInbound(body: unknown): ReadCall {
   const id = textOf(body, 'MessageID');
-  const raw = textOf(body, 'RawEmail');
+  const raw = bytesOf(body, 'RawEmail');
   const recipient = textOf(body, 'OriginalRecipient');
   if (id === null || recipient === null)
     return {
@@ -33,7 +33,7 @@ function readInbound(body: unknown): ReadCall {
     };
   const returnPath = listOf(body, 'Headers').find((one) => /^return-path$/i.test(textOf(one, 'Name') ?? ''));
   const mail = {
-    raw: Buffer.from(raw),
+    raw,
     mailFrom: senderOf(textOf(returnPath, 'Value')),
     recipients: [recipient],
   };

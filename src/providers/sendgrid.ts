@@ -1,25 +1,31 @@
 /** Calls of SendGrid: an ECDSA signature (P-256, SHA-256) of the timestamp and the body is the proof. */
 import { createHash, verify } from 'node:crypto';
+import { promisify } from 'node:util';
 import { hashId } from '../lib/ids.ts';
+import { readHookJson } from '../mailwork/hook-body.ts';
 import type { SendgridCredentials } from '../store/providers.ts';
 import type { BounceType } from '../store/send-events.ts';
 import type { ProviderReport } from '../store/send-reports.ts';
 import { readVerificationKey } from './credentials.ts';
-import { readForm } from './form.ts';
-import { type HookCall, isFresh, listOf, type ReadCall, readJsonBody, senderOf, textOf } from './hook.ts';
+import { formBytesOf, type HookCall, isFresh, listOf, type ReadCall, senderOf, textOf } from './hook.ts';
 import { byMessageId, makeReport } from './report.ts';
 
-export function readSendgridCall(credentials: SendgridCredentials, call: HookCall): ReadCall {
+/** On a thread of libuv: to hash 36 MB takes long. */
+const verifyElsewhere = promisify(verify);
+/** An envelope has the addresses of one message. */
+const maxEnvelopeBytes = 64 * 1024;
+
+export async function readSendgridCall(credentials: SendgridCredentials, call: HookCall): Promise<ReadCall> {
   const { verificationKey, inboundVerificationKey = verificationKey } = credentials;
   const isInbound = call.path === 'inbound';
   const timestamp = call.header('x-twilio-email-event-webhook-timestamp') ?? '';
   const signature = call.header('x-twilio-email-event-webhook-signature') ?? '';
   const key = readVerificationKey(isInbound ? inboundVerificationKey : verificationKey);
-  const signed = Buffer.concat([Buffer.from(timestamp), call.body]);
+  const signed = Buffer.concat([Buffer.from(timestamp), call.raw]);
   if (
     !key ||
     !/^\d{1,12}$/.test(timestamp) ||
-    !verify('sha256', signed, key, Buffer.from(signature, 'base64'))
+    !(await verifyElsewhere('sha256', signed, key, Buffer.from(signature, 'base64')))
   )
     return 'refused';
   if (!isFresh(Number(timestamp) * 1000, call.nowMs)) return 'refused';
@@ -28,10 +34,10 @@ export function readSendgridCall(credentials: SendgridCredentials, call: HookCal
   return isInbound ? readInbound(callKey, call) : readEvents(callKey, call);
 }
 
-function readInbound(callKey: string, { body, contentType }: HookCall): ReadCall {
-  const form = readForm(body, contentType);
-  const raw = form.get('email');
-  const envelope = readJsonBody(form.get('envelope') ?? Buffer.alloc(0));
+function readInbound(callKey: string, { body }: HookCall): ReadCall {
+  const raw = formBytesOf(body, 'email');
+  const given = formBytesOf(body, 'envelope');
+  const envelope = given && given.length <= maxEnvelopeBytes ? readHookJson(given) : undefined;
   const recipients = listOf(envelope, 'to').filter((one) => typeof one === 'string');
   if (!raw)
     return {
@@ -60,7 +66,7 @@ const outcomes = new Map<string | null, ProviderReport['outcome']>([
 ]);
 
 function readEvents(callKey: string, { body }: HookCall): ReadCall {
-  const events = readJsonBody(body);
+  const events = body.json;
   if (!Array.isArray(events)) return { fault: 'The body is no list of events of SendGrid.' };
   const reports = events.flatMap((event) => {
     const type = textOf(event, 'event');

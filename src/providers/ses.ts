@@ -1,27 +1,20 @@
 /** Calls of Amazon SES, which come through Amazon SNS: the signature of SNS for the owner's topic is the proof (`sns.ts`). */
 import { hashId } from '../lib/ids.ts';
+import { readHookJson } from '../mailwork/hook-body.ts';
 import type { SesCredentials } from '../store/providers.ts';
 import type { BounceType } from '../store/send-events.ts';
 import type { ProviderReport } from '../store/send-reports.ts';
-import {
-  type HookCall,
-  type HookContent,
-  listOf,
-  type ReadCall,
-  readJsonBody,
-  senderOf,
-  textOf,
-} from './hook.ts';
+import { type HookCall, type HookContent, listOf, type ReadCall, senderOf, textOf } from './hook.ts';
 import { byMessageId, makeReport } from './report.ts';
 import type { Sns } from './sns.ts';
 
 /** Both paths take all that comes: every subscription of a topic gets all of its messages. */
 export async function readSesCall(credentials: SesCredentials, call: HookCall, sns: Sns): Promise<ReadCall> {
-  const message = await sns.read(call.body, credentials, call.nowMs);
+  const message = await sns.read(call.body.json, credentials, call.nowMs);
   if (typeof message === 'string') return message;
   const nothing: HookContent = { callKey: hashId('ses', message.messageId), mail: null, reports: [] };
   if (message.type !== 'Notification') return { content: nothing };
-  const given = readJsonBody(Buffer.from(message.text));
+  const given = readHookJson(Buffer.from(message.text));
   const type = textOf(given, 'notificationType') ?? textOf(given, 'eventType');
   if (type === 'Received') return readReceived(nothing, given);
   return { content: { ...nothing, reports: readReports(type, given) } };

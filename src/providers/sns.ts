@@ -9,7 +9,7 @@ import { snsHostOf } from '../net/aws-hosts.ts';
 import type { Egress } from '../net/egress.ts';
 import { requestSmall } from '../net/small-request.ts';
 import { isRecord } from './credentials.ts';
-import { isFresh, readJsonBody } from './hook.ts';
+import { isFresh } from './hook.ts';
 
 interface SnsMessage {
   /** `Notification`, or one of the others in `signedFields`. */
@@ -20,7 +20,7 @@ interface SnsMessage {
 
 export interface Sns {
   /** The message, if Amazon signed it for this topic within a day. A subscription is confirmed before it resolves. */
-  read(body: Buffer, topic: { region: string; topicArn: string }, nowMs: number): Promise<ReadSns>;
+  read(given: unknown, topic: { region: string; topicArn: string }, nowMs: number): Promise<ReadSns>;
 }
 
 type ReadSns = SnsMessage | 'refused' | 'unreachable';
@@ -66,8 +66,8 @@ export function makeSns(parts: { egress: Egress; port?: number | undefined; ca?:
   }
 
   return {
-    async read(body, { region, topicArn }, nowMs) {
-      const given = readFields(body);
+    async read(json, { region, topicArn }, nowMs) {
+      const given = readFields(json);
       const signedText = given && writeSigned(given);
       if (!given || signedText === null || readValue(given, 'TopicArn') !== topicArn) return 'refused';
       if (!isFresh(Date.parse(readValue(given, 'Timestamp')), nowMs)) return 'refused';
@@ -108,8 +108,7 @@ function readValue(given: Fields, name: string): string {
 }
 
 /** Null: not a message of SNS. */
-function readFields(body: Buffer): Fields | null {
-  const given = readJsonBody(body);
+function readFields(given: unknown): Fields | null {
   if (!isRecord(given)) return null;
   const texts = Object.entries(given).filter(
     (entry): entry is [string, string] => typeof entry[1] === 'string',

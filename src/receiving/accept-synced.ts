@@ -87,10 +87,10 @@ async function examine(
   { raw }: SyncedMail,
 ): Promise<Examined> {
   if (kind === 'sent') {
-    return { parsed: await parts.examiner.outgoing.parse(raw, ownerId), authentication: null };
+    return { parsed: await parts.mailWork.parse(raw, ownerId), authentication: null };
   }
   const origin = { mailFrom: null, remoteIp: null, helo: null };
-  const { parsed, authentication } = await parts.examiner.examine(raw, origin, ownerId);
+  const { parsed, authentication } = await parts.mailWork.examine(raw, origin, ownerId);
   if (parsed.report) await parts.applyReport?.(raw, ownerId, parsed.report.type);
   return { parsed, authentication: judgeByDkimAlone(authentication) };
 }

@@ -14,9 +14,9 @@ import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Metrics } from '../lib/metrics.ts';
 import type { Tracer } from '../lib/tracing.ts';
+import type { Examination, MailWork } from '../mailwork/mailwork.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { chunkBytes, findFirst } from '../store/messages.ts';
-import type { Examination, Examiner } from './examine.ts';
 import type { MailLog } from './mail-log.ts';
 import { measureMail, type PreparedMessage, prepareMessage } from './prepare.ts';
 import type { MessageRecorder } from './record.ts';
@@ -39,7 +39,7 @@ export interface IncomingMail {
 }
 
 export interface AcceptParts extends RouteParts {
-  examiner: Examiner;
+  mailWork: MailWork;
   recorder: MessageRecorder;
   /** A raw message up to this size is part of the event. */
   inlineRawBytes: number;
@@ -88,9 +88,9 @@ export async function acceptMail(
   async function examine(): Promise<ExaminedMail> {
     const recipients = await mail.recipients();
     trace = parts.tracer && startAcceptTrace(parts.tracer, mail.source, mail.request);
-    // The owner whose turn the work takes (`Examiner`). If the message has several owners: the first.
+    // The owner whose turn the work takes (`MailWork`). If the message has several owners: the first.
     const ownerId = recipients[0]?.identity.ownerId;
-    const examination = await parts.examiner.examine(mail.raw, mail.envelope, ownerId);
+    const examination = await parts.mailWork.examine(mail.raw, mail.envelope, ownerId);
     const { report } = examination.parsed;
     if (report) {
       const owners = new Set(recipients.map(({ identity }) => identity.ownerId));

@@ -10,10 +10,10 @@ import type { Sql } from '../db/client.ts';
 import { hashId, isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
+import type { MailWork } from '../mailwork/mailwork.ts';
 import type { Address } from '../mime/address-list.ts';
-import type { ComposedMail } from '../mime/compose.ts';
 import type { Draft } from '../mime/draft.ts';
-import { needsEightBit, needsSmtpUtf8, type PrepareOptions, type prepareMessage } from '../mime/outgoing.ts';
+import { needsEightBit, needsSmtpUtf8 } from '../mime/outgoing.ts';
 import type { ParsedMessage } from '../mime/parse.ts';
 import { makeMessageId, makeReplyFields, replySubject } from '../mime/reply.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
@@ -32,16 +32,9 @@ import { wordKeysOf } from '../store/words.ts';
 import { findAuthor, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
 import type { Way } from './way.ts';
 
-/** Work whose time the sender's texts decide: large messages are done in a worker. */
-interface MailWork {
-  compose(mail: ComposedMail, ownerId: string): Promise<Buffer>;
-  prepare(raw: Buffer, options: PrepareOptions, ownerId: string): Promise<ReturnType<typeof prepareMessage>>;
-  parse(raw: Buffer, ownerId: string): Promise<ParsedMessage>;
-}
-
 export interface SubmitParts {
   sql: Sql;
-  work: MailWork;
+  work: Pick<MailWork, 'compose' | 'prepare'>;
   ways: {
     operator: Pick<Way, 'kind' | 'destinationOf'>;
     choose(sender: Pick<Sender, 'ownerId' | 'accountId' | 'providerId'>): Pick<Way, 'kind' | 'destinationOf'>;
@@ -75,6 +68,8 @@ interface SendOptions {
 export interface GivenDraft extends SendOptions {
   identityId: string;
   draft: Draft;
+  /** The JSON body that has the texts and attachments (`MailWork.readDraft`); null: the draft has them. */
+  body: Buffer | null;
   /** An id or a Message-ID. */
   inReplyTo: string | null;
 }
@@ -100,7 +95,7 @@ export async function submitDraft(
   const recipients =
     draft.to.length + draft.cc.length + draft.bcc.length > 0 ? draft : replyTo(draft, parent);
   const id = newId();
-  const raw = await parts.work.compose(
+  const composed = await parts.work.compose(
     {
       ...{ ...draft, to: recipients.to, cc: recipients.cc, from, date: new Date() },
       subject: draft.subject ?? replySubject(parent?.subject ?? null),
@@ -108,10 +103,12 @@ export async function submitDraft(
       ...(parent ? makeReplyFields(parent) : { inReplyTo: null, references: [] }),
     },
     ownerId,
+    { maxBytes: parts.maxMessageBytes, body: given.body },
   );
+  if ('leastBytes' in composed) throw tooLarge(composed.leastBytes, parts.maxMessageBytes);
+  const { bytes: raw, parsed } = composed;
   const { sendAt, metadata } = given;
   const threadId = parent?.threadId ?? null;
-  const parsed = await parts.work.parse(raw, ownerId);
   return finish(parts, submitter, sender, { id, raw, parsed, recipients, threadId, sendAt, metadata });
 }
 
@@ -129,11 +126,10 @@ export async function submitRaw(
   const options = { date: new Date(), unique: id, hasOwnRecipients: given.recipients !== null };
   const prepared = await parts.work.prepare(given.raw, options, submitter.ownerId);
   if ('errors' in prepared) throw new Problem('invalid_body', { errors: prepared.errors });
-  const { bytes, from, to, cc, bcc } = prepared;
+  const { bytes, from, to, cc, bcc, parsed } = prepared;
   const authors = [...from, ...(prepared.sender ? [prepared.sender] : [])].map(({ address }) => address);
   if (sender) requireAuthor(sender, authors);
   const author = sender ?? (await findAuthor(parts, submitter.ownerId, authors));
-  const parsed = await parts.work.parse(bytes, submitter.ownerId);
   const recipients = given.recipients === null ? { to, cc, bcc } : fromEnvelope(given.recipients, parsed);
   const none = { threadId: null, sendAt: null, metadata: null };
   return finish(parts, submitter, author, { id, raw: bytes, parsed, recipients, ...none });
@@ -253,10 +249,7 @@ async function finish(
   const way = parts.ways.choose(sender);
   const { ownerId, keyId, source } = submitter;
   const { id, raw, parsed, sendAt, metadata } = mail;
-  if (raw.length > maxMessageBytes) {
-    const detail = `The finished message has ${raw.length} bytes. The limit is ${maxMessageBytes} bytes.`;
-    throw new Problem('body_too_large', { detail });
-  }
+  if (raw.length > maxMessageBytes) throw tooLarge(raw.length, maxMessageBytes);
   const recipients = listRecipients(ownerId, mail.recipients, way);
   requireFewRecipients(recipients.length);
   const suppressed = await admitOrThrow(parts, ownerId, recipients);
@@ -282,6 +275,11 @@ async function finish(
       smtpUtf8: needsSmtpUtf8(raw, addresses),
     },
   };
+}
+
+function tooLarge(bytes: number, maxBytes: number): Problem {
+  const detail = `The finished message has ${bytes} bytes or more. The limit is ${maxBytes} bytes.`;
+  return new Problem('body_too_large', { detail });
 }
 
 export const maxRecipients = 50;

@@ -140,11 +140,11 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
 }
 
 function startSendingMail(parts: Parts, database: Database, wakeAfterEvents: () => void) {
-  const { sealer, log, metrics, ways, dns, examiner, bounceKeys, confirmationLinks, config } = parts;
+  const { sealer, log, metrics, ways, dns, mailWork, bounceKeys, confirmationLinks, config } = parts;
   const sql = database.openAnother('sending', { max: sendingPoolSize });
   return startSending({
     ...{ sql, ways, log, metrics, wakeAfterEvents, ...wokenBySharedPoll },
-    signer: new Signer({ sql, sealer, dns, log, sign: examiner.outgoing.sign }),
+    signer: new Signer({ sql, sealer, dns, log, sign: mailWork.sign }),
     bounceAddress: (recipient) => makeBounceAddress(bounceKeys, recipient, config.bounceDomain, Date.now()),
     confirmations: { mailHost: config.mailHost, linkTo: confirmationLinks.to },
     scheduleSeconds: config.sendSchedule ?? standardSchedule,

@@ -14,12 +14,12 @@ import { loadSecretKeys } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { readVersion } from '../lib/version.ts';
 import { Verifications } from '../mailboxes/verifications.ts';
+import { makeMailWork } from '../mailwork/mailwork.ts';
 import { AccessTokens } from '../net/access-tokens.ts';
 import { makeDnsClient } from '../net/dns.ts';
 import { makeEgress } from '../net/egress.ts';
 import { makeMtaSts } from '../net/mta-sts.ts';
 import { makeSns } from '../providers/sns.ts';
-import { makeExaminer } from '../receiving/examine.ts';
 import { MailLog } from '../receiving/mail-log.ts';
 import { AccountServers } from '../sending/account-servers.ts';
 import { deriveBounceKeys } from '../sending/bounce-address.ts';
@@ -66,7 +66,7 @@ export async function makeParts(
   const sealer = await openSealer(sql, secretKeys);
   await prepareSchema(sql, log, config);
   while (await renumberRestored(sql));
-  const examiner = stopLater(stops, makeExaminer({ ...config, log }));
+  const mailWork = stopLater(stops, makeMailWork({ ...config, log }));
   const metrics = makeMetrics({
     backlog: () => countBacklog(sql),
     oldestPendingSeconds: () => readOldestPending(sql),
@@ -93,11 +93,11 @@ export async function makeParts(
   });
   const ways = makeWays(operatorWay, accounts);
   return {
-    ...{ config, log, sql, sealer, examiner, metrics, tracer, egress, poster, dns, ways },
+    ...{ config, log, sql, sealer, mailWork, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
     verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
     verifications: new Verifications(),
-    reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: examiner.outgoing.report, log },
+    reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: mailWork.report, log },
     links: makeLinks(secretKeys, readBaseUrl),
     confirmationLinks: makeConfirmationLinks(secretKeys, readBaseUrl),
     readBaseUrl,
@@ -105,9 +105,9 @@ export async function makeParts(
       ...{ sql, sealer, log, mailHost, lookup: makeLookup(config), makeKeyPair },
       onLost: () => metrics.identitiesLost.inc(),
     }),
-    mail: { sql, examiner, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
+    mail: { sql, mailWork, tracer, metrics, mailLog, acceptUnverified, inlineRawBytes },
     submit: {
-      ...{ sql, work: examiner.outgoing, ways, metrics, log, maxMessageBytes },
+      ...{ sql, work: mailWork, ways, metrics, log, maxMessageBytes },
       sendRatePerMinute: config.sendRatePerMinute,
     },
     sns: makeSns({ egress, port: snsPort, ca }),

@@ -3,6 +3,7 @@ import type { Readable } from 'node:stream';
 import { errorCodes, type FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { Uuid } from '../../contract/schemas.ts';
+import { cutGiven } from '../../lib/cut-given.ts';
 import type { PaceLimits } from '../../lib/pace.ts';
 import { Problem } from '../../problems.ts';
 import { type AcceptParts, acceptMail } from '../../receiving/accept.ts';
@@ -174,7 +175,7 @@ function unknownRecipients(addresses: string[]): Problem {
     errors: addresses.map((address) => ({
       pointer: '/recipient',
       code: 'unknown_recipient',
-      message: `None of your verified identities receives mail for "${address}". Create the identity with POST /identities, or verify it.`,
+      message: `None of your verified identities receives mail for "${cutGiven(address)}". Create the identity with POST /identities, or verify it.`,
     })),
   });
 }

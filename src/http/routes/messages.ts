@@ -16,8 +16,8 @@ import {
 } from '../../contract/schemas.ts';
 import type { Pool } from '../../db/client.ts';
 import { type Share, Slots } from '../../lib/slots.ts';
+import type { MailWork } from '../../mailwork/mailwork.ts';
 import { Problem } from '../../problems.ts';
-import type { Examiner } from '../../receiving/examine.ts';
 import { directions, listMessages } from '../../store/message-lists.ts';
 import { SearchNotReady, searchMessages } from '../../store/message-search.ts';
 import { findMessage, findRaw, readRaw, readWhole, type StoredRaw } from '../../store/messages.ts';
@@ -89,10 +89,10 @@ const piecesAtOnce = { inAll: 4, perOwner: 1 };
 const Bytes = Type.Unsafe<unknown>({ type: 'string', format: 'binary' });
 const bytes = (type: string) => ({ content: { [type]: { schema: Bytes } } });
 
-type MessageParts = PageParts & { sql: Pool; links: Links; examiner: Examiner };
+type MessageParts = PageParts & { sql: Pool; links: Links; mailWork: MailWork };
 
 export function messageRoutes(app: App, parts: MessageParts): void {
-  const { sql, links, examiner, answers } = parts;
+  const { sql, links, mailWork, answers } = parts;
   const memory = new Slots(readMemoryBytes);
   const reading = new Slots(piecesAtOnce);
 
@@ -100,7 +100,7 @@ export function messageRoutes(app: App, parts: MessageParts): void {
   async function extract(stored: StoredRaw, n: number, signal: AbortSignal) {
     const { ownerId, size } = stored;
     using _share = await memory.take(ownerId, size, { signal });
-    return await examiner.extract(await readWhole(sql, stored), n, ownerId, signal);
+    return await mailWork.extract(await readWhole(sql, stored), n, ownerId, signal);
   }
 
   app.get(

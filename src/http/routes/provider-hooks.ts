@@ -9,6 +9,7 @@ import { Type } from 'typebox';
 import { transaction } from '../../db/client.ts';
 import type { PaceLimits } from '../../lib/pace.ts';
 import type { Sealer } from '../../lib/secrets.ts';
+import type { MailWork } from '../../mailwork/mailwork.ts';
 import { Problem } from '../../problems.ts';
 import type { HookContent, HookPath, ProvidedMail } from '../../providers/hook.ts';
 import { readCall } from '../../providers/read-call.ts';
@@ -34,6 +35,7 @@ const bodyPace: PaceLimits = {
 const maxRecipients = 100;
 
 interface HookParts {
+  mailWork: Pick<MailWork, 'readHook'>;
   sealer: Sealer;
   mail: AcceptParts;
   reports: ProviderReportParts;
@@ -104,15 +106,16 @@ export async function providerHookRoutes(app: App, parts: HookParts): Promise<vo
 }
 
 async function readContent(
-  { sealer, sns }: HookParts,
+  { sealer, sns, mailWork }: HookParts,
   { headers }: FastifyRequest,
   provider: SealedProvider,
   path: HookPath,
-  body: Buffer,
+  raw: Buffer,
 ): Promise<HookContent> {
   const credentials = openCredentials(sealer, provider);
   const call = {
-    ...{ path, body, nowMs: Date.now(), contentType: headers['content-type'] ?? '' },
+    ...{ path, raw, nowMs: Date.now() },
+    body: await mailWork.readHook(raw, headers['content-type'] ?? '', provider.ownerId),
     header: (name: string) => [headers[name] ?? []].flat()[0],
   };
   const read = await readCall(credentials, call, sns);

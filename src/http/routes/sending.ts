@@ -8,7 +8,10 @@ import { writeMessage } from '../../contract/payload.ts';
 import { body, describe, IdParams, Timestamp, Uuid } from '../../contract/schemas.ts';
 import { SendAttempt } from '../../contract/sending.ts';
 import type { Sql } from '../../db/client.ts';
+import { readJson } from '../../lib/json.ts';
 import type { PaceLimits } from '../../lib/pace.ts';
+import { findDraftErrors, maxJsonValues } from '../../mailwork/draft-body.ts';
+import type { MailWork } from '../../mailwork/mailwork.ts';
 import type { Address } from '../../mime/address-list.ts';
 import { readDraft } from '../../mime/draft.ts';
 import { readAddress } from '../../mime/given-addresses.ts';
@@ -29,15 +32,13 @@ import { abortOnClose } from '../client-gone.ts';
 import { orNotFound } from '../errors.ts';
 import type { App } from '../fastify.ts';
 import { actAndRespondOnce, type PostParts } from '../idempotency.ts';
-import { readJson } from '../json-body.ts';
+import { explainJsonFault } from '../json-body.ts';
 import { jsonText, sendJsonText } from '../json-text.ts';
 import { readMessageBody } from '../message-body.ts';
 import { ownKey, sendToo } from './messages.ts';
 
-const maxSendAheadMs = 30 * 86_400_000;
-const maxMetadataBytes = 2048;
-/** Far above what 50 recipients, 100 attachments and 100 headers need. */
-const maxJsonValues = 10_000;
+/** A longer body is parsed by a worker thread. */
+const maxParsedHere = 1024 * 1024;
 /** Memory for large bodies: in total, and for each owner. */
 const memoryLimits = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024, slowMs: 10_000 };
 const smallBytes = 64 * 1024;
@@ -141,13 +142,14 @@ const tags = ['Messages'];
 
 export interface SendingParts extends PostParts {
   submit: SubmitParts;
+  mailWork: Pick<MailWork, 'readDraft'>;
   links: Links;
   maxMessageBytes: number;
 }
 
 /** Needs a fastify scope of its own: its content type parsers take bodies that are larger than elsewhere. */
 export async function sendingRoutes(app: App, parts: SendingParts): Promise<void> {
-  const { sql, submit, links, maxMessageBytes } = parts;
+  const { sql, submit, mailWork, links, maxMessageBytes } = parts;
   const memory = new BodyMemory(memoryLimits);
   const maxJsonBytes = Math.ceil(1.4 * maxMessageBytes) + 1024 * 1024;
 
@@ -168,14 +170,29 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
     return memory.read(request.ownerId, bytes, read);
   }
 
+  /** Returns the body without its texts. */
+  async function readLargeBody(request: FastifyRequest, bytes: Buffer): Promise<unknown> {
+    const { sending, ownerId } = request;
+    if (!sending) throw new Error('The hook of this route did not run');
+    const read = await mailWork.readDraft(bytes, ownerId, abortOnClose(sending.reply));
+    if ('fault' in read) throw explainJsonFault(read.fault);
+    sending.largeBody = { bytes, errors: read.errors };
+    request.bodyHash = read.hash;
+    return read.fields;
+  }
+
   app.decorateRequest('sending', null);
   app.addHook('onRequest', async (request, reply) => {
-    request.sending = { reply };
+    request.sending = { reply, largeBody: null };
   });
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('application/json', async (request: FastifyRequest, payload: Readable) => {
     const bytes = await readBody(request, payload, maxJsonBytes);
-    return bytes.length === 0 ? undefined : readJson(bytes, maxJsonValues);
+    if (bytes.length === 0) return undefined;
+    if (bytes.length > maxParsedHere) return readLargeBody(request, bytes);
+    const read = readJson(bytes, maxJsonValues);
+    if ('fault' in read) throw explainJsonFault(read.fault);
+    return read.value;
   });
   app.addContentTypeParser('message/rfc822', async (request: FastifyRequest, payload: Readable) =>
     readBody(request, payload, maxMessageBytes),
@@ -188,7 +205,7 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
         access: 'key',
         scopes: ['full', 'send'],
         references: { identityId: 'identities' },
-        findFieldErrors: findDraftErrors,
+        findFieldErrors: (given, { sending }) => sending?.largeBody?.errors ?? findDraftErrors(given),
       },
       bodyLimit: maxJsonBytes,
       schema: {
@@ -256,8 +273,12 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The reply, for a parser of the body, which gets the request alone. */
-    sending: { reply: FastifyReply } | null;
+    /** For a parser of the body, which gets the request alone, and from it. */
+    sending: {
+      reply: FastifyReply;
+      /** Of a body that a worker thread parsed: `request.body` is without its texts. */
+      largeBody: { bytes: Buffer; errors: FieldError[] } | null;
+    } | null;
   }
 }
 
@@ -274,26 +295,6 @@ async function cancel(
   if (outcome !== 'cancelled') throw new Problem('nothing_to_cancel');
   const found = await orNotFound(findMessage(sql, request.ownerId, id, keyId));
   return sendJsonText(reply, writeMessage(found, id, links, Date.now()));
-}
-
-/** Everything that a schema cannot say. */
-function findDraftErrors(given: Record<string, unknown>): FieldError[] {
-  const { errors } = readDraft(given);
-  const { sendAt, metadata } = given;
-  const at = typeof sendAt === 'string' ? Date.parse(sendAt) : Number.NaN;
-  if (at > Date.now() + maxSendAheadMs) {
-    errors.push({ pointer: '/sendAt', code: 'too_late', message: '"sendAt" must be at most 30 days ahead.' });
-  }
-  const size = metadata === undefined ? 0 : Buffer.byteLength(JSON.stringify(metadata));
-  if (size > maxMetadataBytes) {
-    const message = `"metadata" has ${size} bytes as JSON. The limit is ${maxMetadataBytes} bytes.`;
-    errors.push({ pointer: '/metadata', code: 'too_long', message });
-  }
-  if (JSON.stringify(metadata ?? null).includes('\\u0000')) {
-    const message = '"metadata" must not contain NUL characters (U+0000).';
-    errors.push({ pointer: '/metadata', code: 'invalid_value', message });
-  }
-  return errors;
 }
 
 function readSubmission(
@@ -313,6 +314,7 @@ function readSubmission(
   const { identityId, inReplyTo = null, sendAt, metadata = null } = given;
   return submitDraft(submit, submitter, {
     ...{ identityId, inReplyTo, metadata, draft: readDraft(given).draft },
+    body: request.sending?.largeBody?.bytes ?? null,
     sendAt: sendAt === undefined ? null : new Date(sendAt),
   });
 }

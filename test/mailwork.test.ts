@@ -1,4 +1,4 @@
-/** Large messages in the worker: same results as small ones, a broken one affects no other, and DNS waits are bounded. */
+/** Large messages in worker threads: same results as small ones, a broken one affects no other, and DNS waits are bounded. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { generateKeyPairSync } from 'node:crypto';
@@ -8,7 +8,7 @@ import { promisify } from 'node:util';
 import { dkimSign } from 'mailauth/lib/dkim/sign.js';
 import { makeLog } from '../src/lib/log.ts';
 import type { MailOrigin } from '../src/mailauth/authenticate.ts';
-import { type Examiner, makeExaminer } from '../src/receiving/examine.ts';
+import { type MailWork, makeMailWork } from '../src/mailwork/mailwork.ts';
 import { startDns } from './dns.ts';
 import { compose, failed, returnedMessage, simple } from './report-messages.ts';
 
@@ -22,7 +22,7 @@ beforeEach(() => {
 
 const log = makeLog({ level: 'silent', json: true });
 const smtp: MailOrigin = { mailFrom: 'ada@example.com', remoteIp: '192.0.2.7', helo: 'mail.example.com' };
-const examineUrl = new URL('../src/receiving/examine.ts', import.meta.url).href;
+const examineUrl = new URL('../src/mailwork/mailwork.ts', import.meta.url).href;
 const reject = {
   ...{ result: 'fail', policy: 'reject', aligned: false },
   reason: 'Neither SPF nor DKIM authenticates example.com.',
@@ -30,17 +30,19 @@ const reject = {
 const line = `${'x'.repeat(70)}\r\n`;
 const signature = 'DKIM-Signature: v=1; a=rsa-sha256; d=example.com; s=s1; h=from; bh=AA; b=AA\r\n';
 
-async function withExaminer(
-  work: (examiner: Examiner) => Promise<void>,
-  options: { timeoutMs?: number; waitMs?: number; idleMs?: number } = {},
+async function withMailWork(
+  work: (mailWork: MailWork) => Promise<void>,
+  options: { threads?: number; timeoutMs?: number; waitMs?: number; idleMs?: number } = {},
 ): Promise<void> {
-  const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
+  const mailWork = makeMailWork({ dnsServers: [dns.address], mailHost: 'mx.example.net', log, ...options });
   try {
-    await work(examiner);
+    await work(mailWork);
   } finally {
-    await examiner.stop();
+    await mailWork.stop();
   }
 }
+
+const two = { threads: 2 };
 
 /** With two attachments, and large enough for the worker. */
 function largeMail(subject: string, bytes = 300 * 1024): string {
@@ -66,7 +68,7 @@ function largeMail(subject: string, bytes = 300 * 1024): string {
 }
 
 test('a large message gets the same results as a small one', () =>
-  withExaminer(async (examiner) => {
+  withMailWork(async (mailWork) => {
     const { privateKey, publicKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
     const key = publicKey.export({ type: 'spki', format: 'der' }).toString('base64');
     dns.answer('s1._domainkey.example.com', { TXT: [`v=DKIM1; k=rsa; p=${key}`] });
@@ -82,7 +84,7 @@ test('a large message gets the same results as a small one', () =>
           },
         ],
       } as unknown as Parameters<typeof dkimSign>[1]);
-      const { parsed, authentication } = await examiner.examine(Buffer.from(signatures + message), smtp);
+      const { parsed, authentication } = await mailWork.examine(Buffer.from(signatures + message), smtp);
       assert.equal(parsed.text, 'Text of notes');
       assert.deepEqual(
         parsed.attachments.map(({ filename }) => filename),
@@ -99,21 +101,21 @@ test('a large message gets the same results as a small one', () =>
   }));
 
 test('a large report is read as a small one', () =>
-  withExaminer(async (examiner) => {
+  withMailWork(async (mailWork) => {
     for (const bytes of [1024, 300 * 1024]) {
       const returned = `${returnedMessage}${line.repeat(Math.ceil(bytes / line.length))}`;
-      const { parsed } = await examiner.examine(compose(failed, { returned }), smtp);
+      const { parsed } = await mailWork.examine(compose(failed, { returned }), smtp);
       assert.deepEqual([parsed.report, parsed.truncated], [simple, []]);
       assert.deepEqual(parsed.returnedIds, ['<one@sender.example>']);
     }
   }));
 
 test('an extracted attachment does not keep the whole message in memory', () =>
-  withExaminer(async (examiner) => {
-    const extracted = await examiner.extract(Buffer.from(largeMail('notes')), 0);
+  withMailWork(async (mailWork) => {
+    const extracted = await mailWork.extract(Buffer.from(largeMail('notes')), 0);
     assert.equal(Buffer.from(extracted?.content ?? '').toString(), 'small');
     assert.equal(extracted?.content.buffer.byteLength, 5);
-    assert.equal(await examiner.extract(Buffer.from(largeMail('notes')), 2), null);
+    assert.equal(await mailWork.extract(Buffer.from(largeMail('notes')), 2), null);
   }));
 
 for (const [name, gap, mostTimes] of [
@@ -121,11 +123,11 @@ for (const [name, gap, mostTimes] of [
   ['with much that is no data takes no more memory than its data', '-'.repeat(50), 1],
 ] as const) {
   test(`an extracted attachment in base64 ${name}`, () =>
-    withExaminer(async (examiner) => {
+    withMailWork(async (mailWork) => {
       const content = Buffer.alloc(300_000, 'any bytes ');
       const lines = content.toString('base64').replace(/.{76}/g, `$&${gap}\r\n`);
       const head = 'Content-Type: a/b; name=c\r\nContent-Transfer-Encoding: base64\r\n\r\n';
-      const extracted = await examiner.extract(Buffer.from(`${head}${lines}`), 0);
+      const extracted = await mailWork.extract(Buffer.from(`${head}${lines}`), 0);
       assert.deepEqual(Buffer.from(extracted?.content ?? ''), content);
       const taken = extracted?.content.buffer.byteLength ?? 0;
       assert.ok(taken <= mostTimes * content.length, `${taken} bytes`);
@@ -133,13 +135,13 @@ for (const [name, gap, mostTimes] of [
 }
 
 test('after a huge message the worker ends, because it holds its memory, and the next message starts another', () =>
-  withExaminer(
-    async (examiner) => {
+  withMailWork(
+    async (mailWork) => {
       const started = once(process, 'worker');
-      await examiner.examine(Buffer.from(largeMail('huge', 8 * 1024 * 1024)), smtp);
+      await mailWork.examine(Buffer.from(largeMail('huge', 8 * 1024 * 1024)), smtp);
       const [worker] = await started;
       await once(worker, 'exit');
-      const { parsed } = await examiner.examine(Buffer.from(largeMail('notes')), smtp);
+      const { parsed } = await mailWork.examine(Buffer.from(largeMail('notes')), smtp);
       assert.equal(parsed.attachments.length, 2);
     },
     { idleMs: 2 ** 31 - 1 },
@@ -147,10 +149,10 @@ test('after a huge message the worker ends, because it holds its memory, and the
 
 describe('a message that breaks the worker', () => {
   test('is accepted with its header, and authenticated by it', () =>
-    withExaminer(
-      async (examiner) => {
+    withMailWork(
+      async (mailWork) => {
         const raw = Buffer.from(`${signature}${'X: y\r\n'.repeat(2000)}${largeMail('notes')}`);
-        const { parsed, authentication } = await examiner.examine(raw, smtp);
+        const { parsed, authentication } = await mailWork.examine(raw, smtp);
         assert.equal(parsed.subject, 'notes');
         assert.equal(parsed.from?.address, 'ada@example.com');
         assert.deepEqual([parsed.text, parsed.attachments], [null, []]);
@@ -166,10 +168,10 @@ describe('a message that breaks the worker', () => {
     ));
 
   test('is no report: only its header is certain', () =>
-    withExaminer(
-      async (examiner) => {
+    withMailWork(
+      async (mailWork) => {
         const returned = `${returnedMessage}${line.repeat(5000)}`;
-        const { parsed } = await examiner.examine(compose(failed, { returned }), smtp);
+        const { parsed } = await mailWork.examine(compose(failed, { returned }), smtp);
         assert.equal(parsed.subject, 'Report');
         assert.deepEqual([parsed.report, parsed.returnedIds], [null, []]);
         assert.deepEqual(parsed.truncated, ['body']);
@@ -178,10 +180,10 @@ describe('a message that breaks the worker', () => {
     ));
 
   test('and has a header longer than what is read: `truncated` says so, and no line is read in part', () =>
-    withExaminer(
-      async (examiner) => {
+    withMailWork(
+      async (mailWork) => {
         const header = `Subject: notes\r\nFrom: ada@example.com${'.uk'.repeat(40_000)}\r\n`;
-        const { parsed, authentication } = await examiner.examine(
+        const { parsed, authentication } = await mailWork.examine(
           Buffer.from(`${header}${largeMail('more')}`),
           smtp,
         );
@@ -195,10 +197,10 @@ describe('a message that breaks the worker', () => {
     ));
 
   test('a small message with a header of more than 32 KiB goes to the worker', () =>
-    withExaminer(
-      async (examiner) => {
+    withMailWork(
+      async (mailWork) => {
         const read = async (header: string) => {
-          const { parsed } = await examiner.examine(Buffer.from(`${header}\r\n\r\nbody`), smtp);
+          const { parsed } = await mailWork.examine(Buffer.from(`${header}\r\n\r\nbody`), smtp);
           return parsed.truncated;
         };
         assert.deepEqual(await read(`X: ${'y'.repeat(31 * 1024)}`), []);
@@ -209,72 +211,105 @@ describe('a message that breaks the worker', () => {
 });
 
 test('while DNS does not answer, many large messages wait at the same time', () =>
-  withExaminer(async (examiner) => {
+  withMailWork(async (mailWork) => {
     for (const name of ['example.com', '_dmarc.example.com', 's1._domainkey.example.com']) {
       dns.answer(name, 'DROP');
     }
     const examined = await Promise.all(
       Array.from({ length: 12 }, (_, i) =>
-        examiner.examine(Buffer.from(`${signature}${largeMail(`notes ${i}`)}`), smtp),
+        mailWork.examine(Buffer.from(`${signature}${largeMail(`notes ${i}`)}`), smtp),
       ),
     );
     for (const { authentication } of examined) assert.equal(authentication.dmarc.result, 'temperror');
     assert.ok(dns.count('example.com', 'TXT') < examined.length, 'they share their DNS queries');
   }));
 
-test('owners take turns: large mail of one does not wait for all that another sent before', async () => {
-  await withExaminer(async (examiner) => {
+test('owners take turns: large mail of one does not wait for all that another sent before', () =>
+  withMailWork(async (mailWork) => {
     const done: string[] = [];
     const examine = async (owner: string) => {
-      await examiner.examine(Buffer.from(largeMail('notes')), smtp, owner);
+      await mailWork.examine(Buffer.from(largeMail('notes')), smtp, owner);
       done.push(owner);
     };
     await Promise.all(['a', 'a', 'a', 'a', 'a', 'a', 'b'].map(examine));
     assert.ok(done.indexOf('b') <= 2, done.join());
-  });
+  }, two));
+
+describe('what a user asked for and takes too long', () => {
+  const mail = {
+    ...{ from: { name: null, address: 'ada@example.com' }, to: [], cc: [], replyTo: [], headers: [] },
+    ...{ subject: 'x', html: null, attachments: [], messageId: '<a@example.com>', date: new Date(0) },
+    ...{ inReplyTo: null, references: [] },
+  };
+  const compose = (mailWork: MailWork, text: string, maxBytes = 2 ** 30) =>
+    mailWork.compose({ ...mail, text }, 'a', { maxBytes, body: null });
+
+  test('is told to its user, and is no failure of the service', () =>
+    withMailWork(
+      async (mailWork) => {
+        const complex = { name: 'Problem', code: 'message_too_complex', status: 413 };
+        await assert.rejects(compose(mailWork, line.repeat(5000)), complex);
+        await assert.rejects(mailWork.extract(Buffer.from(largeMail('notes')), 0), complex);
+        const { signal } = new AbortController();
+        await assert.rejects(mailWork.readDraft(Buffer.from('{}'), 'a', signal), complex);
+        await assert.rejects(mailWork.readHook(Buffer.alloc(300_000), 'application/json', 'a'), complex);
+      },
+      { timeoutMs: 1 },
+    ));
+
+  test('a message that cannot fit is refused before it is composed', () =>
+    withMailWork(
+      async (mailWork) => {
+        const started = once(process, 'worker');
+        const least = await compose(mailWork, line.repeat(5000), 1000);
+        assert.deepEqual(least, { leastBytes: 5000 * line.length });
+        await started;
+      },
+      { idleMs: 0 },
+    ));
 });
 
 test('a job that does not get its turn in time is refused for now, not accepted with its header alone', async () => {
-  await withExaminer(
-    async (examiner) => {
+  await withMailWork(
+    async (mailWork) => {
       const [first, second] = await Promise.allSettled(
-        ['a', 'b'].map((owner) => examiner.extract(Buffer.from(largeMail('notes')), 0, owner)),
+        ['a', 'a'].map((owner) => mailWork.extract(Buffer.from(largeMail('notes')), 0, owner)),
       );
       assert.equal(first?.status, 'fulfilled');
       assert.ok(second?.status === 'rejected' && second.reason.code === 'overloaded');
     },
-    { waitMs: 0 },
+    { waitMs: 0, threads: 2 },
   );
 });
 
 test('a client that leaves while its attachment waits for the worker is not waited for', async () => {
-  await withExaminer(async (examiner) => {
-    const running = examiner.extract(Buffer.from(largeMail('notes')), 0, 'a');
+  await withMailWork(async (mailWork) => {
+    const running = mailWork.extract(Buffer.from(largeMail('notes')), 0, 'a');
     const leaving = new AbortController();
-    const waiting = examiner.extract(Buffer.from(largeMail('notes')), 0, 'b', leaving.signal);
+    const waiting = mailWork.extract(Buffer.from(largeMail('notes')), 0, 'a', leaving.signal);
     leaving.abort(new Error('gone'));
     await assert.rejects(waiting, /gone/);
     assert.ok(await running);
-  });
+  }, two);
 });
 
 test('stop rejects running and waiting jobs, and leaves nothing running', async () => {
-  const examiner = makeExaminer({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
+  const mailWork = makeMailWork({ dnsServers: [dns.address], mailHost: 'mx.example.net', log });
   const raw = Buffer.from(largeMail('notes'));
-  const asked = Promise.allSettled([examiner.extract(raw, 0), examiner.extract(raw, 0)]);
-  const examined = assert.rejects(examiner.examine(raw, smtp), /stopped/);
-  await examiner.stop();
+  const asked = Promise.allSettled([mailWork.extract(raw, 0), mailWork.extract(raw, 0)]);
+  const examined = assert.rejects(mailWork.examine(raw, smtp), /stopping/);
+  await mailWork.stop();
   for (const { status } of await asked) assert.equal(status, 'rejected');
   await examined;
-  await assert.rejects(examiner.extract(raw, 0), /stopped/);
+  await assert.rejects(mailWork.extract(raw, 0), /stopping/);
 });
 
-test('a program that stopped its examiner exits', async () => {
+test('a program that stopped its mailWork exits', async () => {
   const program = `
-    const { makeExaminer } = await import(${JSON.stringify(examineUrl)});
-    const examiner = makeExaminer({ dnsServers: null, mailHost: 'mx', log: { error() {} } });
-    const asked = examiner.extract(Buffer.alloc(300_000), 0).catch(() => {});
-    await examiner.stop();
+    const { makeMailWork } = await import(${JSON.stringify(examineUrl)});
+    const mailWork = makeMailWork({ dnsServers: null, mailHost: 'mx', log: { error() {} } });
+    const asked = mailWork.extract(Buffer.alloc(300_000), 0).catch(() => {});
+    await mailWork.stop();
     await asked;`;
   await promisify(execFile)(process.execPath, ['--input-type=module', '-e', program], { timeout: 120_000 });
 });

@@ -1,0 +1,223 @@
+/**
+ * The work on mail whose time a stranger or a user decides: parse, authenticate, extract, compose, prepare, sign. What is small is done
+ * at once; what is large is done by worker threads (threads.ts), so that it delays neither the event loop nor other owners.
+ * Guarantee: `examine` and `report` reject only when the service stops, or with `overloaded` when no thread is free in time. Mail that
+ * breaks a thread or takes too long is accepted with its header alone. Work for a user that does the same is the user's fault: a
+ * `message_too_complex`.
+ */
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import type { Log } from '../lib/log.ts';
+import { once } from '../lib/once.ts';
+import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
+import type { Authentication, MailOrigin, Verify } from '../mailauth/authenticate.ts';
+import type { Signed, SigningKey } from '../mailauth/sign.ts';
+import { describeUnverified, readUnsigned } from '../mailauth/signatures.ts';
+import type { ComposedMail, TooLarge } from '../mime/compose.ts';
+import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
+import type { PrepareOptions } from '../mime/outgoing.ts';
+import { type ParsedMessage, parseMessage } from '../mime/parse.ts';
+import type { FoundReport } from '../mime/reports.ts';
+import { type FieldError, Problem } from '../problems.ts';
+import type { DraftBody } from './draft-body.ts';
+import type { HookBody } from './hook-body.ts';
+import {
+  type Composed,
+  type ExtractedAttachment,
+  type JobKind,
+  jobs,
+  type MailJobs,
+  type Prepared,
+} from './jobs.ts';
+import { JobFailed, type ThreadLimits, Threads, type Turn } from './threads.ts';
+
+export interface Examination {
+  parsed: ParsedMessage;
+  authentication: Authentication;
+}
+
+/** `ownerId`: whose turn at the threads the work takes. */
+export interface MailWork {
+  examine(raw: Buffer, origin: MailOrigin, ownerId?: string): Promise<Examination>;
+  /**
+   * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`: `raw` needs an ArrayBuffer of its own and
+   * is unusable afterwards. `signal` ends the wait for a thread.
+   */
+  extract(
+    raw: Buffer,
+    n: number,
+    ownerId?: string,
+    signal?: AbortSignal,
+  ): Promise<ExtractedAttachment | null>;
+  parse(raw: Buffer, ownerId: string): Promise<ParsedMessage>;
+  report(raw: Buffer, ownerId: string): Promise<FoundReport | null>;
+  readHook(raw: Buffer, contentType: string, ownerId: string): Promise<HookBody>;
+  /** Of a JSON body that is too large for the event loop. */
+  readDraft(raw: Buffer, ownerId: string, signal: AbortSignal): Promise<DraftBody>;
+  /** `body`: a body of `readDraft`, which has the texts and attachments. */
+  compose(mail: ComposedMail, ownerId: string, options: ComposeOptions): Promise<Composed | TooLarge>;
+  prepare(
+    raw: Buffer,
+    options: PrepareOptions,
+    ownerId: string,
+  ): Promise<Prepared | { errors: FieldError[] }>;
+  sign(raw: Buffer, key: SigningKey, now: Date, ownerId: string): Promise<Signed>;
+  /** Rejects what is not finished. */
+  stop(): Promise<void>;
+}
+
+interface ComposeOptions {
+  maxBytes: number;
+  body: Buffer | null;
+}
+
+const largeHeaderBytes = 32 * 1024;
+/**
+ * A thread keeps the shared memory of a message until V8 collects the thread's small heap, which may be never. So the thread ends
+ * soon after a huge message. Starting another thread costs little compared with reading such a message.
+ */
+const hugeBytes = 8 * 1024 * 1024;
+const keptAfterHugeMs = 1000;
+/** How much of a message is parsed for its header after it broke a thread. */
+const headBytes = 64 * 1024;
+
+const usualLimits: ThreadLimits = {
+  threads: Math.max(2, availableParallelism() - 1),
+  timeoutMs: 30_000,
+  waitMs: 60_000,
+  idleMs: 30_000,
+};
+
+export function makeMailWork(
+  options: { dnsServers: readonly string[] | null; mailHost: string; log: Log } & Partial<ThreadLimits>,
+): MailWork {
+  const { dnsServers, mailHost, log } = options;
+  // Loading takes a fifth of the time of a start, so the start does not wait for it.
+  const loadAuthenticate = once(async () => {
+    const { makeAuthenticate } = await import('../mailauth/authenticate.ts');
+    return makeAuthenticate({ dnsServers, mailHost });
+  });
+  // Not at the first message: one of 25 MiB had a peak of 337 MB then, and 296 MB with the code loaded before.
+  void loadAuthenticate();
+  const script = new URL(`./worker${path.extname(import.meta.url)}`, import.meta.url);
+  const threads = new Threads<unknown, unknown>(script, { ...usualLimits, ...options });
+
+  async function run<Kind extends JobKind>(
+    kind: Kind,
+    given: MailJobs[Kind]['given'],
+    turn: Turn,
+  ): Promise<MailJobs[Kind]['result']> {
+    const { raw } = given;
+    const isHuge = raw !== undefined && raw.length >= hugeBytes;
+    const kept = isHuge ? { keptMs: keptAfterHugeMs } : {};
+    const sent =
+      kind === 'extract' && raw
+        ? { job: { kind, given }, transfer: [raw.buffer as ArrayBuffer] }
+        : { job: { kind, given: raw ? { ...given, raw: shareBytes(raw) } : given } };
+    return (await threads.run(turn, { ...sent, ...kept })) as MailJobs[Kind]['result'];
+  }
+
+  /** For mail of strangers. */
+  async function runOr<Kind extends JobKind>(
+    kind: Kind,
+    given: MailJobs[Kind]['given'],
+    turn: Turn,
+    fallback: () => MailJobs[Kind]['result'] | Promise<MailJobs[Kind]['result']>,
+  ): Promise<MailJobs[Kind]['result']> {
+    try {
+      return await run(kind, given, turn);
+    } catch (err) {
+      if (!(err instanceof JobFailed)) throw err;
+      log.error({ err, job: kind }, 'A message could not be examined; only its header is used');
+      return fallback();
+    }
+  }
+
+  /** For what a user asked for. */
+  async function runFor<Kind extends JobKind>(
+    kind: Kind,
+    given: MailJobs[Kind]['given'],
+    turn: Turn,
+  ): Promise<MailJobs[Kind]['result']> {
+    try {
+      return await run(kind, given, turn);
+    } catch (cause) {
+      if (!(cause instanceof JobFailed)) throw cause;
+      log.warn({ err: cause, job: kind, ownerId: turn.ownerId }, 'A job of a user took too long');
+      throw new Problem('message_too_complex', { cause });
+    }
+  }
+
+  const parse = (raw: Buffer, turn: Turn) => runOr('parse', { raw }, turn, () => parseHead(raw));
+  const verifyIn =
+    (turn: Turn): Verify =>
+    (raw, keys, message) =>
+      readUnsigned(raw, message) ?? runOr('verify', { raw, keys }, turn, () => describeUnverified(raw));
+
+  return {
+    async examine(raw, origin, ownerId = '') {
+      const turn = { ownerId, sender: origin.remoteIp ?? '' };
+      const authenticate = await loadAuthenticate();
+      const [authentication, parsed] = await Promise.all(
+        isLarge(raw)
+          ? [authenticate(raw, origin, verifyIn(turn)), parse(raw, turn)]
+          : [authenticate(raw, origin), parseMessage(raw)],
+      );
+      return { parsed, authentication };
+    },
+    async extract(raw, n, ownerId = '', signal) {
+      return isLarge(raw) ? runFor('extract', { raw, n }, { ownerId, signal }) : jobs.extract({ raw, n });
+    },
+    async parse(raw, ownerId) {
+      return isLarge(raw) ? parse(raw, { ownerId }) : jobs.parse({ raw });
+    },
+    async report(raw, ownerId) {
+      return isLarge(raw) ? runOr('report', { raw }, { ownerId }, () => null) : jobs.report({ raw });
+    },
+    async readHook(raw, contentType, ownerId) {
+      const given = { raw, contentType };
+      return raw.length < largeBytes ? jobs.readHook(given) : runFor('readHook', given, { ownerId });
+    },
+    readDraft: (raw, ownerId, signal) => runFor('readDraft', { raw }, { ownerId, signal }),
+    async compose(mail, ownerId, { maxBytes, body }) {
+      const given = { ...(body ? { raw: body } : {}), mail, maxBytes };
+      if (!body && countText(mail) < largeBytes) return jobs.compose(given);
+      const composed = await runFor('compose', given, { ownerId });
+      return 'bytes' in composed ? { ...composed, bytes: toBuffer(composed.bytes) } : composed;
+    },
+    async prepare(raw, options, ownerId) {
+      if (!isLarge(raw)) return jobs.prepare({ raw, options });
+      const prepared = await runFor('prepare', { raw, options }, { ownerId });
+      return 'errors' in prepared ? prepared : { ...prepared, bytes: toBuffer(prepared.bytes) };
+    },
+    async sign(raw, key, now, ownerId) {
+      return raw.length < largeBytes
+        ? jobs.sign({ raw, key, now })
+        : run('sign', { raw, key, now }, { ownerId });
+    },
+    stop: () => threads.stop(),
+  };
+}
+
+function toBuffer({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
+}
+
+/** About how many characters are composed. */
+function countText({ text, html, attachments }: ComposedMail): number {
+  const attached = attachments.reduce((sum, { content }) => sum + content.length, 0);
+  return (text?.length ?? 0) + (html?.length ?? 0) + attached;
+}
+
+function isLarge(raw: Buffer): boolean {
+  if (raw.length >= largeBytes) return true;
+  return raw.length > largeHeaderBytes && findHeaderEnd(raw, largeHeaderBytes) === null;
+}
+
+async function parseHead(raw: Buffer): Promise<ParsedMessage> {
+  const parsed = await parseMessage(cutAtLine(raw, headBytes));
+  const missing = findHeaderEnd(raw, headBytes) === null ? ['headers', 'body'] : ['body'];
+  const truncated = [...new Set([...parsed.truncated, ...missing])];
+  const body = { text: null, html: null, preview: null, report: null, returnedIds: [], attachments: [] };
+  return { ...parsed, ...body, truncated };
+}
