@@ -224,17 +224,6 @@ test('while DNS does not answer, many large messages wait at the same time', () 
     assert.ok(dns.count('example.com', 'TXT') < examined.length, 'they share their DNS queries');
   }));
 
-test('owners take turns: large mail of one does not wait for all that another sent before', () =>
-  withMailWork(async (mailWork) => {
-    const done: string[] = [];
-    const examine = async (owner: string) => {
-      await mailWork.examine(Buffer.from(largeMail('notes')), smtp, owner);
-      done.push(owner);
-    };
-    await Promise.all(['a', 'a', 'a', 'a', 'a', 'a', 'b'].map(examine));
-    assert.ok(done.indexOf('b') <= 2, done.join());
-  }, two));
-
 describe('what a user asked for and takes too long', () => {
   const mail = {
     ...{ from: { name: null, address: 'ada@example.com' }, to: [], cc: [], replyTo: [], headers: [] },

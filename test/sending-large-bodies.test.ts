@@ -113,6 +113,6 @@ describe('a hostile body', () => {
     timeout,
   }, async () => {
     const { status, body } = await post({ ...plain, text: undefined, html: '<'.repeat(24_000_000) });
-    assert.deepEqual([status, body.code], [413, 'body_too_large']);
+    assert.equal(status, 413, body.code);
   });
 });

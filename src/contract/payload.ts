@@ -4,6 +4,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { type Static, Type } from 'typebox';
+import type { RawFacts } from '../mailwork/jobs.ts';
 import type { StoredData } from '../store/events.ts';
 import type { FoundMessage } from '../store/messages.ts';
 import { recipientKinds, recipientStatuses } from '../store/outgoing.ts';
@@ -87,19 +88,19 @@ export function placeLink(n: number): string {
 }
 
 type LongTexts = Pick<Message, 'text' | 'html' | 'headers'>;
-type RawFacts = Omit<MessageReceivedData, keyof AddedLater | 'message' | 'test'>;
+type ShownRawFacts = Omit<MessageReceivedData, keyof AddedLater | 'message' | 'test'>;
 
 /**
  * Returns a function that writes the JSON text that a message stores. What is the same for all recipients of a mail is written
  * once: it can have 9 MiB, and a mail a hundred recipients.
  */
-export function makeStoreData({ text, html, headers }: LongTexts, raw: Buffer, sha256: Buffer) {
+export function makeStoreData({ text, html, headers }: LongTexts, { size, sha256, isUtf8 }: RawFacts) {
   const texts = JSON.stringify({ text, html, headers } satisfies LongTexts).slice(1);
   const facts = JSON.stringify({
-    rawEmailEncoding: isUtf8(raw) ? 'utf-8' : 'base64',
-    rawEmailSize: raw.length,
-    rawEmailSha256: sha256.toString('hex'),
-  } satisfies RawFacts).slice(1);
+    rawEmailEncoding: isUtf8 ? 'utf-8' : 'base64',
+    rawEmailSize: size,
+    rawEmailSha256: sha256,
+  } satisfies ShownRawFacts).slice(1);
   return ({ text, html, headers, ...message }: Message): string =>
     `{"message":${JSON.stringify(message).slice(0, -1)},${texts},${facts}`;
 }

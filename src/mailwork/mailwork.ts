@@ -16,7 +16,7 @@ import { describeUnverified, readUnsigned } from '../mailauth/signatures.ts';
 import type { ComposedMail, TooLarge } from '../mime/compose.ts';
 import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
 import type { PrepareOptions } from '../mime/outgoing.ts';
-import { type ParsedMessage, parseMessage } from '../mime/parse.ts';
+import { parseMessage } from '../mime/parse.ts';
 import type { FoundReport } from '../mime/reports.ts';
 import { type FieldError, Problem } from '../problems.ts';
 import type { DraftBody } from './draft-body.ts';
@@ -28,11 +28,12 @@ import {
   jobs,
   type MailJobs,
   type Prepared,
+  type ReadMail,
+  readRawFacts,
 } from './jobs.ts';
 import { JobFailed, type ThreadLimits, Threads, type Turn } from './threads.ts';
 
-export interface Examination {
-  parsed: ParsedMessage;
+export interface Examination extends ReadMail {
   authentication: Authentication;
 }
 
@@ -49,7 +50,7 @@ export interface MailWork {
     ownerId?: string,
     signal?: AbortSignal,
   ): Promise<ExtractedAttachment | null>;
-  parse(raw: Buffer, ownerId: string): Promise<ParsedMessage>;
+  parse(raw: Buffer, ownerId: string): Promise<ReadMail>;
   report(raw: Buffer, ownerId: string): Promise<FoundReport | null>;
   readHook(raw: Buffer, contentType: string, ownerId: string): Promise<HookBody>;
   /** Of a JSON body that is too large for the event loop. */
@@ -158,12 +159,12 @@ export function makeMailWork(
     async examine(raw, origin, ownerId = '') {
       const turn = { ownerId, sender: origin.remoteIp ?? '' };
       const authenticate = await loadAuthenticate();
-      const [authentication, parsed] = await Promise.all(
+      const [authentication, read] = await Promise.all(
         isLarge(raw)
           ? [authenticate(raw, origin, verifyIn(turn)), parse(raw, turn)]
-          : [authenticate(raw, origin), parseMessage(raw)],
+          : [authenticate(raw, origin), jobs.parse({ raw })],
       );
-      return { parsed, authentication };
+      return { ...read, authentication };
     },
     async extract(raw, n, ownerId = '', signal) {
       return isLarge(raw) ? runFor('extract', { raw, n }, { ownerId, signal }) : jobs.extract({ raw, n });
@@ -199,6 +200,7 @@ export function makeMailWork(
   };
 }
 
+/** What comes from a thread as a Uint8Array. */
 function toBuffer({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
@@ -214,10 +216,10 @@ function isLarge(raw: Buffer): boolean {
   return raw.length > largeHeaderBytes && findHeaderEnd(raw, largeHeaderBytes) === null;
 }
 
-async function parseHead(raw: Buffer): Promise<ParsedMessage> {
+async function parseHead(raw: Buffer): Promise<ReadMail> {
   const parsed = await parseMessage(cutAtLine(raw, headBytes));
   const missing = findHeaderEnd(raw, headBytes) === null ? ['headers', 'body'] : ['body'];
   const truncated = [...new Set([...parsed.truncated, ...missing])];
   const body = { text: null, html: null, preview: null, report: null, returnedIds: [], attachments: [] };
-  return { ...parsed, ...body, truncated };
+  return { parsed: { ...parsed, ...body, truncated }, facts: readRawFacts(raw) };
 }

@@ -6,6 +6,7 @@
 import { type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import type { Authentication } from '../mailauth/authenticate.ts';
+import type { ReadMail } from '../mailwork/jobs.ts';
 import type { ParsedMessage } from '../mime/parse.ts';
 import { maxPackedRawBytes, packContent } from '../store/content.ts';
 import { MailboxGone, type ReadKind } from '../store/mailbox-sync.ts';
@@ -75,8 +76,7 @@ export async function acceptSynced(
   if (mails.some(({ hasEvent }) => hasEvent)) parts.wakeStreams?.();
 }
 
-interface Examined {
-  parsed: ParsedMessage;
+interface Examined extends ReadMail {
   authentication: Authentication | null;
 }
 
@@ -87,12 +87,12 @@ async function examine(
   { raw }: SyncedMail,
 ): Promise<Examined> {
   if (kind === 'sent') {
-    return { parsed: await parts.mailWork.parse(raw, ownerId), authentication: null };
+    return { ...(await parts.mailWork.parse(raw, ownerId)), authentication: null };
   }
   const origin = { mailFrom: null, remoteIp: null, helo: null };
-  const { parsed, authentication } = await parts.mailWork.examine(raw, origin, ownerId);
+  const { parsed, facts, authentication } = await parts.mailWork.examine(raw, origin, ownerId);
   if (parsed.report) await parts.applyReport?.(raw, ownerId, parsed.report.type);
-  return { parsed, authentication: judgeByDkimAlone(authentication) };
+  return { parsed, facts, authentication: judgeByDkimAlone(authentication) };
 }
 
 /** Nobody knows which server sent the message, so SPF says nothing, and a missing signature is no failure of DMARC. */
@@ -113,7 +113,7 @@ async function prepare(
   identity: MailboxOwner,
   kind: ReadKind,
   { raw, receivedAt, hasEvent }: SyncedMail,
-  { parsed, authentication }: Examined,
+  { parsed, facts, authentication }: Examined,
 ): Promise<Prepared> {
   const id = newId();
   const { mailFrom, rcptTo } = readEnvelope(parsed.headers, identity);
@@ -124,7 +124,7 @@ async function prepare(
     rcptTo: isSent ? listRecipients(parsed) : [rcptTo],
   };
   const mailboxIds = { inbox: identity.inboxId, spam: identity.spamId, sent: identity.sentId };
-  const message = await prepareMessage(parts.sql, measureMail(parsed, raw, parts.inlineRawBytes), {
+  const message = await prepareMessage(parts.sql, measureMail({ parsed, facts }, raw, parts.inlineRawBytes), {
     ...{ id, source, receivedAt, identity, envelope, parsed, authentication, isVouched: true },
     tag: isSent ? null : readTag(rcptTo, identity),
     mailbox: { id: mailboxIds[kind], kind },

@@ -212,9 +212,9 @@ function prepareMessages(
   parts: AcceptParts,
   mail: IncomingMail,
   recipients: readonly RoutedRecipient[],
-  { parsed, authentication }: Examination,
+  { parsed, facts, authentication }: Examination,
 ): Promise<PreparedMessage[]> {
-  const measured = measureMail(parsed, mail.raw, parts.inlineRawBytes);
+  const measured = measureMail({ parsed, facts }, mail.raw, parts.inlineRawBytes);
   const receivedAt = new Date();
   /** By owner: bytes that have rows of their own are stored once for each owner, under the id of the owner's first message. */
   const rawIds = new Map<string, string>();

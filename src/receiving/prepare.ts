@@ -1,13 +1,11 @@
 /** Makes examined mail ready to be recorded, whatever its source: the message of one identity, its thread and its keys. */
-import { isUtf8 } from 'node:buffer';
-import { createHash } from 'node:crypto';
 import { summarize } from '../contract/message.ts';
 import { makeStoreData } from '../contract/payload.ts';
 import { messageKey, readThread } from '../contract/thread.ts';
 import type { Sql } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { countJsonBytes } from '../lib/json-bytes.ts';
-import type { ParsedMessage } from '../mime/parse.ts';
+import type { ReadMail } from '../mailwork/jobs.ts';
 import { findThread, type NewMessage } from '../store/messages.ts';
 import { wordKeysOf } from '../store/words.ts';
 import { composeMessage, type MessageParts } from './compose.ts';
@@ -24,16 +22,16 @@ interface MeasuredMail extends Pick<NewMessage, 'raw' | 'sha256' | 'inline' | 'i
 }
 
 /** `inlineRawBytes`: a raw message up to this size is part of the event. */
-export function measureMail(parsed: ParsedMessage, raw: Buffer, inlineRawBytes: number): MeasuredMail {
-  const sha256 = createHash('sha256').update(raw).digest();
+export function measureMail({ parsed, facts }: ReadMail, raw: Buffer, inlineRawBytes: number): MeasuredMail {
+  const sha256 = Buffer.from(facts.sha256, 'hex');
   const inline = raw.length <= inlineRawBytes;
-  const inlineBytes = inline ? countInlineBytes(raw) : 0;
-  return { raw, sha256, inline, inlineBytes, writeData: makeStoreData(parsed, raw, sha256) };
+  const inlineBytes = inline ? countInlineBytes(raw, facts.isUtf8) : 0;
+  return { raw, sha256, inline, inlineBytes, writeData: makeStoreData(parsed, facts) };
 }
 
 /** As `completeData` writes them: as text or, if they are not UTF-8, as base64. */
-function countInlineBytes(raw: Buffer): number {
-  return isUtf8(raw) ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
+function countInlineBytes(raw: Buffer, isUtf8: boolean): number {
+  return isUtf8 ? countJsonBytes(raw) : Math.ceil(raw.length / 3) * 4;
 }
 
 type GivenMessage = Omit<MessageParts, 'threadId' | 'size'> &

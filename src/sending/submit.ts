@@ -2,7 +2,6 @@
  * The only way out for mail, from the API and from SMTP submission: who may send, the bytes as they will be sent, and the record
  * that puts the message into the queue. Guarantee: when `recordSubmission` resolves outside of a transaction, the message is committed.
  */
-import { createHash } from 'node:crypto';
 import { type Message, summarize } from '../contract/message.ts';
 import { makeStoreData, placeLink } from '../contract/payload.ts';
 import { messageKey, readThread } from '../contract/thread.ts';
@@ -10,6 +9,7 @@ import type { Sql } from '../db/client.ts';
 import { hashId, isUuid, newId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Metrics } from '../lib/metrics.ts';
+import type { ReadMail } from '../mailwork/jobs.ts';
 import type { MailWork } from '../mailwork/mailwork.ts';
 import type { Address } from '../mime/address-list.ts';
 import type { Draft } from '../mime/draft.ts';
@@ -106,10 +106,10 @@ export async function submitDraft(
     { maxBytes: parts.maxMessageBytes, body: given.body },
   );
   if ('leastBytes' in composed) throw tooLarge(composed.leastBytes, parts.maxMessageBytes);
-  const { bytes: raw, parsed } = composed;
+  const { bytes: raw, parsed, facts } = composed;
   const { sendAt, metadata } = given;
   const threadId = parent?.threadId ?? null;
-  return finish(parts, submitter, sender, { id, raw, parsed, recipients, threadId, sendAt, metadata });
+  return finish(parts, submitter, sender, { id, raw, parsed, facts, recipients, threadId, sendAt, metadata });
 }
 
 /**
@@ -126,13 +126,13 @@ export async function submitRaw(
   const options = { date: new Date(), unique: id, hasOwnRecipients: given.recipients !== null };
   const prepared = await parts.work.prepare(given.raw, options, submitter.ownerId);
   if ('errors' in prepared) throw new Problem('invalid_body', { errors: prepared.errors });
-  const { bytes, from, to, cc, bcc, parsed } = prepared;
+  const { bytes, from, to, cc, bcc, parsed, facts } = prepared;
   const authors = [...from, ...(prepared.sender ? [prepared.sender] : [])].map(({ address }) => address);
   if (sender) requireAuthor(sender, authors);
   const author = sender ?? (await findAuthor(parts, submitter.ownerId, authors));
   const recipients = given.recipients === null ? { to, cc, bcc } : fromEnvelope(given.recipients, parsed);
   const none = { threadId: null, sendAt: null, metadata: null };
-  return finish(parts, submitter, author, { id, raw: bytes, parsed, recipients, ...none });
+  return finish(parts, submitter, author, { id, raw: bytes, parsed, facts, recipients, ...none });
 }
 
 /** Undefined if the identity was deleted meanwhile. */
@@ -230,10 +230,9 @@ function fromEnvelope(recipients: readonly Address[], shown: Pick<ParsedMessage,
   return { to: ofKind('to'), cc: ofKind('cc'), bcc: ofKind('bcc') };
 }
 
-interface FinishedMail extends SendOptions {
+interface FinishedMail extends SendOptions, ReadMail {
   id: string;
   raw: Buffer;
-  parsed: ParsedMessage;
   recipients: Recipients;
   /** Null: found by the header. */
   threadId: string | null;
@@ -248,17 +247,17 @@ async function finish(
   const { sql, maxMessageBytes } = parts;
   const way = parts.ways.choose(sender);
   const { ownerId, keyId, source } = submitter;
-  const { id, raw, parsed, sendAt, metadata } = mail;
+  const { id, raw, parsed, facts, sendAt, metadata } = mail;
   if (raw.length > maxMessageBytes) throw tooLarge(raw.length, maxMessageBytes);
   const recipients = listRecipients(ownerId, mail.recipients, way);
   requireFewRecipients(recipients.length);
   const suppressed = await admitOrThrow(parts, ownerId, recipients);
   const threadId = mail.threadId ?? (await findOwnThread(sql, sender, id, parsed, source));
-  const sha256 = createHash('sha256').update(raw).digest();
+  const sha256 = Buffer.from(facts.sha256, 'hex');
   const message = composeMessage({ ...mail, threadId }, sender, source, parsed, recipients);
   const summary = summarize(message);
   const rawId = raw.length <= maxPackedRawBytes ? null : id;
-  const data = makeStoreData(parsed, raw, sha256)(message);
+  const data = makeStoreData(parsed, facts)(message);
   const addresses = recipients.map(({ address }) => address);
   return {
     ...submitter,
