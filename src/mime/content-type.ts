@@ -45,15 +45,15 @@ const hyphen = 0x2d;
 
 /**
  * The boundary that the header names. If another delimiter comes first, with a Content field on the next line, the header is wrong
- * and the boundary of that delimiter counts. `outer` are the boundaries of the multiparts around.
+ * and the boundary of that delimiter counts. `isOuter`: a multipart around has this boundary. Boundaries have one character a byte.
  */
 export function findBoundary(
   raw: Buffer,
   bodyStart: number,
   { parameters }: Parameterized,
-  outer: readonly Buffer[],
+  isOuter: (boundary: string) => boolean,
   left: PreambleBudget,
-): Buffer | null {
+): string | null {
   const written = parameters.get('boundary')?.trimEnd();
   const named = written ? Buffer.from(written) : null;
   const head = raw.subarray(bodyStart, bodyStart + Math.min(maxPreambleBytes, left.bytes));
@@ -66,8 +66,9 @@ export function findBoundary(
     if (named?.equals(boundary)) break;
     if (boundary.length === 0 || boundary.length > maxBoundary) continue;
     if (!/^content-[a-z-]+[ \t]*:/i.test(head.toString('latin1', next, next + 40))) continue;
-    if (outer.some((other) => other.equals(boundary))) break;
-    return boundary;
+    const found = boundary.toString('latin1');
+    if (isOuter(found)) break;
+    return found;
   }
-  return named;
+  return named?.toString('latin1') ?? null;
 }

@@ -48,12 +48,15 @@ const maxFields = 20_000;
 
 interface OpenMultipart {
   part: Part;
-  boundary: Buffer;
+  /** One character for each byte. */
+  boundary: string;
 }
 
+/** The level of each open multipart by its boundary, by the length of the boundary: a line is looked up once, not once for each. */
+type Levels = Map<number, Map<string, number>>;
+
 interface Delimiter {
-  part: Part;
-  /** Its index in the list of open multiparts. */
+  /** The index of the multipart in the list of open ones. */
   level: number;
   isClose: boolean;
 }
@@ -65,6 +68,7 @@ const hyphen = 0x2d;
 export function readStructure(raw: Buffer): Structure {
   const root = makePart(null, 0);
   const open: OpenMultipart[] = [];
+  let levels: Levels = new Map();
   const multiparts: Part[] = [];
   const left: Budget = { bytes: maxAllHeaderBytes, fields: maxFields };
   const preambles = { bytes: maxAllPreambleBytes };
@@ -76,14 +80,21 @@ export function readStructure(raw: Buffer): Structure {
   let hasWholeHeader = true;
 
   const openMultipart = (part: Part): void => {
-    const outer = open.map((multipart) => multipart.boundary);
-    const boundary = findBoundary(raw, part.bodyStart, part.contentType, outer, preambles);
+    const isOuter = (boundary: string) => levels.get(boundary.length)?.has(boundary) === true;
+    const boundary = findBoundary(raw, part.bodyStart, part.contentType, isOuter, preambles);
     if (!boundary) part.contentType = plainText;
     else if (open.length === maxDepth) isComplete = false;
     else {
       open.push({ part, boundary });
+      levels = indexLevels(open);
       multiparts.push(part);
     }
+  };
+
+  /** Ends the multiparts from `level` on. */
+  const closeFrom = (level: number, current: Part | null, end: number): void => {
+    endParts(open.splice(level), current, end);
+    levels = indexLevels(open);
   };
 
   /** Returns where the body begins. */
@@ -101,12 +112,14 @@ export function readStructure(raw: Buffer): Structure {
     while (feed < raw.length && raw[feed] !== lineFeed) feed++;
     next = feed + 1;
     const lineEnd = feed > line && raw[feed - 1] === carriageReturn ? feed - 1 : feed;
-    const delimiter = findDelimiter(raw, line, lineEnd, open);
+    const delimiter = findDelimiter(raw, line, lineEnd, levels);
     if (scan && current) {
       const isEmpty = line === lineEnd;
       const isRead = line - current.bodyStart < maxHeader(current, left);
-      if (!delimiter && !isEmpty && !(isRead && scan.isOverAt(line, next))) continue;
+      const isOver: boolean = !delimiter && !isEmpty && isRead && scan.isOverAt(line, next);
       const missing: HeaderEnd | null = scan.missingEnd();
+      // Beyond the limit a missing end stays where it is: to go on and come back would read the rest once for each multipart.
+      if (!delimiter && !isEmpty && !isOver && (isRead || !missing)) continue;
       if (missing) {
         // The lines since then were body, perhaps with delimiters of this very part.
         next = endHeader(current, missing, true);
@@ -119,12 +132,12 @@ export function readStructure(raw: Buffer): Structure {
     if (!delimiter) continue;
 
     const { level, isClose } = delimiter;
-    endParts(open.splice(level + 1), current, endBefore(raw, line));
-    const parent: Part = delimiter.part;
+    closeFrom(level + 1, current, endBefore(raw, line));
+    const { part: parent } = open[level] as OpenMultipart;
     parent.isContainer = true;
     current = null;
     if (isClose) {
-      endParts(open.splice(level), null, line);
+      closeFrom(level, null, line);
     } else if (count < maxParts && left.bytes > 0 && left.fields > 0) {
       current = makePart(parent, next);
       parent.children.push(current);
@@ -199,25 +212,31 @@ function defaultType({ parent }: Part, isWhole: boolean): Parameterized {
   return isInDigest ? { value: 'message/rfc822', parameters: new Map() } : plainText;
 }
 
+/** Of two multiparts with the same boundary the inner one counts. */
+function indexLevels(open: readonly OpenMultipart[]): Levels {
+  const levels: Levels = new Map();
+  for (const [level, { boundary }] of open.entries()) {
+    const sameLength = levels.get(boundary.length) ?? new Map<string, number>();
+    levels.set(boundary.length, sameLength.set(boundary, level));
+  }
+  return levels;
+}
+
 /** The innermost open multipart whose delimiter this line is. An outer delimiter ends all multiparts inside it. */
-function findDelimiter(
-  raw: Buffer,
-  line: number,
-  lineEnd: number,
-  open: readonly OpenMultipart[],
-): Delimiter | null {
+function findDelimiter(raw: Buffer, line: number, lineEnd: number, levels: Levels): Delimiter | null {
   if (raw[line] !== hyphen || raw[line + 1] !== hyphen) return null;
   // RFC 2046 §5.1.1: blanks after a delimiter are ignored.
   const end = findBlankTail(raw, line, lineEnd);
-  const length = end - line - 2;
-  for (let level = open.length - 1; level >= 0; level--) {
-    const { part, boundary } = open[level] as OpenMultipart;
-    const isClose = length === boundary.length + 2 && raw[end - 1] === hyphen && raw[end - 2] === hyphen;
-    if (!isClose && length !== boundary.length) continue;
-    if (raw[line + 2] !== boundary[0]) continue;
-    if (boundary.compare(raw, line + 2, line + 2 + boundary.length) === 0) return { part, level, isClose };
-  }
-  return null;
+  const level = findLevel(raw, line + 2, end, levels);
+  const mayClose = raw[end - 1] === hyphen && raw[end - 2] === hyphen;
+  const closed = mayClose ? findLevel(raw, line + 2, end - 2, levels) : -1;
+  if (level === -1 && closed === -1) return null;
+  return { level: Math.max(level, closed), isClose: closed > level };
+}
+
+/** -1: no open multipart has this boundary. */
+function findLevel(raw: Buffer, start: number, end: number, levels: Levels): number {
+  return levels.get(end - start)?.get(raw.toString('latin1', start, end)) ?? -1;
 }
 
 /** RFC 2046 §5.1.1: the line break before a delimiter belongs to the delimiter. */
