@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { composeMail } from '../src/mime/compose.ts';
 import { readDraft } from '../src/mime/draft.ts';
-import { htmlToText } from '../src/mime/html-text.ts';
+import { htmlToText, readHtmlPieces } from '../src/mime/html-text.ts';
 import { needsEightBit, needsSmtpUtf8 } from '../src/mime/outgoing.ts';
 import { extractAttachment, parseMessage } from '../src/mime/parse.ts';
 import { makeMessageId, makeReplyFields, replySubject } from '../src/mime/reply.ts';
@@ -716,6 +716,26 @@ describe('the text of HTML', () => {
     assert.deepEqual([parsed.text, parsed.html], ['Grüße', '<p>Grüße</p>']);
     const alone = await parseMessage(await compose({ text: undefined, html: '<img src=x>' }));
     assert.deepEqual([alone.text, alone.html?.trim()], [null, '<img src=x>']);
+  });
+
+  test('text is one piece, also if it is full of "<"', () => {
+    const html = `<p>${'<'.repeat(1000)}1 < 2 <= 3<b>x`;
+    assert.deepEqual(
+      [...readHtmlPieces(html)].map(({ source }) => source),
+      ['<p>', `${'<'.repeat(1000)}1 < 2 <= 3`, '<b>', 'x'],
+    );
+  });
+
+  test('is at most three times as long as the HTML: the items of deep lists lose their bullets', () => {
+    const lists = '<ol>'.repeat(8);
+    assert.equal(
+      htmlToText(`${lists}${'<li>a long item'.repeat(2)}`),
+      '1. a long item\n              2. a long item',
+    );
+    for (const unit of ['<li>', '<li>x', '<ul><li>x', '<hr>', '<hr>x', '<td>x', '<br>x', '<a href=tel:>x']) {
+      const html = lists + unit.repeat(10_000);
+      assert.ok(htmlToText(html).length <= 3 * html.length, unit);
+    }
   });
 
   test('takes linear time: hostile HTML costs at most 30 times what ordinary HTML of its size costs', () => {

@@ -1,41 +1,79 @@
 /**
  * Reads HTML as text: tags away, entities decoded; for a message also lines, lists and links.
- * Guarantee: one pass over any input, because whoever writes the HTML chooses it. The result is not safe to use as HTML.
+ * Guarantee: one pass over any input, because whoever writes the HTML chooses it; the text is at most three times as long as the
+ * HTML. The result is not safe to use as HTML.
  */
 
 /** A tag, comment or hidden element is `markup`, as written. */
 interface HtmlPiece {
   kind: 'text' | 'markup';
   source: string;
+  /** Of a tag that means something here, in lower case; else empty. */
+  name: string;
 }
-
-const hidden = /^<(script|style|head|title|template)\b/i;
 
 /** Ends at markup that never ends. */
 export function* readHtmlPieces(html: string): Generator<HtmlPiece> {
   let from = 0;
   for (;;) {
-    const open = html.indexOf('<', from);
+    const open = findMarkup(html, from);
     if (open === -1) break;
-    if (open > from) yield { kind: 'text', source: html.slice(from, open) };
-    const end = findMarkupEnd(html, open);
+    if (open > from) yield { kind: 'text', source: html.slice(from, open), name: '' };
+    const name = readTagName(html, open);
+    const end = findMarkupEnd(html, open, name);
     if (end === -1) return;
-    yield { kind: end === open + 1 ? 'text' : 'markup', source: html.slice(open, end) };
+    yield { kind: 'markup', source: html.slice(open, end), name };
     from = end;
   }
-  yield { kind: 'text', source: html.slice(from) };
+  yield { kind: 'text', source: html.slice(from), name: '' };
 }
 
+const lessThan = 0x3c;
+
+/** The offset of the next tag, comment or hidden element; -1 if there is none. Any other "<" is text. */
+function findMarkup(html: string, from: number): number {
+  let open = html.indexOf('<', from);
+  while (open !== -1) {
+    const next = html.charCodeAt(open + 1);
+    if (isLetter(next) || next === slash || next === 0x21 || next === 0x3f) return open;
+    open = next === lessThan ? open + 1 : html.indexOf('<', open + 1);
+  }
+  return -1;
+}
+
+const slash = 0x2f;
+
+function isLetter(code: number): boolean {
+  return (code | 0x20) >= 0x61 && (code | 0x20) <= 0x7a;
+}
+
+/** The ends of elements that are not shown. */
+const hidden = new Map(
+  ['script', 'style', 'head', 'title', 'template'].map((name) => [name, new RegExp(`</${name}\\s*>`, 'gi')]),
+);
+
 /** The offset after the tag, comment or hidden element that begins at `open`; -1 if it never ends. */
-function findMarkupEnd(html: string, open: number): number {
-  const start = html.slice(open, open + 12);
-  if (start.startsWith('<!--')) return after(html, '-->', open + 4);
-  if (!/^<[a-z/!?]/i.test(start)) return open + 1;
-  const element = hidden.exec(start)?.[1];
-  if (!element) return after(html, '>', open);
-  const close = new RegExp(`</${element}\\s*>`, 'gi');
+function findMarkupEnd(html: string, open: number, name: string): number {
+  if (html.startsWith('<!--', open)) return after(html, '-->', open + 4);
+  const close = html.charCodeAt(open + 1) === slash ? undefined : hidden.get(name);
+  if (!close) return after(html, '>', open);
   close.lastIndex = open;
-  return close.exec(html) ? close.lastIndex : -1;
+  return close.test(html) ? close.lastIndex : -1;
+}
+
+/** The longest name in `names` has 10 letters. */
+const maxName = 16;
+
+function readTagName(html: string, open: number): string {
+  const start = html.charCodeAt(open + 1) === slash ? open + 2 : open + 1;
+  let end = start;
+  while (end - start < maxName && isNamePart(html.charCodeAt(end))) end++;
+  const written = html.slice(start, end);
+  return names.get(written) ?? names.get(written.toLowerCase()) ?? '';
+}
+
+function isNamePart(code: number): boolean {
+  return isLetter(code) || (code >= 0x30 && code <= 0x39);
 }
 
 function after(html: string, mark: string, from: number): number {
@@ -74,6 +112,7 @@ const entities = new Map([
 ]);
 
 export function decodeEntities(text: string): string {
+  if (!text.includes('&')) return text;
   return text.replace(
     /&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]{2,8}\d{0,2}));/gi,
     (written, decimal, hex, name) => {
@@ -94,12 +133,19 @@ const breaks = new Map<string, number>([
     .map((name): [string, number] => [name, 2]),
 ]);
 
+/** The value is the name itself: V8 compares strings of the source text by their address. */
+const names = new Map(
+  [...hidden.keys(), ...breaks.keys(), 'a', 'br', 'img', 'td', 'th'].map((name) => [name, name]),
+);
+
 /** The text alternative of a message that has only HTML. Lines end in LF. Empty if there is nothing to read. */
 export function htmlToText(html: string): string {
   const text = makeLines();
   /** The number of the last item of each open list; null in a list without numbers. */
   const lists: (number | null)[] = [];
   let preDepth = 0;
+  /** Deep lists of short items would make a text of many times the size. */
+  let bulletRoom = html.length;
   let link: Link | undefined;
 
   const add = (words: string) => {
@@ -108,14 +154,10 @@ export function htmlToText(html: string): string {
     else text.addWords(words);
   };
 
-  for (const { kind, source } of readHtmlPieces(html)) {
-    if (kind === 'text') {
-      add(decodeEntities(source));
-      continue;
-    }
-    const [, slash, written = ''] = /^<(\/?)([a-z][a-z0-9]*)/i.exec(source.slice(0, 24)) ?? [];
-    const name = written.toLowerCase();
-    const isEnd = slash === '/';
+  for (const { kind, source, name } of readHtmlPieces(html)) {
+    if (kind === 'text') add(decodeEntities(source));
+    if (name === '') continue;
+    const isEnd = source.charCodeAt(1) === slash;
     const isList = name === 'ul' || name === 'ol';
     if (isList && isEnd) lists.pop();
     text.breakLine(isList && lists.length > 0 ? 1 : (breaks.get(name) ?? 0));
@@ -133,7 +175,9 @@ export function htmlToText(html: string): string {
       const number = last === null ? null : last + 1;
       lists.push(number);
       const indent = '  '.repeat(Math.min(lists.length, maxIndent) - 1);
-      text.addBullet(`${indent}${number === null ? '-' : `${number}.`} `);
+      const bullet = `${indent}${number === null ? '-' : `${number}.`} `;
+      bulletRoom -= bullet.length;
+      if (bulletRoom >= 0) text.addBullet(bullet);
     }
     if (name === 'a') {
       if (link && isWorthWriting(link)) text.addWords(` (${link.href})`);
@@ -182,19 +226,19 @@ function makeLines() {
 
   const addExactly = (words: string) => {
     if (words === '') return;
-    if (isAtBullet || pieces.length === 0) breakCount = 0;
-    else if (breakCount > 0) pieces.push('\n'.repeat(breakCount));
-    else if (hasBlank) pieces.push(' ');
+    let before = hasBlank ? ' ' : '';
+    if (breakCount > 0) before = breakCount === 1 ? '\n' : '\n\n';
+    pieces.push(isAtBullet || pieces.length === 0 ? words : before + words);
     breakCount = 0;
     hasBlank = false;
     isAtBullet = false;
-    pieces.push(words);
   };
 
   return {
     addExactly,
     addWords(words: string): void {
-      const collapsed = words.replace(/[ \t\r\n\f]+/g, ' ');
+      // Single spaces stay: to replace each of them takes most of the time.
+      const collapsed = words.replace(/(?:[\t\r\n\f]| (?=[ \t\r\n\f]))[ \t\r\n\f]*/g, ' ');
       if (collapsed.startsWith(' ')) hasBlank = true;
       addExactly(
         collapsed.slice(collapsed.startsWith(' ') ? 1 : 0, collapsed.endsWith(' ') ? -1 : undefined),
