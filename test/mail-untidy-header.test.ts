@@ -156,7 +156,60 @@ const messages: [why: string, lines: string[], expected: Expected][] = [
     ],
     { text: 'one', html: '<p>' },
   ],
+  [
+    'a parameter without its blank, as the last line of the header',
+    [...head, 'Content-Type: text/html;', 'charset=utf-8', '', '<p>Hi</p>'],
+    { html: '<p>Hi</p>\n', text: null, truncated: ['headers'] },
+  ],
+  [
+    'words after a semicolon that are not a parameter, without an empty line',
+    [...head, 'Content-Type: text/html;', '<p class=x>Hi</p>', '', '<p>Bye</p>'],
+    { html: '<p class=x>Hi</p>\n\n<p>Bye</p>\n' },
+  ],
 ];
+
+describe('a damaged last line in the header of an attachment', () => {
+  const content = 'A file of some bytes.\n';
+  const base64 = [
+    'Content-Type: application/pdf',
+    'Content-Transfer-Encoding: base64',
+    'Content-Disposition: attachment;',
+  ];
+  const parts: Record<string, string[]> = {
+    'a file name without its blank': [...base64, 'filename="x.pdf"'],
+    'a field name with a blank': [...base64, 'X Note: x'],
+    'a field name of 1,000 characters': [...base64, `${'X'.repeat(1000)}: x`],
+    'two lines': [...base64, 'filename="x.pdf"', 'words'],
+    'text in base64': ['Content-Type: text/plain; name=x', ...base64.slice(1), 'filename="x.txt"'],
+    'a file that is not encoded': ['Content-Type: application/pdf', 'X Note: x'],
+    'a file name without its blank, not encoded': ['Content-Disposition: attachment;', 'filename=x.pdf'],
+  };
+  const read = async (lines: string[], empty: string[]) => {
+    const isEncoded = lines.includes('Content-Transfer-Encoding: base64');
+    const encoded = isEncoded ? Buffer.from(content).toString('base64') : content;
+    const raw = [
+      ...[...head, ...multipart, '', '--b', '', 'text', '--b'],
+      ...[...lines, ...empty, encoded, '--b--', ''],
+    ];
+    return parseMessage(Buffer.from(raw.join('\r\n')));
+  };
+  test('base64 without its empty line is no damage', async () => {
+    const { attachments, truncated } = await read(base64, []);
+    assert.deepEqual([attachments[0]?.size, truncated], [content.length, []]);
+  });
+
+  for (const [why, lines] of Object.entries(parts)) {
+    test(`${why}: the body begins after the empty line, and the message says that a line is missing`, async () => {
+      const { attachments, text, truncated } = await read(lines, ['']);
+      assert.deepEqual([attachments.map(({ size }) => size), text], [[content.length], 'text']);
+      assert.deepEqual(truncated, ['body']);
+    });
+
+    test(`${why}: without an empty line the message says that something is wrong`, async () => {
+      assert.deepEqual((await read(lines, [])).truncated, ['body']);
+    });
+  }
+});
 
 for (const lineEnd of ['\r\n', '\n']) {
   describe(`lines end in ${JSON.stringify(lineEnd)}`, () => {

@@ -44,11 +44,14 @@ export interface HeaderEnd {
 
 /** Null: the header does not end within `maxBytes`, or the message has no body. */
 export function findHeaderEnd(raw: Buffer, maxBytes: number): HeaderEnd | null {
-  const scan = scanHeader(raw, false);
+  const scan = scanHeader(raw, 0, false);
   const max = Math.min(raw.length, maxBytes);
   for (let line = 0, next = 0; line < max; line = next) {
     next = raw.indexOf(lineFeed, line) + 1 || raw.length;
-    if (isEmptyLine(raw, line)) return scan.missingEnd() ?? { end: line, bodyStart: next };
+    if (isEmptyLine(raw, line)) {
+      scan.takeEmptyLine();
+      return scan.missingEnd() ?? { end: line, bodyStart: next };
+    }
     if (scan.isOverAt(line, next)) return scan.missingEnd();
   }
   return max < raw.length ? null : scan.missingEnd();
@@ -74,18 +77,21 @@ const maxDamageBytes = 4096;
 export interface HeaderScan {
   /** Takes the next line; `next` is the offset after it. True: the header ended before this line. */
   isOverAt(line: number, next: number): boolean;
+  /** The header ends here, unless `missingEnd` says otherwise. */
+  takeEmptyLine(): void;
   /** Where the body begins although no empty line says so. */
   missingEnd(): HeaderEnd | null;
-  /** Lines were skipped because the header goes on after them. */
+  /** Lines were skipped because the header goes on after them, or the body begins with lines that are none of it. */
   hasDamage(): boolean;
 }
 
 /**
  * Finds the end of a header that has no empty line, or a line of blanks in its place: the first line that is not a field. If a
- * usual field follows that the header does not have yet, the line was damage and the header goes on. The parser and the
- * verification of signatures both use this, so that what is shown as body is what was signed as body.
+ * usual field follows that the header does not have yet, the line was damage and the header goes on. If an empty line follows and
+ * the header says that the line cannot be body, the line was damage too. The parser and the verification of signatures both use
+ * this, so that what is shown as body is what was signed as body.
  */
-export function scanHeader(raw: Buffer, isPart: boolean): HeaderScan {
+export function scanHeader(raw: Buffer, start: number, isPart: boolean): HeaderScan {
   const usual = isPart ? usualPartField : usualField;
   /** Where the fields begin. Their names are read only if a line is not a field: tidy mail costs little. */
   const fields: number[] = [];
@@ -126,9 +132,37 @@ export function scanHeader(raw: Buffer, isPart: boolean): HeaderScan {
       hasWords ||= !isField && !isSeparator(raw, line);
       return line - found.end > maxDamageBytes;
     },
+    takeEmptyLine() {
+      if (!isCertain || !found || !isDamage(raw, start, found)) return;
+      hasDamage = true;
+      found = null;
+    },
     missingEnd: () => (isCertain ? found : null),
-    hasDamage: () => hasDamage,
+    hasDamage: () => hasDamage || (isCertain && found !== null && isDamage(raw, start, found)),
   };
+}
+
+/** Base64 may end in "=". */
+const parameter = /^[^\s"(),/:;<=>@[\\\]]+[ \t]*=[ \t]*[^\s=]/;
+const brokenField = /^[!-9;-~][^:]*:/;
+const base64 = /^[A-Za-z0-9+/]+=*\s*$/;
+
+/**
+ * The line that the body would begin with is a parameter without the blank before it, or not of the type that the fields before it
+ * name: not base64, or a field with a bad name instead of a file.
+ */
+function isDamage(raw: Buffer, start: number, { end, bodyStart }: HeaderEnd): boolean {
+  // A line of blanks stands for the empty line.
+  if (bodyStart > end) return false;
+  const [line = ''] = raw.toString('latin1', end, end + 2 * maxName).split('\n', 1);
+  const fields = readFields(raw.subarray(start, end), Infinity);
+  const find = (name: string) => fields.find((field) => field.name.toLowerCase() === name)?.value ?? '';
+  const last = fields.at(-1);
+  if (/^content-/i.test(last?.name ?? '') && last?.value.endsWith(';') && parameter.test(line)) return true;
+  if (/^base64\b/i.test(find('content-transfer-encoding'))) return !base64.test(line);
+  return (
+    /^(?:application|audio|font|image|model|video)\//i.test(find('content-type')) && brokenField.test(line)
+  );
 }
 
 function isBlankLine(raw: Buffer, line: number, next: number): boolean {

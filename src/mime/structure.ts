@@ -74,7 +74,7 @@ export function readStructure(raw: Buffer): Structure {
   const preambles = { bytes: maxAllPreambleBytes };
   let current: Part | null = root;
   /** Null: the line is not in a header. */
-  let scan: HeaderScan | null = scanHeader(raw, false);
+  let scan: HeaderScan | null = scanHeader(raw, 0, false);
   let count = 1;
   let isComplete = true;
   let hasWholeHeader = true;
@@ -117,6 +117,7 @@ export function readStructure(raw: Buffer): Structure {
       const isEmpty = line === lineEnd;
       const isRead = line - current.bodyStart < maxHeader(current, left);
       const isOver: boolean = !delimiter && !isEmpty && isRead && scan.isOverAt(line, next);
+      if (isEmpty) scan.takeEmptyLine();
       const missing: HeaderEnd | null = scan.missingEnd();
       // Beyond the limit a missing end stays where it is: to go on and come back would read the rest once for each multipart.
       if (!delimiter && !isEmpty && !isOver && (isRead || !missing)) continue;
@@ -141,7 +142,7 @@ export function readStructure(raw: Buffer): Structure {
     } else if (count < maxParts && left.bytes > 0 && left.fields > 0) {
       current = makePart(parent, next);
       parent.children.push(current);
-      scan = scanHeader(raw, true);
+      scan = scanHeader(raw, next, true);
       count++;
     } else {
       isComplete = false;
