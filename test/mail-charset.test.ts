@@ -130,7 +130,7 @@ describe('a name without meaning', () => {
 
 describe('broken bytes', () => {
   const broken: [name: string, hex: string, text: string][] = [
-    ['utf-8', '61 ff 62', 'a\ufffdb'],
+    ['utf-8', '61 c3 a9 ff 62', 'aé\ufffdb'],
     ['utf-8', 'ed a0 80 00 62', '\ufffd\ufffd\ufffdb'],
     ['utf-16le', '61 00 00 d8 62 00 63', 'a\ufffdb\ufffd'],
     ['shift_jis', '61 83', 'a\ufffd'],

@@ -1,7 +1,10 @@
 /** Text under a wrong charset, under none, or with damage: in header and body, a person reads what the sender meant. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { domainToASCII } from 'node:url';
 import fc from 'fast-check';
+import { readAuthors } from '../src/mailauth/authors.ts';
+import { splitMessage } from '../src/mailauth/dkim.ts';
 import { decodeCharset } from '../src/mime/charset.ts';
 import { parseMessage } from '../src/mime/parse.ts';
 
@@ -37,6 +40,105 @@ describe('8-bit bytes inside an encoded word', () => {
       assert.deepEqual(from, { name: text.replace(/ +/g, ' '), address: 'a@example.com' });
       assert.equal(attachments[0]?.filename, text);
     });
+});
+
+describe('bytes in a header are in the charset that its Content-Type names, if they are not UTF-8', () => {
+  const values: [charset: string, written: string, text: string][] = [
+    ['gb2312', '\xc4\xe3\xba\xc3', '你好'],
+    ['shift_jis', '\x83e\x83X\x83g\x95\x5c', 'テスト表'],
+    ['iso-8859-2', 'P\xf8\xedli\xb9', 'Příliš'],
+    ['koi8-r', '\xf0\xd2\xc9\xd7\xc5\xd4', 'Привет'],
+    ['iso-8859-2', utf8('Grüße 日本'), 'Grüße 日本'],
+    ['gb2312', 'Caf\xe9 ', 'Café'],
+    ['utf-8', 'Caf\xe9 \xe0', 'Café à'],
+    ['iso-8859-2', '\xf8 =?iso-8859-1?Q?Caf\xe9?=', 'ř Café'],
+    ['x-none', 'Caf\xe9', 'Café'],
+    // ASCII would not be ASCII.
+    ['utf-16', 'Caf\xe9', 'Café'],
+    ['utf-7', '+AGE- Caf\xe9', '+AGE- Café'],
+    ['cp037', 'Caf\xe9', 'Café'],
+  ];
+  for (const [charset, written, text] of values)
+    test(`${charset} ${JSON.stringify(written)}`, async () => {
+      const parsed = await parse(
+        `Subject: ${written}\r\nFrom: "${written}" <a@example.com>\r\nContent-Type: text/plain; charset=${charset}\r\n\r\n`,
+      );
+      assert.equal(parsed.subject, text);
+      if (!written.includes('\x5c')) assert.deepEqual(parsed.from, { name: text, address: 'a@example.com' });
+    });
+
+  test('of a multipart it is the charset of the first text', async () => {
+    const raw = [
+      ...['Subject: \xc4\xe3\xba\xc3', 'From: \xc4\xe3 <a@example.com>'],
+      ...[
+        'Content-Type: multipart/mixed; boundary=b',
+        '',
+        '--b',
+        'Content-Type: image/png; charset=koi8-r',
+        '',
+        '',
+      ],
+      ...['--b', 'Content-Type: multipart/alternative; boundary=c', '', '--c'],
+      ...['Content-Type: text/plain; charset=gb2312', '', '\xba\xc3', '--c--', '--b--'],
+    ];
+    const { subject, from, text } = await parse(raw.join('\r\n'));
+    assert.deepEqual([subject, from?.name, text], ['你好', '你', '好']);
+  });
+
+  describe('the author that is verified is the author that is shown', () => {
+    const types = (charset: string) => [
+      `text/plain; charset=${charset}`,
+      `multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Type: text/plain; charset=${charset}`,
+    ];
+    const read = async (from: string, type: string) => {
+      const raw = bytes(`From: ${from}\r\nContent-Type: ${type}\r\n\r\n`);
+      return [(await parseMessage(raw)).from?.address, readAuthors(raw, splitMessage(raw)).domains];
+    };
+
+    test('a name of other characters', async () => {
+      const shown = { gbk: '你', 'windows-1252': 'Äã' };
+      for (const [charset, name] of Object.entries(shown))
+        for (const type of types(charset)) {
+          const domain = domainToASCII(`${name}.example`);
+          assert.deepEqual(await read('<ceo@\xc4\xe3.example>', type), [`ceo@${name}.example`, [domain]]);
+        }
+    });
+
+    test('an "@" that is the second byte of a character', async () => {
+      const from = '<ceo@bank.example\x81@evil.example>';
+      for (const type of types('gbk'))
+        assert.deepEqual(await read(from, type), [
+          'ceo@bank.example丂evil.example',
+          [domainToASCII('bank.example丂evil.example')],
+        ]);
+      for (const type of types('windows-1252'))
+        assert.deepEqual(await read(from, type), [null, ['bank.example', 'evil.example']]);
+    });
+  });
+});
+
+describe('a text that says UTF-8 and is not', () => {
+  const texts: [written: string, text: string][] = [
+    ['d\xe9j\xe0 vu', 'déjà vu'],
+    ['\x93so\x94 \x96 \x80 5', '“so” – € 5'],
+    ['\xc4\xd6\xdc!', 'ÄÖÜ!'],
+    ['\xe9t\xe9', 'été'],
+    [`${utf8('Grüße €')} \xff`, 'Grüße € \ufffd'],
+    // Characters that were cut in half.
+    ['a\xc3', 'a\ufffd'],
+    ['a \xe2\x82 b', 'a \ufffd b'],
+    ['\x82\xac 5', '\ufffd\ufffd 5'],
+    [utf8('\ufffd'), '\ufffd'],
+  ];
+  for (const [written, text] of texts)
+    test(JSON.stringify(written), async () => {
+      const { text: shown } = await parse(`Content-Type: text/plain; charset=utf-8\r\n\r\n${written}`);
+      assert.equal(shown, text);
+    });
+});
+
+test('U+FFFD that the sender wrote stays, also without a charset', () => {
+  assert.equal(decodeCharset(Buffer.from('a \ufffd'), undefined), 'a \ufffd');
 });
 
 describe('bytes in a header without a charset', () => {

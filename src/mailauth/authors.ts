@@ -3,11 +3,13 @@
  * `<eve@one.example> <ada@other.example>` some parsers take the first address and others the second.
  * Guarantee: a message that may show a domain to its reader names that domain here, or has `tooMany`.
  */
+import { isUtf8 } from 'node:buffer';
 import { isIP } from 'node:net';
 import { toCompatibilityForm } from '../lib/compatibility-form.ts';
 import { readAddresses } from '../mime/address-list.ts';
 import { decodeLine } from '../mime/encoded-words.ts';
 import { cutHeader, readFields } from '../mime/headers.ts';
+import { readStructure } from '../mime/structure.ts';
 import type { SignedMessage } from './dkim.ts';
 import { readDomain } from './domain.ts';
 
@@ -31,9 +33,9 @@ export const tooMany = 'The From field is too long or has too many authors.';
 export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
   const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
   const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
-  const values = readFields(block, maxFields).flatMap(({ name, value }) =>
-    /^from$/i.test(name) ? [value] : [],
-  );
+  // Other bytes are in the charset of the body.
+  const read = isUtf8(block) ? readFields(block, maxFields) : readStructure(raw).root.fields;
+  const values = read.flatMap(({ name, value }) => (/^from$/i.test(name) ? [value] : []));
   const fields = values.map(readField);
   const domains = [...new Set(fields.flatMap((field) => field.domains))];
   const isTooMany = domains.length > maxDomains || fields.some(({ isCut }) => isCut);

@@ -28,7 +28,7 @@ function decode(bytes: Buffer, label: string): string {
   const mark = readMark(bytes);
   if (mark && (name === null || western.test(name) || utf16.test(name)))
     return findTextDecoder(mark)?.decode(bytes) ?? '';
-  if (isNamedUtf8) return utf8.decode(bytes);
+  if (isNamedUtf8) return decodeNamedUtf8(bytes);
   const decoder = name === null ? null : findDecoder(name, bytes);
   if (name === null || !decoder) return decodeUnnamed(bytes);
   const text = decoder(bytes);
@@ -39,6 +39,27 @@ function decode(bytes: Buffer, label: string): string {
 function decodeUnnamed(bytes: Buffer): string {
   if (isAscii(bytes)) return bytes.toString('latin1');
   const text = utf8.decode(bytes);
+  if (isUtf8(bytes)) return text;
+  const { good, bad } = countOthers(text);
+  return good >= bad ? text : windows1252.decode(bytes);
+}
+
+/** Senders write UTF-8 over text in windows-1252. Damage alone is not enough: bytes must stand as they cannot in UTF-8 that was cut. */
+function decodeNamedUtf8(bytes: Buffer): string {
+  const text = utf8.decode(bytes);
+  if (isUtf8(bytes)) return text;
+  let alone = 0;
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes[i] ?? 0;
+    if (byte < 0x80) continue;
+    const neighbour = bytes[byte < 0xc0 ? i - 1 : i + 1];
+    if (neighbour !== undefined && (neighbour < 0x80 || (byte >= 0xc0 && neighbour >= 0xc0))) alone++;
+  }
+  return countOthers(text).good >= alone ? text : windows1252.decode(bytes);
+}
+
+/** Characters that are not ASCII, and those that could not be decoded. */
+function countOthers(text: string): { good: number; bad: number } {
   let good = 0;
   let bad = 0;
   for (let i = 0; i < text.length; i++) {
@@ -46,7 +67,7 @@ function decodeUnnamed(bytes: Buffer): string {
     if (code === 0xfffd) bad++;
     else if (code > 0x7f) good++;
   }
-  return good >= bad ? text : windows1252.decode(bytes);
+  return { good, bad };
 }
 
 /** Their text hardly ever has even one character that is valid UTF-8. */
@@ -68,6 +89,13 @@ function isUtf8InFact(bytes: Buffer, name: string, text: string): boolean {
 }
 
 const utf16 = /^(?:utf16|ucs2)/;
+
+/** In these charsets ASCII is ASCII, so that a field keeps its form: not in UTF-16, UTF-7 or EBCDIC. */
+export function keepsAscii(label: string): boolean {
+  return decodeCharset(printable, label) === printable.toString('latin1');
+}
+
+const printable = Buffer.from(Array.from({ length: 95 }, (_, i) => 0x20 + i));
 
 /** RFC 2781 §3.2: the byte order mark. */
 function readMark(bytes: Buffer): 'utf16le' | 'utf16be' | null {

@@ -5,9 +5,10 @@
  * Guarantee: one pass, any bytes.
  */
 import { isUtf8 } from 'node:buffer';
-import { decodeCharset, tidy } from './charset.ts';
+import { decodeCharset, keepsAscii, tidy } from './charset.ts';
 import { escapeRawBytes } from './encoded-words.ts';
 import { findBlankTail, isBlank, trimBlanks } from './lexical.ts';
+import { readParameterized } from './parameters.ts';
 
 export interface Field {
   name: string;
@@ -17,17 +18,38 @@ export interface Field {
 const lineFeed = 0x0a;
 const carriageReturn = 0x0d;
 
-/** `block` ends before the empty line after the header. At most `max` fields are read. */
-export function readFields(block: Buffer, max: number): Field[] {
-  const fields: Field[] = [];
+/**
+ * `block` ends before the empty line after the header. At most `max` fields are read. `bodyCharset` is for bytes that are not UTF-8,
+ * if the header names no charset.
+ */
+export function readFields(block: Buffer, max: number, bodyCharset = ''): Field[] {
+  const written: WrittenField[] = [];
   let start = 0;
-  for (let i = 0; i < block.length && fields.length < max; i++) {
+  for (let i = 0; i < block.length && written.length < max; i++) {
     if (block[i] !== lineFeed || isBlank(block[i + 1])) continue;
-    readField(block.subarray(start, i), fields);
+    readField(block.subarray(start, i), written);
     start = i + 1;
   }
-  if (fields.length < max) readField(block.subarray(start), fields);
-  return fields;
+  if (written.length < max) readField(block.subarray(start), written);
+  let charset: string | undefined;
+  return written.map(({ name, bytes }) => {
+    if (isUtf8(bytes)) return { name, value: unfold(bytes.toString()) };
+    charset ??= findCharset(written, bodyCharset);
+    return { name, value: unfold(decodeField(bytes, charset)) };
+  });
+}
+
+interface WrittenField {
+  name: string;
+  bytes: Buffer;
+}
+
+/** Empty: not a charset that fields can be in. */
+function findCharset(fields: readonly WrittenField[], bodyCharset: string): string {
+  const type = fields.find(({ name }) => name.toLowerCase() === 'content-type');
+  const { parameters } = readParameterized(unfold(type?.bytes.toString('latin1') ?? ''));
+  const charset = parameters.get('charset') ?? bodyCharset;
+  return keepsAscii(charset) ? charset : '';
 }
 
 /** The header block, or its whole lines within `maxBytes`. */
@@ -180,17 +202,18 @@ export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
   return block.length <= maxBytes ? block : block.subarray(0, block.lastIndexOf(lineFeed, maxBytes) + 1);
 }
 
-function readField(bytes: Buffer, fields: Field[]): void {
+function readField(bytes: Buffer, fields: WrittenField[]): void {
   const colon = findColon(bytes, 0);
   if (colon === -1) return;
   const name = bytes.toString('latin1', 0, findBlankTail(bytes, 0, colon));
-  fields.push({ name, value: unfold(decodeField(bytes.subarray(colon + 1))) });
+  fields.push({ name, bytes: bytes.subarray(colon + 1) });
 }
 
-/** RFC 6532: UTF-8. Bytes that are not UTF-8 are windows-1252, or in the charset of the encoded word around them. */
-function decodeField(bytes: Buffer): string {
-  if (isUtf8(bytes)) return bytes.toString();
-  return decodeCharset(Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1'), undefined);
+/** RFC 6532: UTF-8. Senders also write bytes in the charset of the body; those in an encoded word are in the charset of the word. */
+function decodeField(bytes: Buffer, charset: string): string {
+  const escaped = Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1');
+  const text = decodeCharset(escaped, charset);
+  return text.includes('\ufffd') ? decodeCharset(escaped, undefined) : text;
 }
 
 const maxName = 998;

@@ -3,6 +3,7 @@
  * Guarantee: linear time for any bytes. Parts above the limits are left out and a multipart that is nested too deep gets no
  * children; then `isComplete` is false.
  */
+import { isUtf8 } from 'node:buffer';
 import {
   findBoundary,
   maxAllPreambleBytes,
@@ -78,6 +79,7 @@ export function readStructure(raw: Buffer): Structure {
   let count = 1;
   let isComplete = true;
   let hasWholeHeader = true;
+  let header = raw;
 
   const openMultipart = (part: Part): void => {
     const isOuter = (boundary: string) => levels.get(boundary.length)?.has(boundary) === true;
@@ -101,8 +103,10 @@ export function readStructure(raw: Buffer): Structure {
   const endHeader = (part: Part, found: HeaderEnd, hasBody: boolean): number => {
     const isWhole = readPartHeader(raw, part, found, hasBody, left) && !scan?.hasDamage();
     scan = null;
-    if (part === root) hasWholeHeader = isWhole;
-    else isComplete &&= isWhole;
+    if (part === root) {
+      hasWholeHeader = isWhole;
+      header = cutAtLine(raw.subarray(0, found.end), maxHeaderBytes);
+    } else isComplete &&= isWhole;
     if (part.contentType.value.startsWith('multipart/')) openMultipart(part);
     return part.bodyStart;
   };
@@ -153,7 +157,16 @@ export function readStructure(raw: Buffer): Structure {
   endParts(open, current, raw.length);
   // A multipart without a delimiter has no parts: its body is shown as plain text.
   for (const part of multiparts) if (!part.isContainer) part.contentType = plainText;
+  // A multipart has its charset in its parts.
+  if (root.isContainer && !isUtf8(header)) root.fields = readFields(header, maxFields, findTextCharset(root));
   return { root, isComplete, hasWholeHeader };
+}
+
+/** Of the first text that names one. */
+function findTextCharset({ contentType, children }: Part): string | undefined {
+  const isText = contentType.value.startsWith('text/');
+  const own = isText ? contentType.parameters.get('charset') : undefined;
+  return own ?? children.map(findTextCharset).find((charset) => charset !== undefined);
 }
 
 function makePart(parent: Part | null, start: number): Part {
