@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import fc from 'fast-check';
 import { DataReader } from '../src/smtp/data.ts';
 import { makeRoom, read, split, withLineEnd } from './data-reading.ts';
 import { readHeap } from './memory.ts';
@@ -23,13 +24,53 @@ describe('reading a message', () => {
       ['.\r\n', ''],
       ['..\r\n.\r\n', '.\r\n'],
       ['.a\r\n.\r\n', 'a\r\n'],
-      ['a\n..b\r\n.\r\n', 'a\n..b\r\n'],
+      ['a\n..b\r\n.\r\n', 'a\n.b\r\n'],
+      ['a\n...b\n.c\r\n.\r\n', 'a\n..b\n.c\r\n'],
+      ['a\n..\r\n.\r\n', 'a\n.\r\n'],
+      ['a\n.\r\nb\r\n.\r\n', 'a\n.\r\nb\r\n'],
+      ['a\n..\n..\n.\n.\r\nb\r\n.\n\r\n.\r\n', 'a\n.\n.\n.\n.\r\nb\r\n\n\r\n'],
       ['a\r..b\r\n.\r\n', 'a\r..b\r\n'],
       ['\r\n.\r\n', '\r\n'],
       ['a\r\n.\r\r\n.\r\n', 'a\r\n\r\r\n'],
       ['a\r\r\n.\r\n', 'a\r\r\n'],
     ];
-    for (const [wire, raw] of cases) assert.equal((await read([Buffer.from(wire)])).raw?.toString(), raw);
+    for (const [wire, raw] of cases)
+      for (const length of [wire.length, 1, 2, 3])
+        assert.equal((await read(split(Buffer.from(wire), [length]))).raw?.toString(), raw);
+  });
+
+  test('only CRLF "." CRLF is the end, whatever line ends and dots come before, and the bytes after it are intact', async () => {
+    const piece = fc.constantFrom(
+      'a',
+      '.',
+      '..',
+      '\n',
+      '\r',
+      '\r\n',
+      '\n.',
+      '\r\n.',
+      '\n..',
+      '\r.',
+      '\n.\n',
+      '\n.\r\n',
+    );
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(piece, { maxLength: 12 }),
+        fc.integer({ min: 1, max: 5 }),
+        async (pieces, length) => {
+          const data = pieces.join('');
+          const end = `\r\n${data}\r\n.\r\n`.indexOf('\r\n.\r\n');
+          const wire = `${data}\r\n.\r\nMAIL`;
+          const { raw, after } = await read(split(Buffer.from(wire), [length]));
+          const lines = wire.slice(0, end).replace(/^\.|(?<=\r\n)\./g, '');
+          const expected = lines.replace(/(?<=(?<!\r)\n)\.(?=\.)/g, '');
+          assert.equal(after?.toString(), wire.slice(end + 3));
+          assert.equal(raw?.toString(), expected);
+        },
+      ),
+      { numRuns: 3000 },
+    );
   });
 
   test('a message of exactly the limit is kept, one byte more is not, and the room is released', async () => {

@@ -1,15 +1,16 @@
 /**
- * Reads the bytes of one message, from 354 to the final dot. Guarantees: only the dot-stuffing of RFC 5321 §4.5.2 is undone;
- * only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP smuggling); a message that is too big keeps no memory;
- * a large message is in a file until it is complete.
+ * Reads the bytes of one message, from 354 to the final dot. Guarantees: only the dot-stuffing of RFC 5321 §4.5.2 is undone, also
+ * after a bare LF, where Python's smtplib doubles dots too; only CRLF "." CRLF ends the message, at any chunk boundaries (no SMTP
+ * smuggling); a message that is too big keeps no memory; a large message is in a file until it is complete.
  */
 import { allocateMessage } from '../lib/shared-bytes.ts';
 import type { Budget, SpoolFile } from './spool.ts';
 
 const lineEnd = Buffer.from('\r\n');
-const lineEndAndDot = Buffer.from('\r\n.');
+const lineFeedAndDot = Buffer.from('\n.');
 const carriageReturn = 13;
 const lineFeed = 10;
+const dotByte = 0x2e;
 
 const nothing = Buffer.alloc(0);
 const firstBytes = 16_384;
@@ -44,7 +45,7 @@ export class DataReader {
   #spilled = 0;
   /** Of the whole message, with the first CRLF. */
   #size = 0;
-  /** The end of the last chunk, if it may be the beginning of CRLF ".". */
+  /** The end of the last chunk, if it may be the beginning of a line with a dot. */
   #carry: Buffer = lineEnd;
   #isRefused = false;
   #isReleased = false;
@@ -80,17 +81,21 @@ export class DataReader {
   push(chunk: Buffer): Buffer | null {
     const bytes = this.#carry.length > 0 ? Buffer.concat([this.#carry, chunk]) : chunk;
     let from = 0;
-    for (;;) {
-      const found = bytes.indexOf(lineEndAndDot, from);
-      if (found === -1) return this.#awaitMore(bytes, from, bytes.length - countPartialLineEnd(bytes));
-      const dot = found + 2;
+    for (let searched = 0; ; ) {
+      const feed = bytes.indexOf(lineFeedAndDot, searched);
+      if (feed === -1) return this.#awaitMore(bytes, from, bytes.length - countPartialLineEnd(bytes));
+      const isCrLf = bytes[feed - 1] === carriageReturn;
+      const dot = feed + 1;
       const [next, afterNext] = [bytes[dot + 1], bytes[dot + 2]];
-      if (next === undefined || (next === carriageReturn && afterNext === undefined)) {
-        return this.#awaitMore(bytes, from, found);
+      if (next === undefined || (isCrLf && next === carriageReturn && afterNext === undefined)) {
+        return this.#awaitMore(bytes, from, isCrLf ? feed - 1 : feed);
       }
+      searched = dot + 1;
+      // After a bare LF a dot stays, unless it was doubled.
+      if (!isCrLf && next !== dotByte) continue;
       // A line of one dot is the end; at the start of any other line the dot is dropped.
       this.#keep(bytes, from, dot);
-      if (next === carriageReturn && afterNext === lineFeed) return bytes.subarray(dot + 3);
+      if (isCrLf && next === carriageReturn && afterNext === lineFeed) return bytes.subarray(dot + 3);
       from = dot + 1;
     }
   }
@@ -182,8 +187,8 @@ export class DataReader {
   }
 }
 
-/** Bytes at the end that may be the beginning of CRLF ".": 0, 1 (CR) or 2 (CR LF). */
+/** Bytes at the end that may come before a dot at the start of a line: 0, 1 (CR or LF) or 2 (CR LF). */
 function countPartialLineEnd(bytes: Buffer): number {
-  if (bytes.at(-1) === carriageReturn) return 1;
-  return bytes.at(-1) === lineFeed && bytes.at(-2) === carriageReturn ? 2 : 0;
+  if (bytes.at(-1) === lineFeed) return bytes.at(-2) === carriageReturn ? 2 : 1;
+  return bytes.at(-1) === carriageReturn ? 1 : 0;
 }

@@ -185,7 +185,9 @@ class Reader {
     const end = rest.startsWith('.\r\n') ? 0 : rest.indexOf('\r\n.\r\n') + 2;
     const isWhole = end !== 1;
     const content = (isWhole ? rest.slice(0, end) : rest).split('\r\n');
-    const raw = Buffer.from(content.map((line) => line.replace(/^\./, '')).join('\r\n'), 'latin1');
+    // Every LF inside a line is bare: after it, two dots are one.
+    const lines = content.map((line) => line.replace(/^\./, '').replace(/\n\.(?=\.)/g, '\n'));
+    const raw = Buffer.from(lines.join('\r\n'), 'latin1');
     const recipients = this.#recipients ?? [];
     this.#recipients = null;
     const reply = this.#replies[this.#next];

@@ -43,6 +43,18 @@ test('a message in the clear', async () => {
   assert.equal(message.envelope.helo, 'laptop.example');
 });
 
+test("Python's smtplib sends bare line ends, and doubles dots after them", async () => {
+  const program = [
+    'import smtplib, sys',
+    "message = b'Subject: smtplib\\n\\n.one\\n..two\\n.\\nend\\n'",
+    "smtplib.SMTP('127.0.0.1', int(sys.argv[1])).sendmail('ada@client.example', ['sales@shop.example'], message)",
+  ];
+  const { code, output } = await execute('python3', ['-c', program.join('\n'), `${room.service.smtpPort}`]);
+  assert.equal(code, 0, output);
+  const [{ rawEmail } = assert.fail()] = await room.announced('smtplib');
+  assert.equal(rawEmail, 'Subject: smtplib\n\n.one\n..two\n.\nend\n\r\n');
+});
+
 test("STARTTLS with the operator's certificate verified", async () => {
   const { code, output } = await msmtp([...trusting, 'sales@shop.example'], 'trusting');
   assert.equal(code, 0, output);

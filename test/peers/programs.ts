@@ -18,6 +18,7 @@ const packages = {
   opendkim: 'opendkim',
   'opendkim-genkey': 'opendkim-tools',
   dovecot: 'dovecot-imapd',
+  python3: 'python3',
 } as const;
 
 type PeerName = keyof typeof packages;
