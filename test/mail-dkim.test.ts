@@ -9,7 +9,7 @@ import {
 import { beforeEach, describe, test } from 'node:test';
 import { hashBody } from '../src/mailauth/canonical.ts';
 import type { Answer } from './dns.ts';
-import { checkDkim, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
+import { checkDkim, checkWithReasons, dns, otherRsa, plain, publish, rsa, sign } from './signing.ts';
 
 beforeEach(() => dns.reset());
 
@@ -185,14 +185,19 @@ describe('DKIM', () => {
     );
   });
 
-  test('only the first ten signatures are verified', async () => {
+  test('only the first ten signatures are verified, and one entry says how many are not', async () => {
     publish(rsa.publicKey);
     let signed = plain;
     for (let count = 0; count < 12; count += 1) signed = await sign(signed, { selector: `s${count}` });
+    const { dkim } = await checkWithReasons(signed);
     assert.deepEqual(
-      (await checkDkim(signed)).map(({ selector }) => selector),
-      ['s11', 's10', 's9', 's8', 's7', 's6', 's5', 's4', 's3', 's2'],
+      dkim.map(({ selector }) => selector),
+      ['s11', 's10', 's9', 's8', 's7', 's6', 's5', 's4', 's3', 's2', null],
     );
+    assert.deepEqual(dkim.at(-1), {
+      ...{ result: 'policy', domain: null, selector: null, aligned: false },
+      reason: 'Only the first 10 signatures are checked; the message has 2 more.',
+    });
     assert.equal(dns.count('s0._domainkey.example.com'), 0);
   });
 
@@ -293,6 +298,22 @@ describe('DKIM', () => {
         { result: 'neutral', domain: 'example.com', selector: null, aligned: true },
       ]);
       assert.equal(dns.count('k._domainkey.forger.example'), 0);
+    });
+  }
+
+  for (const [identity, result] of [
+    ['ada=40mail@example.com', 'pass'],
+    ['=40example.com', 'pass'],
+    ['ada@mail=2Eexample.com', 'pass'],
+    ['ada@\r\n example.com', 'pass'],
+    ['@b=C3=BCcher.example.com', 'pass'],
+    ['ada@example.com=40example.net', 'permerror'],
+    ['ada=', 'permerror'],
+  ] as const) {
+    test(`i= is quoted-printable (RFC 6376 §2.11): ${JSON.stringify(identity)}: ${result}`, async () => {
+      publish(rsa.publicKey);
+      const signed = await signWith(`d=example.com; s=s1; i=${identity}`, rsa.privateKey);
+      assert.equal((await checkDkim(signed))[0]?.result, result);
     });
   }
 

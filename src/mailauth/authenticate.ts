@@ -147,20 +147,26 @@ export function evaluateSpf(
 async function checkSpf(origin: MailOrigin, mailHost: string, resolver: Resolver): Promise<Spf> {
   const { mailFrom, remoteIp, helo } = origin;
   if (remoteIp === null || (!mailFrom && !helo)) return { result: 'none', domain: null };
-  try {
+  const evaluateAs = async (name: string): Promise<Spf> => {
     const { status, domain } = await spf({
-      sender: mailFrom ?? '',
-      ip: remoteIp,
-      // An IP address is not a name that can have a record.
-      helo: helo && isIP(helo) ? `[${helo}]` : (helo ?? ''),
-      mta: mailHost,
-      resolver,
+      ...{ sender: mailFrom ?? '', ip: remoteIp, helo: name, mta: mailHost, resolver },
     });
     return { result: oneOf(spfResults, status.result) ?? 'temperror', domain: readName(domain) };
+  };
+  try {
+    // An IP address is not a name that can have a record.
+    const checked = await evaluateAs(helo && isIP(helo) ? `[${helo}]` : (helo ?? ''));
+    // RFC 7208 §4.8: a record is not wrong because of what HELO says. mailauth checks names after it expanded `%{h}`.
+    const isHost = /^(?:[^.]+\.)+[a-z][a-z0-9-]*$/.test(readDomain(helo) ?? '');
+    const mayBeHelo = checked.result === 'permerror' && mailFrom && !isHost;
+    return mayBeHelo ? await evaluateAs(noSuchHost) : checked;
   } catch {
     return { result: 'permerror', domain: null };
   }
 }
+
+/** RFC 6761 §6.4: no such name exists. */
+const noSuchHost = 'helo.invalid';
 
 /** By the public suffix list, for authors without a DMARC record. */
 function isSameOrganization(domain: string | null, author: string): boolean {

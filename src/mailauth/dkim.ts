@@ -200,10 +200,17 @@ function readForms(text: string): { header: CanonicalForm; body: CanonicalForm }
     : null;
 }
 
+/** RFC 6376 §2.11. */
+function decodeQuotedPrintable(text: string): string {
+  return text
+    .replace(/\s+/g, '')
+    .replace(/(?:=[0-9a-f]{2})+/gi, (run) => Buffer.from(run.replaceAll('=', ''), 'hex').toString());
+}
+
 /** RFC 6376 §6.1.1: `i=` must name the signing domain or a subdomain of it. */
 function readIdentity(tags: ReadonlyMap<string, string>): 'domain' | 'subdomain' | 'other' {
   const domain = toAscii(tags.get('d'));
-  const identity = tags.get('i') || `@${tags.get('d')}`;
+  const identity = decodeQuotedPrintable(tags.get('i') || `@${tags.get('d')}`);
   const named = toAscii(identity.slice(identity.lastIndexOf('@') + 1));
   if (!identity.includes('@') || named === null) return 'other';
   if (named === domain) return 'domain';

@@ -229,6 +229,28 @@ export const macroSections: readonly Section[] = [
     ],
   },
   {
+    title: '4.8: what HELO says does not make a record wrong',
+    zone: { 'helo.example.com': { TXT: ['v=spf1 -a:%{h} +all'] } },
+    vectors: [
+      ...["JUMPIN' JUPITER", '[192.0.2.7]', '192.0.2.7', 'OEMCOMPUTER', 'a..example', ''].flatMap(
+        (helo): Vector[] => [
+          ['v=spf1 a:%{H} -all', 'fail', { helo }],
+          ['v=spf1 mx:%{h} ip4:192.0.2.7 -all', 'pass', { helo }],
+          ['v=spf1 -exists:%{h} +all', 'pass', { helo }],
+          ['v=spf1 -include:helo.%{d2} ip4:192.0.2.0/24 -all', 'fail', { helo }],
+          ['v=spf1 include:%{h} -all', 'permerror', { helo }],
+          ['v=spf1 redirect=%{h}', 'permerror', { helo }],
+          ['v=spf1 a:%{h} ip4:1 -all', 'permerror', { helo }],
+        ],
+      ),
+      [
+        'v=spf1 exists:%{h}.m.example -all',
+        'pass',
+        { helo: 'OEMCOMPUTER', zone: { 'oemcomputer.m.example': { A: ['127.0.0.2'] } } },
+      ],
+    ],
+  },
+  {
     title: '7.1: syntax of macros',
     vectors: [
       ['v=spf1 exists:%.example.com +all', 'permerror'],
