@@ -12,6 +12,7 @@ const factsOf = (id: string): SendFacts => ({
     accountId: null,
     providerId: null,
     hasOwnWay: false,
+    coauthors: null,
     from: null,
     isSuppressed: false,
   },

@@ -4,7 +4,7 @@ import type { Sql } from '../db/client.ts';
 import type { Address } from '../mime/address-list.ts';
 import { readAddressOrDomain } from '../net/address-or-domain.ts';
 import { type FieldError, Problem } from '../problems.ts';
-import { findSender, findSenderOf, type Sender } from '../store/senders.ts';
+import { findSender, findSenderOf, type Sender, type SenderWay } from '../store/senders.ts';
 import type { Way } from './way.ts';
 
 interface AuthorParts {
@@ -42,19 +42,36 @@ export async function findSenderFor(
   return sender;
 }
 
-/** The identity of the first address. Throws unless the owner has an identity for each of them. */
-export async function findAuthor(
+/**
+ * The identities of the addresses; that of the first address is the author, which chooses the way out. Throws unless the owner has an
+ * identity for each address that may stand in this mail.
+ */
+export async function findAuthors(
   parts: AuthorParts,
   ownerId: string,
   [first = '', ...others]: string[],
-): Promise<Sender> {
+): Promise<[author: Sender, ...coauthors: Sender[]]> {
   const author = await findSenderFor(parts, ownerId, first);
-  const found = [author];
+  const found: [Sender, ...Sender[]] = [author];
   for (const address of others) {
     if (found.some((sender) => mayUse(sender, address))) continue;
-    found.push(await findSenderFor(parts, ownerId, address));
+    const coauthor = await findSenderFor(parts, ownerId, address);
+    if (parts.ways.operator.kind !== 'capture' && !mayJoin(author, coauthor)) {
+      const message = `${address} is not verified, and its SMTP account or provider is not the one that mail from ${first} leaves through.`;
+      throw invalid('', 'not_allowed', message);
+    }
+    found.push(coauthor);
   }
-  return author;
+  return found;
+}
+
+/**
+ * Whether mail that leaves by the author's way may also be from this identity. An account or a provider vouches only for what leaves
+ * through it: otherwise anyone could send in the name of any address by the operator's way.
+ */
+export function mayJoin(author: SenderWay, coauthor: SenderWay): boolean {
+  const isSameWay = coauthor.accountId === author.accountId && coauthor.providerId === author.providerId;
+  return coauthor.isVerified || (coauthor.hasOwnWay && isSameWay);
 }
 
 function requireSending(sender: Sender, { operator }: AuthorParts['ways']): void {

@@ -28,6 +28,7 @@ import {
   type SendFacts,
   type TriedSend,
 } from '../store/send-queue.ts';
+import { mayJoin } from './authors.ts';
 import { isSuppressing } from './bounce-type.ts';
 import { type ConfirmationParts, writeConfirmationMail } from './confirmation-mail.ts';
 import { DeadDestinations } from './dead-destinations.ts';
@@ -171,7 +172,7 @@ async function loadConfirmation(
     log.info({ identityId, address, link }, 'open this link to confirm an address');
   const none = {
     ...{ isVerified: true, isSuppressed: false, isCancelling: false },
-    ...{ accountId: null, providerId: null, hasOwnWay: false, from: null },
+    ...{ accountId: null, providerId: null, hasOwnWay: false, coauthors: null, from: null },
   };
   const facts = {
     ...none,
@@ -244,6 +245,14 @@ async function tryServers(
       kind: 'temporary',
       code: 'identity_not_verified',
       reason: 'The identity is no longer verified: publish its DNS records again.',
+    };
+  }
+  if (way.kind !== 'capture' && !(facts.coauthors ?? []).every((coauthor) => mayJoin(facts, coauthor))) {
+    return {
+      kind: 'temporary',
+      code: 'identity_not_verified',
+      reason:
+        'An address in From or Sender is not verified, and this message does not leave through its SMTP account or provider.',
     };
   }
   const destination = way.destinationOf(facts.address);

@@ -29,7 +29,7 @@ import {
 import { admitRecipients } from '../store/send-rates.ts';
 import type { Sender } from '../store/senders.ts';
 import { wordKeysOf } from '../store/words.ts';
-import { findAuthor, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
+import { findAuthors, findSenderOrThrow, invalid, readFrom, requireAuthor } from './authors.ts';
 import type { Way } from './way.ts';
 
 export interface SubmitParts {
@@ -129,10 +129,10 @@ export async function submitRaw(
   const { bytes, from, to, cc, bcc, parsed, facts } = prepared;
   const authors = [...from, ...(prepared.sender ? [prepared.sender] : [])].map(({ address }) => address);
   if (sender) requireAuthor(sender, authors);
-  const author = sender ?? (await findAuthor(parts, submitter.ownerId, authors));
+  const [author, ...coauthors] = sender ? [sender] : await findAuthors(parts, submitter.ownerId, authors);
   const recipients = given.recipients === null ? { to, cc, bcc } : fromEnvelope(given.recipients, parsed);
   const none = { threadId: null, sendAt: null, metadata: null };
-  return finish(parts, submitter, author, { id, raw: bytes, parsed, facts, recipients, ...none });
+  return finish(parts, submitter, author, { id, raw: bytes, parsed, facts, recipients, coauthors, ...none });
 }
 
 /** Undefined if the identity was deleted meanwhile. */
@@ -236,6 +236,7 @@ interface FinishedMail extends SendOptions, ReadMail {
   recipients: Recipients;
   /** Null: found by the header. */
   threadId: string | null;
+  coauthors?: Sender[];
 }
 
 async function finish(
@@ -247,7 +248,7 @@ async function finish(
   const { sql, maxMessageBytes } = parts;
   const way = parts.ways.choose(sender);
   const { ownerId, keyId, source } = submitter;
-  const { id, raw, parsed, facts, sendAt, metadata } = mail;
+  const { id, raw, parsed, facts, sendAt, metadata, coauthors = [] } = mail;
   if (raw.length > maxMessageBytes) throw tooLarge(raw.length, maxMessageBytes);
   const recipients = listRecipients(ownerId, mail.recipients, way);
   requireFewRecipients(recipients.length);
@@ -264,6 +265,7 @@ async function finish(
     suppressed,
     message: {
       ...{ id, ownerId, identityId: sender.id, keyId, threadId, rawId, raw, sha256, recipients, sendAt },
+      coauthorIds: coauthors.map(({ id }) => id),
       messageKey: parsed.messageId === null ? null : messageKey(parsed.messageId),
       summary: JSON.stringify(summary),
       words: wordKeysOf(ownerId, summary),

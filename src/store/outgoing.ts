@@ -43,6 +43,8 @@ export interface NewRecipient {
 
 export interface NewOutgoing extends NewRaw {
   identityId: string;
+  /** The identities of the other addresses in From and Sender. */
+  coauthorIds: readonly string[];
   keyId: string | null;
   threadId: string;
   messageKey: string | null;
@@ -117,10 +119,10 @@ async function insertOutgoing(
       select id, 0, ${ownerId}, ${await packChunk(message, 0)}, true from made where ${message.rawId !== null}
     ), going as (
       insert into outgoing (id, owner_id, identity_id, key_id, message_key, transport, send_at, metadata, eight_bit, smtp_utf8,
-        summary_bytes, queued, suppressed, ended_at)
+        summary_bytes, queued, suppressed, ended_at, coauthor_ids)
       select id, ${ownerId}, ${identityId}, ${message.keyId}, ${message.messageKey}, ${message.transport}, ${sendAt},
         ${message.metadata}::text::json, ${message.eightBit}, ${message.smtpUtf8}, ${Buffer.byteLength(message.summary)}, ${queuedCount}, ${suppressedCount},
-        ${queuedCount > 0 ? null : sql`now()`}
+        ${queuedCount > 0 ? null : sql`now()`}, nullif(${message.coauthorIds}::uuid[], '{}')
       from made
     ), given as (
       select * from (values ${list(recipients.map((recipient, n) => writeRecipient(sql, recipient, n, isSuppressed[n] ?? false)))})

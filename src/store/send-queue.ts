@@ -17,7 +17,7 @@ import {
   type BounceType,
   type SmtpResponse,
 } from './send-events.ts';
-import { hasWay, wayColumns } from './senders.ts';
+import { hasWay, type SenderWay, wayColumns } from './senders.ts';
 import { suppress } from './suppressions.ts';
 
 const sendQueue: QueueTable = { table: 'send_queue', lane: 'lane_id' };
@@ -40,18 +40,15 @@ export function claimSends(sql: Sql, request: ClaimRequest): Promise<ClaimedSend
   });
 }
 
-/** What a try needs to know. */
-export interface SendFacts {
+/** What a try needs to know. The way is the one that the mail of the identity leaves by now. */
+export interface SendFacts extends SenderWay {
   /** Of the row in the queue. */
   id: string;
   address: string;
   /** The domain of the identity. */
   domain: string;
-  isVerified: boolean;
-  /** The SMTP account or the provider that the mail of the identity leaves through now. */
-  accountId: string | null;
-  providerId: string | null;
-  hasOwnWay: boolean;
+  /** The identities of the other addresses in From and Sender, as they are now; null: there are none. */
+  coauthors: SenderWay[] | null;
   /** The author of a message that leaves through an account or a provider. */
   from: string | null;
   isSuppressed: boolean;
@@ -72,6 +69,13 @@ export async function readSends(sql: Sql, ids: readonly string[]): Promise<SendF
   >`
     select send_queue.id as "sendId", recipients.address, identities.domain, identities.status = 'verified' as "isVerified",
       ${wayColumns(sql)}, case when ${hasWay(sql)} then messages.summary #>> '{from,address}' end as "from",
+      (
+        select json_agg(coauthor) from (
+          select coalesce(identities.status = 'verified', false) as "isVerified", ${wayColumns(sql)}
+          from unnest(outgoing.coauthor_ids) given (id)
+          left join identities on identities.owner_id = messages.owner_id and identities.id = given.id
+        ) coauthor
+      ) as coauthors,
       exists (
         select from suppressions
         where suppressions.owner_id = recipients.owner_id and suppressions.address_key = recipients.address_key

@@ -2,14 +2,8 @@
 import type { Sql } from '../db/client.ts';
 import type { IdentityKind } from './identities.ts';
 
-export interface Sender {
-  id: string;
-  ownerId: string;
-  publicId: string;
-  kind: IdentityKind;
-  value: string;
-  /** Values are compared by this key. */
-  valueKey: string;
+/** The way that mail of an identity leaves by, and whether the identity is verified. */
+export interface SenderWay {
   isVerified: boolean;
   /** The SMTP account that its mail leaves through: its own, or that of its domain. */
   accountId: string | null;
@@ -17,6 +11,16 @@ export interface Sender {
   providerId: string | null;
   /** Its own account or provider, not that of its domain: it may send through it whatever its status. */
   hasOwnWay: boolean;
+}
+
+export interface Sender extends SenderWay {
+  id: string;
+  ownerId: string;
+  publicId: string;
+  kind: IdentityKind;
+  value: string;
+  /** Values are compared by this key. */
+  valueKey: string;
   /** Its mailbox for sent mail. */
   sentId: string;
 }
