@@ -8,7 +8,7 @@ export interface ImapScript {
   port: number;
   /** Every command line, without its tag, and what follows a challenge. */
   commands: string[];
-  /** What the next logins are answered with, after the tag. */
+  /** What the next logins are answered with, after the tag. `%s` stands for the login that came. */
   answerLogins(text: string): void;
 }
 
@@ -25,18 +25,22 @@ export async function startImapScript(
     let socket = plain;
     let unread = '';
     let waitingTag: string | null = null;
+    let given = '';
+    const answerLogin = (tag: string) => say(`${tag} ${login.replace('%s', () => given)}`);
     const say = (line: string) => socket.write(`${line}\r\n`);
     function answer(line: string): void {
       const [tag = '', verb = ''] = line.split(' ');
       if (waitingTag !== null) {
         // The empty line, or the text, that a client sends after a challenge.
         commands.push(line);
-        say(`${waitingTag} ${login}`);
+        given += ` ${line}`;
+        answerLogin(waitingTag);
         waitingTag = null;
         return;
       }
       commands.push(line.slice(tag.length + 1));
       const name = verb.toUpperCase();
+      if (name === 'LOGIN' || name === 'AUTHENTICATE') given = line.slice(tag.length + 1);
       if (name === 'CAPABILITY') {
         const more = options.tls && socket === plain ? ' STARTTLS' : '';
         say(`* CAPABILITY ${capabilities}${more}\r\n${tag} OK done`);
@@ -45,9 +49,9 @@ export async function startImapScript(
         plain.removeListener('data', read);
         socket = new tls.TLSSocket(plain, { isServer: true, ...options.tls });
         socket.on('data', read).on('error', () => {});
-      } else if (name === 'LOGIN') say(`${tag} ${login}`);
+      } else if (name === 'LOGIN') answerLogin(tag);
       else if (name === 'AUTHENTICATE') {
-        if (line.split(' ').length > 3 && login.startsWith('OK')) say(`${tag} ${login}`);
+        if (line.split(' ').length > 3 && login.startsWith('OK')) answerLogin(tag);
         else {
           say(`+ ${Buffer.from('{"status":"401"}').toString('base64')}`);
           waitingTag = tag;

@@ -2,7 +2,8 @@
 import type { Sql } from '../db/client.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { AccessTokens } from '../net/access-tokens.ts';
-import type { MailServer, ServerError } from '../net/mail-server.ts';
+import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
+import { hideInError, type MailServer, type ServerError } from '../net/mail-server.ts';
 import { findMailServer, readTokensFrom } from '../store/smtp-accounts.ts';
 import { type ImapFlow, type ImapParts, openImap } from './imap-client.ts';
 
@@ -13,7 +14,10 @@ export interface LoginParts {
   imap: ImapParts;
 }
 
-type ImapLogin = { version: number; server: MailServer } & ({ client: ImapFlow } | { error: ServerError });
+type ImapLogin = { version: number; server: MailServer } & (
+  | { client: ImapFlow /** For what the server says later. */; hide: HideSecrets }
+  | { error: ServerError }
+);
 
 /** Undefined: the account has no `imap`. */
 export async function logIn(
@@ -29,7 +33,9 @@ export async function logIn(
   if ('error' in answer) return { ...found, error: answer.error };
   const login = 'password' in answer ? answer : { accessToken: answer.token };
   const opened = await openImap(server, login, imap);
+  const hide = hideSecrets(Object.values(login));
+  if ('client' in opened) return { ...found, ...opened, hide };
   // The token may have been revoked before its end.
-  if ('error' in opened && opened.error.code === 'authentication_failed') tokens.forget(source.key);
-  return { ...found, ...opened };
+  if (opened.error.code === 'authentication_failed') tokens.forget(source.key);
+  return { ...found, error: hideInError(opened.error, hide) };
 }

@@ -128,8 +128,8 @@ export function startSync(parts: SyncParts): Loop {
     const { error } = cause;
     const isLoginRefused = error.code === 'authentication_failed';
     metrics.syncFailures.inc({ code: error.code });
-    const { code, response } = error;
-    log.warn({ identityId, code, response, err: cause.cause }, 'a mailbox cannot be read');
+    const { code, message: advice, response } = error;
+    log.warn({ identityId, code, advice, response }, 'a mailbox cannot be read');
     // Before the release: another process may claim the connection then, and its state is the newer one.
     await recordReceiveState(sql, ownerId, accountId, 'failing', error, version);
     await releaseConnection(sql, claimed, { error, isLoginRefused, retrySeconds });

@@ -5,6 +5,7 @@
  */
 import tls from 'node:tls';
 import type { Egress } from './egress.ts';
+import { type HideSecrets, hideSecrets } from './hide-secrets.ts';
 import {
   describeServerError,
   findTokenUrlFault,
@@ -109,7 +110,8 @@ export class AccessTokens {
     };
     const egress = limitToTokenServer(this.#egress, url);
     const limits = { egress, secure: this.#secure, withinMs: this.#withinMs, maxBytes };
-    const read = readAnswer(await requestSmall({ url, headers, body }, limits));
+    const hide = hideSecrets([refreshToken, clientSecret]);
+    const read = readAnswer(await requestSmall({ url, headers, body }, limits), hide);
     if ('error' in read) return read;
     if (read.refreshToken !== null && read.refreshToken !== refreshToken)
       await source.save(refreshToken, read.refreshToken);
@@ -130,7 +132,7 @@ interface GivenToken {
   refreshToken: string | null;
 }
 
-function readAnswer(answer: SmallResponse): GivenToken | { error: ServerError } {
+function readAnswer(answer: SmallResponse, hide: HideSecrets): GivenToken | { error: ServerError } {
   if (answer.kind === 'failed') {
     const isLate = /timeout$/.test(answer.code);
     const isRefused = answer.code === 'target_refused';
@@ -151,7 +153,7 @@ function readAnswer(answer: SmallResponse): GivenToken | { error: ServerError } 
     };
   }
   const error = text('error');
-  const response = [error, text('error_description')].filter(Boolean).join(': ');
+  const response = hide([error, text('error_description')].filter(Boolean).join(': '));
   if (error && finalErrors.includes(error)) return { error: refuseRefreshToken(response) };
   const detail = `token server: status ${status}`;
   return { error: describeServerError('token_server_failed', { detail, response }) };

@@ -9,6 +9,7 @@ import tls from 'node:tls';
 import { Pace } from '../lib/pace.ts';
 import { openSocket } from '../net/connect.ts';
 import type { Resolution } from '../net/egress.ts';
+import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
 import type { DeadDestinations } from './dead-destinations.ts';
 import { Dialogue } from './dialogue.ts';
 import {
@@ -145,6 +146,7 @@ export class SmtpConnection {
   mails = 0;
   readonly #parts: ClientParts;
   readonly #dialogue: Dialogue;
+  readonly #hide: HideSecrets;
   #phase: Phase = 'connect';
   #address: string | null = null;
   #tls: TryReply['tls'] = null;
@@ -156,6 +158,7 @@ export class SmtpConnection {
     this.server = server;
     this.#parts = parts;
     this.#dialogue = dialogue;
+    this.#hide = hideSecrets(secretsOf(server.login));
   }
 
   get isUsable(): boolean {
@@ -353,7 +356,7 @@ export class SmtpConnection {
 
   #accepted(reply: Reply): TryReply {
     const result = { kind: 'accepted', error: null, detail: null, uncertain: false } as const;
-    return { ...result, response: toResponse(reply), ...this.#place('end-of-data') };
+    return { ...result, response: this.#toResponse(reply), ...this.#place('end-of-data') };
   }
 
   #refused(reply: Reply, phase: Phase): TryReply {
@@ -363,11 +366,15 @@ export class SmtpConnection {
     const place = this.#place(phase);
     if (reply.code >= 400) {
       const result = { kind: 'refused', error: null, detail: null, uncertain: false } as const;
-      return { ...result, response: toResponse(reply), ...place };
+      return { ...result, response: this.#toResponse(reply), ...place };
     }
     const fault = new SendFault('invalid_reply', `The server replied ${reply.code}, which fits no command`);
     this.#dialogue.end(fault);
-    return { ...failed(fault, place), response: toResponse(reply) };
+    return { ...failed(fault, place), response: this.#toResponse(reply) };
+  }
+
+  #toResponse({ code, enhanced, text }: Reply): SmtpResponse {
+    return { code, enhanced, text: this.#hide(text) };
   }
 
   #place(phase: Phase): Place {
@@ -375,8 +382,9 @@ export class SmtpConnection {
   }
 }
 
-function toResponse({ code, enhanced, text }: Reply): SmtpResponse {
-  return { code, enhanced, text };
+function secretsOf(login: Login | null): string[] {
+  if (!login) return [];
+  return ['password' in login ? login.password : login.accessToken];
 }
 
 function unreadable(error: Error): SendFault {

@@ -1,0 +1,49 @@
+/** What a server repeats of a login is removed, in every form that the login is sent in. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { hideSecrets } from '../src/net/hide-secrets.ts';
+
+const base64 = (text: string) => Buffer.from(text).toString('base64');
+const password = 'pa"ss\\w+rd 1/ü';
+const hide = hideSecrets([password]);
+
+const repeated: [title: string, text: string, shown: string][] = [
+  ['plain', `Unknown command ${password}`, 'Unknown command [removed]'],
+  ['as an IMAP string', 'LOGIN "u" "pa\\"ss\\\\w+rd 1/ü" failed', 'LOGIN "u" "[removed]" failed'],
+  ['in JSON', `{"password":${JSON.stringify(password)}}`, '{"password":"[removed]"}'],
+  ['in a URL', `p=${encodeURIComponent(password)}&x=1`, 'p=[removed]&x=1'],
+  ['in a form', `${new URLSearchParams({ p: password })}&x=1`, 'p=[removed]&x=1'],
+  ['AUTH PLAIN', `AUTH PLAIN ${base64(`\0u\0${password}`)} is wrong`, 'AUTH PLAIN [removed] is wrong'],
+  ['with an authorization id', `"${base64(`u\0u\0${password}`)}"`, '"[removed]"'],
+  ['AUTH LOGIN', `What is ${base64(password)}?`, 'What is [removed]?'],
+  ['without padding', base64(`\0user\0${password}`).replace(/=+$/, ''), '[removed]'],
+  ['in other letters', password.toUpperCase(), '[removed]'],
+  ['twice', `${password} ${password}`, '[removed] [removed]'],
+  ['with its blank as another', password.replace(' ', '\t'), '[removed]'],
+  ['cut by the server', 'Unknown: "LOGIN u pa\\"ss..."', 'Unknown: "LOGIN u [removed]'],
+  ['base64 that was cut', `AUTH PLAIN ${base64(`\0us\0${password}`).slice(0, 12)}`, 'AUTH PLAIN [removed]'],
+  ['cut by us after one letter', `${'x'.repeat(198)} p`, `${'x'.repeat(198)} [removed]`],
+  ['nothing of it', '535 5.7.8 Bad credentials, try paxos', '535 5.7.8 Bad credentials, try paxos'],
+];
+for (const [title, text, shown] of repeated) test(title, () => assert.equal(hide(text), shown));
+
+test('an access token inside XOAUTH2 and OAUTHBEARER', () => {
+  const hideToken = hideSecrets(['ya29.token-value']);
+  for (const text of [
+    'user=ada\x01auth=Bearer ya29.token-value\x01\x01',
+    'n,a=ada,\x01port=993\x01auth=Bearer ya29.token-value\x01\x01',
+  ])
+    assert.equal(hideToken(`No: ${base64(text)}`), 'No: [removed]');
+  assert.equal(hideToken('Bearer ya29.token-value has expired'), 'Bearer [removed] has expired');
+});
+
+test('a very short secret is removed where it stands alone, and words stay readable', () => {
+  const hideShort = hideSecrets(['ab']);
+  assert.equal(hideShort('LOGIN "u" "ab" about abacus'), 'LOGIN "u" "[removed]" about abacus');
+  assert.equal(hideShort(`AUTH PLAIN ${base64('\0user\0ab')}`), 'AUTH PLAIN [removed]');
+});
+
+test('several secrets; without one the text stays', () => {
+  assert.equal(hideSecrets(['refresh-1', null, 'client-1'])('refresh-1 client-1'), '[removed] [removed]');
+  assert.equal(hideSecrets([null, ''])('anything'), 'anything');
+});
