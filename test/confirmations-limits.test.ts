@@ -77,6 +77,38 @@ describe('limits', () => {
     assert.equal(count([await verify(identities[0] as { id: string }, owners[0] as TestUser)]), 1);
   });
 
+  test('addresses of one mailbox count together, whatever their tag', async () => {
+    const domain = newDomain();
+    const owners = await Promise.all(Array.from({ length: 5 }, () => service.makeUser()));
+    const ask = async (owner: TestUser, tag: string) =>
+      verify(await add(`Ada+${tag}@${domain}`, owner), owner);
+    const all = await Promise.all(
+      owners.flatMap((owner, n) => ['x', 'y', 'z', 'z+z'].map((tag) => ask(owner, `${n}${tag}`))),
+    );
+    assert.equal(count(all), 10, 'of one mailbox');
+    const [owner] = owners as [TestUser];
+    assert.equal(count([await verify(await add(`ada@${domain}`, owner), owner)]), 0, 'also without a tag');
+  });
+
+  test('a link confirms its own address, not the mailbox, and the other links of the address are used up', async () => {
+    const owner = await service.makeUser();
+    const domain = newDomain();
+    const [tagged, plain] = [await add(`ada+x@${domain}`, owner), await add(`ada@${domain}`, owner)];
+    for (const identity of [tagged, tagged, plain]) assert.equal((await verify(identity, owner)).status, 200);
+    const links = await waitFor('three links', () => {
+      const found = [...service.logged, ...second.logged].filter(({ identityId, link }) =>
+        link ? identityId === tagged.id || identityId === plain.id : false,
+      );
+      return found.length === 3 && found.filter(({ identityId }) => identityId === tagged.id);
+    });
+    const [first, other] = links.map(({ link }) => String(link)) as [string, string];
+    assert.equal((await press(first)).status, 200);
+    assert.equal((await press(other)).status, 404);
+    const statusOf = async ({ id }: { id: string }) =>
+      (await call('GET', `/identities/${id}`, { as: owner })).body.status;
+    assert.deepEqual([await statusOf(tagged), await statusOf(plain)], ['verified', 'pending']);
+  });
+
   test('one owner: POSTHORN_CONFIRMATION_LIMIT addresses a day, all at once', async () => {
     const owner = await service.makeUser();
     const identities = await Promise.all(Array.from({ length: 10 }, () => add(`ada@${newDomain()}`, owner)));

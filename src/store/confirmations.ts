@@ -13,7 +13,7 @@ import { type IdentityRef, type IdentityStatus, lockDomain } from './verificatio
 
 const perHour = 3;
 const perDay = 5;
-const perAddressAndDay = 10;
+const perMailboxAndDay = 10;
 
 interface ConfirmationRequest {
   /** For one owner and day; 0: no limit. */
@@ -37,14 +37,15 @@ export function requestConfirmation(
       select value, value_key as key, status = 'verified' or confirmed_at is not null as "isDone"
       from identities where owner_id = ${ownerId} and id = ${identityId} and kind = 'email'`;
     if (!address || address.isDone) return address && 'not_needed';
-    await sql`select pg_advisory_xact_lock(hashtextextended(${`confirmation ${address.key}`}, 0))`;
-    const limited = await findLimit(sql, ownerId, address.key, maxAddresses);
+    const mailbox = mailboxOf(address.key);
+    await sql`select pg_advisory_xact_lock(hashtextextended(${`confirmation ${mailbox}`}, 0))`;
+    const limited = await findLimit(sql, ownerId, mailbox, maxAddresses);
     if (limited) return limited;
     const id = newId();
     await sql`
       with asked as (
         insert into confirmations (id, owner_id, identity_id, address_key, token_hash, expires_at)
-        values (${id}, ${ownerId}, ${identityId}, ${address.key}, ${hashFor(id)}, now() + interval '24 hours')
+        values (${id}, ${ownerId}, ${identityId}, ${mailbox}, ${hashFor(id)}, now() + interval '24 hours')
         returning expires_at
       ), queued as (
         insert into send_queue (id, owner_id, lane_id, message_id, n)
@@ -59,11 +60,16 @@ export function requestConfirmation(
   });
 }
 
+/** Without the `+tag`: most servers put the mail to all tags of an address into one mailbox, and the limits protect that mailbox. */
+function mailboxOf(key: string): string {
+  return key.replace(/^([^+]+)\+.*(?=@)/, '$1');
+}
+
 /** A statement of its own after the locks, so that it counts what the transactions that had them before committed. */
 async function findLimit(
   sql: Sql,
   ownerId: string,
-  key: string,
+  mailbox: string,
   maxAddresses: number,
 ): Promise<{ waitSeconds: number } | undefined> {
   const ofOwner = sql`from confirmations where owner_id = ${ownerId} and address_key`;
@@ -72,14 +78,14 @@ async function findLimit(
   const now = sql`statement_timestamp()`;
   const [row] = await sql<{ waitSeconds: number }[]>`
     select ceil(extract(epoch from max(free_at) - ${now}))::int as "waitSeconds" from (
-      (select created_at + interval '1 hour' as free_at ${ofOwner} = ${key} ${newest(perHour)})
+      (select created_at + interval '1 hour' as free_at ${ofOwner} = ${mailbox} ${newest(perHour)})
       union all
-      (select created_at + interval '1 day' ${ofOwner} = ${key} ${newest(perDay)})
+      (select created_at + interval '1 day' ${ofOwner} = ${mailbox} ${newest(perDay)})
       union all
-      (select created_at + interval '1 day' from confirmations where address_key = ${key} ${newest(perAddressAndDay)})
+      (select created_at + interval '1 day' from confirmations where address_key = ${mailbox} ${newest(perMailboxAndDay)})
       union all
       (select created_at + interval '1 day' from (
-        select max(created_at) as created_at ${ofOwner} <> ${key} group by address_key
+        select max(created_at) as created_at ${ofOwner} <> ${mailbox} group by address_key
       ) others where ${maxAddresses > 0} ${newest(Math.max(1, maxAddresses))})
     ) limits
     having max(free_at) > ${now}`;
@@ -179,7 +185,7 @@ export function confirmAddress(
     if (holder) return 'other_domain';
     const used = await sql`
       update confirmations set used_at = now()
-      where owner_id = ${ownerId} and address_key = ${key} and identity_id = ${identityId} and used_at is null
+      where owner_id = ${ownerId} and address_key = any (${[key, mailboxOf(key)]}::text[]) and identity_id = ${identityId} and used_at is null
       returning id`;
     if (!used.some(({ id }) => id === found.id)) return undefined;
     const [changed] = await sql<ChangedAddress[]>`
