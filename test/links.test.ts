@@ -194,6 +194,7 @@ describe('a link', () => {
     ['its last character changed', (url) => url.searchParams.set('signature', flipLast(url))],
     ['its signature cut', (url) => url.searchParams.set('signature', signatureOf(url).slice(0, -2))],
     ['its signature longer', (url) => url.searchParams.set('signature', `${signatureOf(url)}AA`)],
+    ['its signature spelled otherwise', (url) => url.searchParams.set('signature', respell(url))],
     ['an empty signature', (url) => url.searchParams.set('signature', '')],
     [
       'another end',
@@ -218,6 +219,21 @@ describe('a link', () => {
       }
     });
   }
+
+  test('with characters in its signature that do not belong there is refused: 400', async () => {
+    const { raw } = await make();
+    for (const junk of ['!!', ' ', '=', '\u00e9', '+', '.'])
+      for (const spoil of [(text: string) => junk + text, (text: string) => text + junk]) {
+        const url = change(raw, (url) => url.searchParams.set('signature', spoil(signatureOf(url))));
+        assertProblem(await open(url), 400, 'invalid_query');
+      }
+    const twice = change(raw, (url) => {
+      const signature = signatureOf(url);
+      url.searchParams.set('signature', '');
+      url.searchParams.append('signature', signature);
+    });
+    assertProblem(await open(twice), 403, 'invalid_link');
+  });
 
   test('with more in its query than belongs there is refused: 400', async () => {
     const { raw } = await make();
@@ -324,6 +340,13 @@ function signatureOf(url: URL): string {
 }
 
 /** Another character of which the first bit counts. */
+/** The last of 43 characters has two bits that stand for nothing. */
+function respell(url: URL): string {
+  const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
+  const signature = signatureOf(url);
+  return signature.slice(0, -1) + alphabet[alphabet.indexOf(signature.slice(-1)) + 1];
+}
+
 function flipLast(url: URL): string {
   const signature = signatureOf(url);
   return `${signature.slice(0, -2)}${signature.at(-2) === 'A' ? 'B' : 'A'}${signature.at(-1)}`;

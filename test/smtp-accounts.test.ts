@@ -102,6 +102,21 @@ describe('what is refused', () => {
     ['a line break in the password', { ...smtp, password: 'a\r\nQUIT' }, '/smtp/password', 'invalid_value'],
     ['an unknown field', { ...smtp, user: 'ada' }, '/smtp/user', 'unknown_field'],
     ['a host that is no name', { ...smtp, host: 'a b' }, '/smtp/host', 'invalid_value'],
+    ...[
+      '127.0.0.1:2525',
+      'smtp.example.com:587',
+      '[::1]:25',
+      '::1::',
+      'a..example',
+      '-a.example',
+      `${'a'.repeat(64)}.example`,
+      '.',
+    ].map((host): [string, object, string, string] => [
+      `the host ${host}`,
+      { ...smtp, host },
+      '/smtp/host',
+      'invalid_value',
+    ]),
     ['a private address', { ...smtp, host: '10.0.0.1', port: 587 }, '/smtp/host', 'target_refused'],
     ['a port of another service', { ...smtp, host: '8.8.8.8', port: 22 }, '/smtp/port', 'target_refused'],
     [

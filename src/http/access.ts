@@ -150,6 +150,12 @@ export function makeAuthenticator(parts: {
   async function checkLink(request: FastifyRequest): Promise<Caller> {
     const { id = '' } = request.params as { id?: string };
     const { expires = '', signature = '' } = request.query as { expires?: unknown; signature?: unknown };
+    if (typeof signature === 'string' && /[^\w-]/.test(signature)) {
+      const message = '"signature" has a character that no signature has. Use the link as it was given.';
+      throw new Problem('invalid_query', {
+        errors: [{ pointer: '/signature', code: 'invalid_value', message }],
+      });
+    }
     if (!links.isValid(id.toLowerCase(), String(expires), String(signature), Date.now()))
       throw new Problem('invalid_link');
     return { ...anonymous, ownerId: await orNotFound(findMessageOwner(sql, id)) };

@@ -1,4 +1,5 @@
 /** Faults of the mail servers in the body of a request that a schema cannot express: whom Posthorn may not call. */
+import { isIP } from 'node:net';
 import { readHost } from '../mailboxes/account-changes.ts';
 import type { Egress } from '../net/egress.ts';
 import { findTokenUrlFault, limitToTokenServer, resolveMailServer } from '../net/mail-server.ts';
@@ -10,6 +11,7 @@ interface FaultParts {
 }
 
 const lookupMs = 2000;
+const hostName = /^(?=.{1,253}$)(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*$/;
 
 /** For an early error: every connection checks its address again. The body may be invalid by its schema. */
 export async function findServerFaults(
@@ -33,9 +35,10 @@ async function findFaults(
     errors.push({ pointer: `${at}${pointer}` as Pointer, code, message });
   if (typeof host === 'string') {
     const name = readHost(host);
-    if (!/^[a-z0-9_.:-]+$/.test(name))
-      add('/host', 'invalid_value', '"host" must be a name or an IP address.');
-    else {
+    if (isIP(name) === 0 && !hostName.test(name)) {
+      const advice = /^[^:]+:\d+$|\]:\d+$/.test(name) ? ' Write the port in "port".' : '';
+      add('/host', 'invalid_value', `"host" must be a name or an IP address.${advice}`);
+    } else {
       // Without a port, of a PATCH, only the host is checked.
       const checked = await resolveMailServer(egress, name, typeof port === 'number' ? port : 25, lookupMs);
       if (!checked.ok && checked.code === 'target_refused')
