@@ -15,7 +15,7 @@ const direct = await startDirectMail({
   POSTHORN_ACCEPT_UNVERIFIED: 'true',
   POSTHORN_SECRET_KEY: secretKey.toString('base64'),
 });
-const { service, sink, makeSender, makeDestination, send, findEnded, findMessage, events } = direct;
+const { service, sink, makeSender, makeDestination, send, findEnded, findMessage, events, attempts } = direct;
 const { call, sql, user } = service;
 const sender = newDomain();
 const identityId = await makeSender(sender);
@@ -110,6 +110,36 @@ describe('a delivery report to a bounce address is never shown as a message', ()
     const later = statusReport(sent, 'delivered', '2.0.0');
     assert.equal(await mailTo(sent.bounceAddress, later), '250 2.0.0');
     assert.equal(await statusOf(sent), 'bounced');
+  });
+
+  test('the reason of a server that made the report itself is shown: event, recipient and attempts', async () => {
+    const sent = await deliver('sent');
+    const report = compose(
+      lines(
+        'Reporting-MTA: dns; mx.dest.example',
+        '',
+        `Final-Recipient: rfc822; ${sent.address}`,
+        'Action: failed',
+        'Status: 5.2.2',
+        'Diagnostic-Code: X-Postfix; mailbox is full',
+      ),
+    );
+    assert.equal(await mailTo(sent.bounceAddress, report), '250 2.0.0');
+    const response = { code: null, enhanced: '5.2.2', text: 'mailbox is full' };
+    const { data } = (await events(sent.id)).at(-1) ?? {};
+    assert.deepEqual([data.recipient.response, data.recipient.bounce.type], [response, 'soft']);
+    const { lastResponse, attemptCount } = (await findMessage(sent.id)).sending.recipients[0];
+    assert.deepEqual([lastResponse, attemptCount], [response, 1]);
+    const [reported, tried, ...others] = await attempts(sent.id);
+    assert.deepEqual(others, []);
+    assert.equal(tried.response.code, 250);
+    const { id, startedAt, ...rest } = reported;
+    assert.deepEqual(rest, {
+      ...{ durationMs: 0, recipients: [sent.address], host: null, address: null, tls: null },
+      ...{ response, error: 'reported' },
+    });
+    await mailTo(sent.bounceAddress, report);
+    assert.equal((await attempts(sent.id)).length, 2, 'a repeat changes nothing');
   });
 
   test('the types of bounces, and no suppression for those that may pass', async () => {

@@ -1,5 +1,5 @@
 /** What happened to a message that was sent from here: each recipient, and every conversation with a mail server. */
-import type { Message } from '../contract.ts';
+import type { Message, SendAttempt } from '../contract.ts';
 import { useLoaded, usePage, useRepeated } from '../page.ts';
 import { ActionButton } from '../parts/form.tsx';
 import { Table } from '../parts/list.tsx';
@@ -34,7 +34,7 @@ export function Sending({ message, reload }: { message: Message; reload(): Promi
             <td>
               <Badge state={status} />
             </td>
-            <td>{lastResponse ? `${lastResponse.code} ${lastResponse.text}` : '–'}</td>
+            <td>{lastResponse ? describeReply(lastResponse) : '–'}</td>
             <td>
               {attemptCount}
               {nextAttemptAt && status === 'queued' && (
@@ -48,17 +48,29 @@ export function Sending({ message, reload }: { message: Message; reload(): Promi
       </Table>
       <ol class="tries">
         {attempts.value.value?.map(({ id: attempt, startedAt, durationMs, host, response, error }) => (
-          <li
-            key={attempt}
-            class={error === null && response !== null && response.code < 400 ? 'good' : 'bad'}
-          >
-            {host ?? 'No mail server'}: {response ? `${response.code} ${response.text}` : error}{' '}
+          <li key={attempt} class={isGood(response, error) ? 'good' : 'bad'}>
+            {error === 'reported' && 'A report came back: '}
+            {host ?? (error === 'reported' ? 'the mail server' : 'No mail server')}:{' '}
+            {response ? describeReply(response) : error}{' '}
             <span class="soft">
-              <When at={startedAt} />, {formatMs(durationMs)}
+              <When at={startedAt} />
+              {error !== 'reported' && `, ${formatMs(durationMs)}`}
             </span>
           </li>
         ))}
       </ol>
     </section>
   );
+}
+
+type Reply = NonNullable<SendAttempt['response']>;
+
+/** A report may have no code, and says more with the enhanced one. */
+function describeReply({ code, enhanced, text }: Reply): string {
+  return `${code ?? enhanced ?? ''} ${text}`.trim();
+}
+
+function isGood(response: SendAttempt['response'], error: string | null): boolean {
+  if (response === null || (error !== null && error !== 'reported')) return false;
+  return response.code === null ? (response.enhanced ?? '').startsWith('2') : response.code < 400;
 }

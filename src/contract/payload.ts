@@ -41,7 +41,10 @@ const SentRecipient = closed({
   status: describe(oneOf(recipientStatuses), 'After this event.'),
   at: describe(Timestamp, 'When it happened.'),
   host: describe(NullableString, 'The mail server that answered or reported.'),
-  response: describe(SmtpResponse, 'What the mail server replied. Null: nothing.'),
+  response: describe(
+    SmtpResponse,
+    'What the mail server replied, or what a report that came back says. Null: nothing.',
+  ),
   bounce: describe(
     Type.Union([
       closed({

@@ -15,9 +15,12 @@ import {
 
 export const SmtpResponse = Type.Union([
   closed({
-    code: Type.Integer({ description: 'Such as 250 or 550.' }),
+    code: Type.Unsafe<number | null>({
+      type: ['integer', 'null'],
+      description: 'Such as 250 or 550. Null: from a report that names no reply of a server.',
+    }),
     enhanced: describe(NullableString, 'Such as `5.1.1` (RFC 3463).'),
-    text: Type.String({ description: 'The text of the reply.' }),
+    text: Type.String({ description: 'The text of the reply, or what the report says.' }),
   }),
   Type.Null(),
 ]);
@@ -31,7 +34,7 @@ const Recipient = closed({
   ),
   attemptCount: Type.Integer(),
   nextAttemptAt: describe(NullableTimestamp, 'Null if there is no next attempt.'),
-  lastResponse: describe(SmtpResponse, 'What a server last replied.'),
+  lastResponse: describe(SmtpResponse, 'What a server last replied, or what a report that came back says.'),
   updatedAt: Timestamp,
 });
 
@@ -59,14 +62,17 @@ export const SendAttempt = closed({
   startedAt: Timestamp,
   durationMs: Type.Integer(),
   recipients: Type.Array(Type.String()),
-  host: describe(NullableString, 'The mail server. Null: none was found.'),
+  host: describe(NullableString, 'The mail server. Null: none was found, or the report names none.'),
   address: describe(NullableString, 'Its IP address. Null: there was no connection.'),
   tls: describe(
     Type.Union([closed({ version: Type.String(), cipher: Type.String() }), Type.Null()]),
     'Null: the connection was not encrypted, or there was none.',
   ),
   response: describe(SmtpResponse, 'What the server replied last. Null: nothing.'),
-  error: describe(NullableString, 'Why there is no response that counts.'),
+  error: describe(
+    NullableString,
+    'Why there is no response that counts. `reported`: this is not a try, but a report that came back later and changed the recipient; `response` is what the report says.',
+  ),
 });
 
 export const Suppression = closed({

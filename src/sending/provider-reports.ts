@@ -16,6 +16,7 @@ import {
   recordReport,
 } from '../store/send-reports.ts';
 import { decideBounceType, isSuppressing } from './bounce-type.ts';
+import { describeReply } from './report-decision.ts';
 
 export interface ProviderReportParts {
   sql: Sql;
@@ -94,8 +95,7 @@ function decideProviderReport(report: ProviderReport): ReportDecision {
   const type = decided === 'unknown' ? (report.bounceType ?? 'unknown') : decided;
   return {
     ...{ outcome, action, status: reply.enhanced, diagnostic, remoteMta },
-    response:
-      reply.code === null ? null : { code: reply.code, enhanced: reply.enhanced, text: diagnostic ?? '' },
+    response: describeReply(reply, diagnostic),
     bounceType: isBounced ? type : null,
     suppresses: isBounced && isSuppressing('provider', reply),
   };

@@ -38,11 +38,20 @@ export function decideReport(found: FoundReport | null, address: string): Report
   const answer = { code: reply?.code ?? null, enhanced: status };
   return {
     ...{ outcome, action, status, diagnostic, remoteMta },
-    response: answer.code === null ? null : { ...answer, code: answer.code, text: diagnostic ?? '' },
+    response: describeReply(answer, diagnostic),
     bounceType: outcome === 'bounced' ? decideBounceType('dsn', answer) : null,
     // What is wrong with another address says nothing about ours.
     suppresses: named !== null && outcome === 'bounced' && isSuppressing('dsn', answer),
   };
+}
+
+/** Null: the report says neither what the server replied nor why. */
+export function describeReply(
+  { code, enhanced }: { code: number | null; enhanced: string | null },
+  diagnostic: string | null,
+): ReportDecision['response'] {
+  if (code === null && enhanced === null && diagnostic === null) return null;
+  return { code, enhanced, text: diagnostic ?? '' };
 }
 
 /** RFC 6430 and RFC 6591: "not-spam" and "auth-failure" are no complaints. */

@@ -14,7 +14,7 @@ import {
   packChunk,
   saveFurtherChunks,
 } from './messages.ts';
-import { type Announcement, announce, type SmtpResponse } from './send-events.ts';
+import { type Announcement, announce, type ReportedResponse } from './send-events.ts';
 
 export const recipientKinds = ['to', 'cc', 'bcc'] as const;
 export type RecipientKind = (typeof recipientKinds)[number];
@@ -227,6 +227,7 @@ export function cancelOutgoing(
   });
 }
 
+/** A try, or a report that changed a recipient: then `error` is `reported`. */
 export interface SendAttempt {
   id: string;
   startedAt: string;
@@ -235,7 +236,7 @@ export interface SendAttempt {
   host: string | null;
   address: string | null;
   tls: { version: string; cipher: string } | null;
-  response: SmtpResponse | null;
+  response: ReportedResponse | null;
   error: string | null;
 }
 

@@ -18,6 +18,18 @@ export interface SmtpResponse {
   text: string;
 }
 
+/** What a report says about a reply. Null: it repeats no SMTP reply, as where the server that took the mail made the report itself. */
+export interface ReportedResponse extends Omit<SmtpResponse, 'code'> {
+  code: number | null;
+}
+
+/** What `lastResponse` and events have of a response. The attempt has all of it. */
+const maxShownText = 1000;
+
+export function cutResponse<Response extends ReportedResponse>(response: Response | null): Response | null {
+  return response && { ...response, text: response.text.slice(0, maxShownText).toWellFormed() };
+}
+
 export interface Announcement {
   messageId: string;
   /** The recipient's place in the message. */

@@ -15,6 +15,7 @@ import {
   announce,
   type BounceSource,
   type BounceType,
+  cutResponse,
   type SmtpResponse,
 } from './send-events.ts';
 import { hasWay, type SenderWay, wayColumns } from './senders.ts';
@@ -181,9 +182,6 @@ export interface TriedSend extends Lease {
   suppresses: boolean;
 }
 
-/** What `lastResponse` and events have of a response. The attempt has all of it. */
-const maxShownText = 1000;
-
 export interface RecordedSends {
   ids: string[];
   /** How many there are now. */
@@ -295,10 +293,6 @@ function copyAccount(sql: Sql) {
         and identities.kind = 'email'
       where server.owner_id = changed.owner_id and server.account_id = changed.account_id and server.side = 'imap'
     ))::uuid`;
-}
-
-function cutResponse(response: SmtpResponse | null): SmtpResponse | null {
-  return response && { ...response, text: response.text.slice(0, maxShownText).toWellFormed() };
 }
 
 /** The recipient's own server took the message: it was handed to the next server, and it is delivered. */

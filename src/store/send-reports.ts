@@ -1,4 +1,7 @@
-/** Reports about sent mail. Guarantee: report, recipient, message, events and suppression change in one transaction. */
+/**
+ * Reports about sent mail. Guarantee: report, recipient, message, events and suppression change in one transaction. A report that
+ * changed its recipient is listed with the attempts: its reason is shown there.
+ */
 import { only, type Sql, transaction } from '../db/client.ts';
 import { newId } from '../lib/ids.ts';
 import { countChanges, lockOutgoing, type RecipientStatus } from './outgoing.ts';
@@ -7,7 +10,8 @@ import {
   announce,
   type BounceSource,
   type BounceType,
-  type SmtpResponse,
+  cutResponse,
+  type ReportedResponse,
 } from './send-events.ts';
 import { suppress } from './suppressions.ts';
 
@@ -25,7 +29,7 @@ export interface ReportDecision {
   status: string | null;
   diagnostic: string | null;
   remoteMta: string | null;
-  response: SmtpResponse | null;
+  response: ReportedResponse | null;
   bounceType: BounceType | null;
   suppresses: boolean;
   /** Changes only a recipient that is `sent`. */
@@ -175,7 +179,8 @@ async function changeRecipient(
   known: readonly string[],
 ): Promise<Omit<Announcement, 'messageId' | 'n'> | null> {
   const { messageId, n, outcome, remoteMta, response, bounceType, onlySent } = report;
-  const base = { host: remoteMta, response: response && JSON.stringify(response) };
+  const shown = cutResponse(response);
+  const base = { host: remoteMta, response: shown && JSON.stringify(shown) };
   if (outcome === 'complained') {
     if (known.includes('complained')) return null;
     const { status } = only(
@@ -195,7 +200,12 @@ async function changeRecipient(
       update recipients
       set status = ${outcome}, last_response = coalesce(${base.response}::text::json, last_response), updated_at = now()
       from old where recipients.message_id = old.message_id and recipients.n = old.n
-      returning recipients.message_id, old.old_status, recipients.status
+      returning recipients.message_id, recipients.owner_id, recipients.address, old.old_status, recipients.status
+    ), listed as (
+      insert into send_attempts (message_id, id, owner_id, recipients, started_at, duration_ms, host, response, error)
+      select message_id, ${newId()}, owner_id, array[address], now(), 0, ${remoteMta},
+        ${response && JSON.stringify(response)}::text::json, 'reported'
+      from changed
     ), counted as (${countChanges(sql)})
     select from changed`;
   if (changed.count === 0) return null;
