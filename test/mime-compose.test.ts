@@ -173,8 +173,9 @@ describe('a composed message', () => {
     });
 });
 
+const message = 'Subject: x\r\n\r\nHi\r\n';
+
 describe('attachments', () => {
-  const message = 'Subject: x\r\n\r\nHi\r\n';
   const kinds: [string, { filename: string; contentType?: string }, string | Buffer, string][] = [
     ['bytes', { filename: 'a.bin' }, Buffer.from([0, 255, 13, 10, 10, 13]), 'application/octet-stream'],
     ['a name beyond ASCII', { filename: 'Übersicht 山.pdf' }, 'x', 'application/pdf'],
@@ -195,7 +196,7 @@ describe('attachments', () => {
     ['a message in 8 bits', { filename: 'a.eml' }, `${message}é`, 'application/octet-stream'],
     [
       'a message with a long line',
-      { filename: 'a', contentType: 'message/rfc822' },
+      { filename: 'a.eml' },
       `${message}${'x'.repeat(999)}`,
       'application/octet-stream',
     ],
@@ -217,6 +218,28 @@ describe('attachments', () => {
       assert.equal(found?.meta.filename, fields.filename.replace(/^.*\\/s, ''));
       assert.equal(needsEightBit(raw), false);
       checkBytes(raw);
+    });
+
+  for (const [what, content, stored] of [
+    ['in 8 bits', `${message}é\r\n`, `${message}é\r\n`],
+    ['with LF', 'Subject: x\n\nHi\n', 'Subject: x\r\n\r\nHi\r\n'],
+    ['with bare CR', `${message}a\rb`, `${message}a\r\nb`],
+    ['that begins with LF', `\n${message}`, `\r\n${message}`],
+  ] as const)
+    test(`a message ${what} that is called message/rfc822 stays one, with CRLF`, async () => {
+      const given = { filename: 'a', contentType: 'Message/RFC822', content: base64(content) };
+      const raw = await compose({ attachments: [given] });
+      const found = await extractAttachment(raw, 0);
+      assert.deepEqual([found?.content.toString(), found?.meta.contentType], [stored, 'message/rfc822']);
+      const encoding = /é/.test(content) ? '8bit' : '7bit';
+      const [header = ''] = raw.toString().split(stored);
+      assert.match(header, new RegExp(`Message/RFC822[^]*Content-Transfer-Encoding: ${encoding}\r\n`));
+      assert.equal(needsEightBit(raw), encoding === '8bit');
+      // RFC 2045 §6.2: what contains 8-bit text says so.
+      assert.equal(
+        /^Content-Transfer-Encoding: 8bit\r\n/m.test(header.split('\r\n\r\n')[0] ?? ''),
+        encoding === '8bit',
+      );
     });
 
   test('with a contentId they are inline, beside the HTML', async () => {
@@ -346,6 +369,24 @@ describe('faults', () => {
     ],
     ['LF in a header value', { headers: { 'X/~': 'a\n b' } }, ['/headers/X~1~0']],
     ['an empty header value', { headers: { 'X-A': ' ' } }, ['/headers/X-A']],
+    [
+      'a message with a long line',
+      {
+        attachments: [
+          {
+            filename: 'a',
+            contentType: 'message/rfc822',
+            content: base64(`${message}\r\n${'x'.repeat(999)}`),
+          },
+        ],
+      },
+      ['/attachments/0/content'],
+    ],
+    [
+      'a message with NUL',
+      { attachments: [{ filename: 'a', contentType: 'message/rfc822', content: base64(`${message}\0`) }] },
+      ['/attachments/0/content'],
+    ],
     ['a header value that cannot be folded', { headers: { 'X-A': 'x'.repeat(998) } }, ['/headers/X-A']],
     ['a header value of blanks', { headers: { 'X-A': `a${' '.repeat(99)}b` } }, ['/headers/X-A']],
     ['large headers', { headers: { 'X-A': 'x '.repeat(40_000) } }, ['/headers']],

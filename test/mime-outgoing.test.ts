@@ -255,6 +255,16 @@ describe('refused', () => {
     ],
     ['very many fields', `${from}${'X: y\r\n'.repeat(1000)}`, /^The header has more than 1000 fields/],
     ['a line that never ends', 'x'.repeat(1_000_000), /^The header has more than/],
+    [
+      'a line of 999 octets in the body',
+      `${from}\r\nHi\nyou\rand\r\n\r\n${'x'.repeat(999)}\r\nBye\r\n`,
+      /^Line 5 of the body has more than 998 octets\. Encode/,
+    ],
+    [
+      'without an end',
+      `${from}\r\n${`${'x'.repeat(998)}\r\n`.repeat(3)}${'\xe9'.repeat(999)}`,
+      /^Line 4 of the body/,
+    ],
   ];
   for (const [what, raw, fault] of cases)
     test(what, () => {
@@ -269,6 +279,26 @@ describe('refused', () => {
 
   test('a line of 998 octets is not', () => {
     assert.deepEqual(findFaults(`${from}X: ${'x'.repeat(995)}\r\n\r\n`), []);
+    for (const end of ['\r\n', '\r', '\n'])
+      assert.deepEqual(
+        findFaults(`${from}\r\n${`${'x'.repeat(998)}${end}a${end}`.repeat(5)}${'y'.repeat(998)}`),
+        [],
+      );
+  });
+
+  test('lines of any length: only the first that is too long is named', () => {
+    const line = fc.oneof(fc.integer({ max: 5, min: 0 }), fc.integer({ max: 1001, min: 990 }));
+    fc.assert(
+      fc.property(fc.array(fc.tuple(line, fc.constantFrom('\r\n', '\r', '\n'))), (lines) => {
+        const body = lines.map(([length, end]) => 'x'.repeat(length) + end).join('');
+        const first = body.split(/\r\n|\r|\n/).findIndex(({ length }) => length > 998);
+        const expected = first === -1 ? [] : [`Line ${first + 1} of the body has more than 998 octets`];
+        assert.deepEqual(
+          findFaults(`${from}\r\n${body}`).map((fault) => fault.split('.')[0]),
+          expected,
+        );
+      }),
+    );
   });
 });
 
@@ -382,7 +412,17 @@ describe('a large message', () => {
   work(ordinary);
   const control = Math.max(20_000, work(ordinary).cost);
 
-  for (const unit of ['\n', '\r', '\n\r', '\r\r\n', '\r\n', 'x', '\r\n.\n', 'Bcc: a\n', ' \n'])
+  for (const unit of [
+    '\n',
+    '\r',
+    '\n\r',
+    '\r\r\n',
+    '\r\n',
+    `${'x'.repeat(998)}\r`,
+    '\r\n.\n',
+    'Bcc: a\n',
+    ' \n',
+  ])
     test(`of ${JSON.stringify(unit)} costs at most 30 times what ordinary lines cost`, () => {
       const { cost, prepared } = work(fill(unit));
       assert.ok(cost <= 30 * control, `${cost} µs, ordinary ${control} µs`);

@@ -124,8 +124,10 @@ describe('refused, with nothing stored', () => {
     assertReply(await client.command('MAIL FROM:<ada@sender.example> SIZE=70000'), 552, '5.3.4');
     // Below the limit when it comes, above with the Date and the Message-ID that it gets.
     const start = 'From: ada@sender.example\r\n\r\n';
-    const full = toWire(`${start}${'x'.repeat(65_536 - start.length - 2)}\r\n`);
+    const full = toWire(`${start}${'x\r\n'.repeat(65_536).slice(0, 65_536 - start.length - 2)}\r\n`);
     assertReply(await submit(client, { wire: full }), 552, '5.3.4', /The limit is 65536 bytes/);
+    const long = toWire(`${start}Hi\r\n${'x'.repeat(999)}\r\n`);
+    assertReply(await submit(client, { wire: long }), 554, '5.6.0', /Line 2 of the body/);
   });
 
   test('recipients that are no address, and DSN parameters', async () => {

@@ -17,10 +17,11 @@ export const SmtpResponse = Type.Union([
   closed({
     code: Type.Unsafe<number | null>({
       type: ['integer', 'null'],
-      description: 'Such as 250 or 550. Null: from a report that names no reply of a server.',
+      description:
+        'Such as 250 or 550. Null: it is not a reply, but from a report that names none, or the reason why the message was not sent to this server.',
     }),
     enhanced: describe(NullableString, 'Such as `5.1.1` (RFC 3463).'),
-    text: Type.String({ description: 'The text of the reply, or what the report says.' }),
+    text: Type.String({ description: 'The text of the reply, what the report says, or what to do.' }),
   }),
   Type.Null(),
 ]);
@@ -71,7 +72,7 @@ export const SendAttempt = closed({
   response: describe(SmtpResponse, 'What the server replied last. Null: nothing.'),
   error: describe(
     NullableString,
-    'Why there is no response that counts. `reported`: this is not a try, but a report that came back later and changed the recipient; `response` is what the report says.',
+    'Why there is no reply that counts. `needs_8bitmime`, `needs_smtputf8`, `message_too_large`: the server cannot take this message, and `response.text` says what to do. `reported`: this is not a try, but a report that came back later and changed the recipient; `response` is what the report says.',
   ),
 });
 

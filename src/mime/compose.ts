@@ -1,21 +1,17 @@
 /**
  * Writes the bytes of a message that was given as fields. The fields are those that `readDraft` found no fault in.
  * Guarantees: CRLF ends every line; no line of the header has more than 998 octets; there is no Bcc field; every byte is ASCII,
- * so the message needs neither 8BITMIME nor a downgrade. The one exception: an address whose local part is not ASCII is written in
- * UTF-8 and needs SMTPUTF8 (RFC 6532).
+ * so the message needs neither 8BITMIME nor a downgrade. The two exceptions: an address whose local part is not ASCII is written in
+ * UTF-8 and needs SMTPUTF8 (RFC 6532); an attached message (`message/rfc822`) keeps its 8-bit bytes and needs 8BITMIME.
  */
 import { isAscii } from 'node:buffer';
 import MailComposer from 'nodemailer/lib/mail-composer';
 import { detectMimeType, encodeWord } from 'nodemailer/lib/mime-funcs';
 import type { Address } from './address-list.ts';
-import type { Draft, DraftAttachment } from './draft.ts';
+import { type Draft, type DraftAttachment, findMessageFault, isMessageType } from './draft.ts';
 import { htmlToText } from './html-text.ts';
+import { countBareEnds, endLinesWithCrlf } from './line-ends.ts';
 import type { ReplyFields } from './reply.ts';
-
-const lineFeed = 0x0a;
-const carriageReturn = 0x0d;
-/** RFC 5322 §2.1.1, without the CRLF. */
-const maxLine = 998;
 
 export interface ComposedMail extends Omit<Draft, 'from' | 'bcc'>, ReplyFields {
   from: Address;
@@ -81,7 +77,20 @@ async function build(mail: ComposedMail, text: string): Promise<Buffer> {
     ],
     attachments: mail.attachments.map(makeAttachment),
   });
-  return await composer.compile().build();
+  const root = composer.compile();
+  labelEightBit(root);
+  return await root.build();
+}
+
+type MimeNode = ReturnType<MailComposer['compile']>;
+
+/** RFC 2045 §6.4: a multipart that has 8-bit text in it says so. Returns whether the node has. */
+function labelEightBit(node: MimeNode): boolean {
+  const hasEightBit =
+    node.childNodes.map(labelEightBit).includes(true) ||
+    String(node.getHeader('Content-Transfer-Encoding')) === '8bit';
+  if (hasEightBit) node.setHeader('Content-Transfer-Encoding', '8bit');
+  return hasEightBit;
 }
 
 function nameAddress({ name, address }: Address) {
@@ -117,10 +126,13 @@ function makeBody(contentType: 'text/plain' | 'text/html', content: string) {
 }
 
 function makeAttachment({ filename, content, contentType, contentId }: DraftAttachment) {
-  const bytes = Buffer.from(content, 'base64');
+  const isMessage = contentType !== null && isMessageType(contentType);
+  const decoded = Buffer.from(content, 'base64');
+  const bytes = isMessage ? endLinesWithCrlf(decoded) : decoded;
   const type = contentType ?? detectMimeType(filename);
   // nodemailer takes "gzip" for a multipart.
-  const isOpaque = /^multipart\//i.test(type) || (/^message\//i.test(type) && !canStandUnencoded(bytes));
+  const isOpaque =
+    /^multipart\//i.test(type) || (/^message\//i.test(type) && !canStandUnencoded(bytes, isMessage));
   return {
     filename,
     content: bytes,
@@ -131,17 +143,7 @@ function makeAttachment({ filename, content, contentType, contentId }: DraftAtta
 }
 
 /** RFC 2046 §5.2.1 forbids to encode a message in a message. True: its bytes survive without an encoding. */
-function canStandUnencoded(bytes: Buffer): boolean {
-  if (!isAscii(bytes)) return false;
-  let lineStart = 0;
-  for (let i = 0; i < bytes.length; i++) {
-    if (bytes[i] === 0 || (i - lineStart >= maxLine && !isLineEnd(bytes[i]))) return false;
-    if ((bytes[i] === carriageReturn) !== (bytes[i + 1] === lineFeed)) return false;
-    if (bytes[i] === lineFeed) lineStart = i + 1;
-  }
-  return bytes[0] !== lineFeed;
-}
-
-function isLineEnd(byte: number | undefined): boolean {
-  return byte === carriageReturn || byte === lineFeed;
+function canStandUnencoded(bytes: Buffer, mayHaveEightBit: boolean): boolean {
+  const fits = mayHaveEightBit || (isAscii(bytes) && countBareEnds(bytes) === 0);
+  return fits && findMessageFault(bytes) === undefined;
 }

@@ -10,6 +10,7 @@ import type { Address } from './address-list.ts';
 import { mergeAddresses, readAddress, readAddressList } from './given-addresses.ts';
 import type { Field } from './headers.ts';
 import { trimBlanks } from './lexical.ts';
+import { findLongLine, maxLine } from './line-ends.ts';
 import { maxSubject } from './reply.ts';
 
 export interface DraftAttachment {
@@ -186,6 +187,10 @@ function readAttachments(given: unknown, report: Report): DraftAttachment[] {
         'invalid_value',
         'must be base64 (RFC 4648 §4), with padding and without line breaks.',
       );
+    } else if (content !== null && contentType !== null && isMessageType(contentType)) {
+      const fault = findMessageFault(Buffer.from(content, 'base64'));
+      if (fault)
+        report(at('content'), 'invalid_value', `${fault} Give the contentType application/octet-stream.`);
     }
     const typeFault = contentType === null ? undefined : findContentTypeFault(contentType);
     if (typeFault) report(at('contentType'), 'invalid_value', typeFault);
@@ -219,6 +224,19 @@ function findContentTypeFault(contentType: string): string | undefined {
   if (!contentTypeForm.test(contentType)) return 'must be a media type, such as application/pdf.';
   if (/^multipart\//i.test(contentType)) return 'must not be a multipart type.';
   return findBlankRun(contentType);
+}
+
+export function isMessageType(contentType: string): boolean {
+  return /^message\/rfc822(?=[ \t;]|$)/i.test(contentType);
+}
+
+/** Why the bytes cannot be a part `message/rfc822`, which must not be encoded (RFC 2046 §5.2.1). */
+export function findMessageFault(bytes: Buffer): string | undefined {
+  if (bytes.includes(0)) return 'has a NUL, which an attached message cannot have.';
+  const line = findLongLine(bytes);
+  return line === null
+    ? undefined
+    : `has more than ${maxLine} octets in line ${line}, which an attached message cannot have.`;
 }
 
 /** A dot-atom with "@", so that it is the same in the Content-ID field and in a `cid:` link. */

@@ -12,6 +12,7 @@ import type { Address } from './address-list.ts';
 import { mergeAddresses, readAddressList } from './given-addresses.ts';
 import { readFields } from './headers.ts';
 import { findBlankTail, findCommentEnd, findQuoteEnd, isBlank } from './lexical.ts';
+import { copyLines, countBareEnds, findLongLine, isLineEnd, maxLine } from './line-ends.ts';
 import { makeMessageId } from './reply.ts';
 
 export interface PreparedMessage {
@@ -40,8 +41,6 @@ const crlf = Buffer.from('\r\n');
 /** The parser of received mail reads as much, and shows as many fields. */
 const maxHeaderBytes = 512 * 1024;
 const maxFields = 1000;
-/** RFC 5322 §2.1.1, without the CRLF. */
-const maxLine = 998;
 /** RFC 5322 §3.6 and RFC 2045 §3. Of several, servers and readers take different ones. */
 const onceFields = [
   ...['from', 'sender', 'reply-to', 'subject', 'date', 'message-id', 'in-reply-to', 'references'],
@@ -80,6 +79,12 @@ export function prepareMessage(
   for (const field of header.fields.filter(({ name }) => name === 'from' || name === 'sender')) {
     const fault = faults.length > 0 ? null : findAuthorFault(readValue(field));
     if (fault) faults.push(`"${field.name}" ${fault}`);
+  }
+  // A relay would break the line, and with it our signature.
+  const longLine = findLongLine(raw.subarray(header.bodyStart));
+  if (longLine !== null) {
+    const advice = 'Encode the part as quoted-printable or base64, or break the line.';
+    faults.push(`Line ${longLine} of the body has more than ${maxLine} octets. ${advice}`);
   }
   const [author] = from;
   if (faults.length > 0 || !author) return refuse(faults);
@@ -206,37 +211,6 @@ function write(raw: Buffer, header: Header, author: string, options: PrepareOpti
   at = copyLines(body, bytes, at);
   if (!isEnded) append(crlf);
   return bytes;
-}
-
-function isLineEnd(byte: number | undefined): boolean {
-  return byte === carriageReturn || byte === lineFeed;
-}
-
-/** A CR without LF after it, or an LF without CR before it. */
-function isBareEnd(bytes: Buffer, at: number): boolean {
-  return bytes[at] === carriageReturn
-    ? bytes[at + 1] !== lineFeed
-    : bytes[at] === lineFeed && bytes[at - 1] !== carriageReturn;
-}
-
-function countBareEnds(bytes: Buffer): number {
-  let count = 0;
-  for (let i = 0; i < bytes.length; i++) if (isBareEnd(bytes, i)) count++;
-  return count;
-}
-
-/** Copies with CRLF in place of each bare line end. Returns the offset after the copy. */
-function copyLines(source: Buffer, target: Buffer, start: number): number {
-  let at = start;
-  let from = 0;
-  for (let i = 0; i < source.length; i++) {
-    if (!isBareEnd(source, i)) continue;
-    if (i > from) at += source.copy(target, at, from, i);
-    target[at++] = carriageReturn;
-    target[at++] = lineFeed;
-    from = i + 1;
-  }
-  return at + source.copy(target, at, from);
 }
 
 function readValue({ lines }: Pick<HeaderField, 'lines'>): string {

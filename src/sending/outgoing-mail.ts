@@ -50,10 +50,11 @@ export function findMisfit(mail: OutgoingMail, host: string, extensions: Extensi
     return new SendFault('message_too_large', detail);
   }
   if (mail.eightBit && !extensions.has('8BITMIME')) {
-    return new SendFault('needs_8bitmime', `The message has 8-bit text, which ${host} does not take`);
+    const detail = `${host} does not take 8-bit text (8BITMIME). Encode the parts of the message as quoted-printable or base64, and send it again`;
+    return new SendFault('needs_8bitmime', detail);
   }
   if (needsUtf8(mail) && !extensions.has('SMTPUTF8')) {
-    const detail = `An address or the header has characters outside ASCII, which ${host} does not take`;
+    const detail = `${host} does not take characters outside ASCII in addresses and header fields (SMTPUTF8). Encode the header fields (RFC 2047), and use an ASCII address`;
     return new SendFault('needs_smtputf8', detail);
   }
   return null;

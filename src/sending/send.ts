@@ -36,7 +36,7 @@ import { decide, type Tried } from './decide.ts';
 import { FreshFacts } from './fresh-facts.ts';
 import { LargeMail, type largeMemory } from './large-mail.ts';
 import type { Signer } from './signer.ts';
-import type { TryReply } from './try-reply.ts';
+import type { SendErrorCode, TryReply } from './try-reply.ts';
 import type { Way, Ways } from './way.ts';
 import type { Content } from './wire.ts';
 
@@ -294,9 +294,19 @@ function statusOf(decision: ReturnType<typeof decide>): TriedSend['status'] {
   return 'bounced';
 }
 
+/** What EHLO says that the server cannot take is not sent: the status that such a refusal has (RFC 3463, RFC 6531 §3.5). */
+const ownVerdicts: Partial<Record<SendErrorCode, string>> = {
+  message_too_large: '5.3.4',
+  needs_8bitmime: '5.6.3',
+  needs_smtputf8: '5.6.7',
+};
+
 function describe(tried: Tried): Omit<NonNullable<TriedSend['attempt']>, 'id' | 'startedAt' | 'durationMs'> {
   if (isReply(tried)) {
-    const { host, address, tls, response, error, detail } = tried;
+    const { host, address, tls, error, detail } = tried;
+    const enhanced = (error && ownVerdicts[error]) ?? null;
+    // What the server would have replied, in words that say what to do: without it a bounce would show no reason.
+    const response = enhanced === null ? tried.response : { code: null, enhanced, text: detail ?? '' };
     return { host, address, tls, response, error, errorDetail: detail };
   }
   const none = { host: null, address: null, tls: null, response: null, errorDetail: tried.reason };

@@ -18,7 +18,10 @@ export interface SmtpResponse {
   text: string;
 }
 
-/** What a report says about a reply. Null: it repeats no SMTP reply, as where the server that took the mail made the report itself. */
+/**
+ * A response that need not be an SMTP reply. `code` null: a report that repeats no reply, as where the server that took the mail made
+ * the report itself, or why the message was not sent to a server that could not take it.
+ */
 export interface ReportedResponse extends Omit<SmtpResponse, 'code'> {
   code: number | null;
 }

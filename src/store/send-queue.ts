@@ -16,7 +16,7 @@ import {
   type BounceSource,
   type BounceType,
   cutResponse,
-  type SmtpResponse,
+  type ReportedResponse,
 } from './send-events.ts';
 import { hasWay, type SenderWay, wayColumns } from './senders.ts';
 import { suppress } from './suppressions.ts';
@@ -170,7 +170,8 @@ export interface TriedSend extends Lease {
     host: string | null;
     address: string | null;
     tls: { version: string; cipher: string } | null;
-    response: SmtpResponse | null;
+    /** Without a code: why the message was not sent to this server. */
+    response: ReportedResponse | null;
     error: string | null;
     errorDetail: string | null;
   } | null;
