@@ -41,6 +41,8 @@ export interface ImapServer {
   silence: string | null;
   /** The RFC822.SIZE of every message, whatever its bytes. */
   claimedSize: number | null;
+  /** FETCH gives no INTERNALDATE. */
+  leavesDatesOut: boolean;
   /** How many bytes of it a client took before it went away. All of `maxFlood`: it did not go. */
   flooded: number;
   /** How many connections are logged in. */
@@ -275,7 +277,8 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
             ? ['BODY[HEADER]<0>', header.subarray(0, Number(part[1]))]
             : ['BODY[HEADER]', header];
         const size = server.claimedSize ?? mail.raw.length;
-        const facts = `UID ${mail.uid} RFC822.SIZE ${size} INTERNALDATE "${writeDate(mail.date)}"`;
+        const date = server.leavesDatesOut ? '' : ` INTERNALDATE "${writeDate(mail.date)}"`;
+        const facts = `UID ${mail.uid} RFC822.SIZE ${size}${date}`;
         this.socket.write(`* ${mails.indexOf(mail) + 1} FETCH (${facts} ${name} {${literal.length}}\r\n`);
         if (wantsAll && state.cutsNext) {
           state.cutsNext = false;
@@ -316,6 +319,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     flood: null,
     silence: null,
     claimedSize: null,
+    leavesDatesOut: false,
     flooded: 0,
     sessions: () => [...sessions].filter(({ isLoggedIn }) => isLoggedIn).length,
     deliver(path, raw, date = new Date()) {
@@ -367,6 +371,7 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
 }
 
 function writeDate(date: Date): string {
+  if (Number.isNaN(date.getTime())) return 'never';
   const two = (value: number) => String(value).padStart(2, '0');
   const day = `${two(date.getUTCDate())}-${months[date.getUTCMonth()]}-${date.getUTCFullYear()}`;
   return `${day} ${two(date.getUTCHours())}:${two(date.getUTCMinutes())}:${two(date.getUTCSeconds())} +0000`;

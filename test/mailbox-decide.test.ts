@@ -7,6 +7,7 @@ import {
   fingerprintOf,
   keepsSentMail,
   type MessageFacts,
+  readInternalDate,
   startPosition,
 } from '../src/mailboxes/decide.ts';
 import { OpenRate } from '../src/mailboxes/open-rate.ts';
@@ -60,7 +61,7 @@ describe('where reading starts', () => {
 
 const day = (text: string) => new Date(`${text}T00:00:00Z`);
 const rules = { importSince: day('2026-01-01'), eventsSince: day('2026-03-01') };
-const unknown = { isKnown: false, isOwnCopy: false };
+const unknown = { isKnown: false, isOwnCopy: false, isNew: false };
 
 test('a message is recorded if it is unknown and not older than was asked for', () => {
   const choose = (receivedAt: string, more = {}, size = 10) =>
@@ -71,6 +72,20 @@ test('a message is recorded if it is unknown and not older than was asked for', 
   assert.deepEqual(choose('2026-03-01', { isKnown: true }), { kind: 'skip', why: 'known' });
   assert.deepEqual(choose('2026-03-01', { isOwnCopy: true }), { kind: 'own_copy' });
   assert.deepEqual(choose('2026-03-01', {}, 101), { kind: 'skip', why: 'too_large' });
+});
+
+test('a message whose date cannot be read is recorded: with an event if its UID is new', () => {
+  for (const given of [undefined, '', 'never', '32-Foo-2026 25:00:00 +0000', new Date(Number.NaN)])
+    assert.equal(readInternalDate(given), null);
+  assert.deepEqual(readInternalDate(day('2026-03-01')), day('2026-03-01'));
+  const choose = (isNew: boolean) =>
+    chooseMessage({ receivedAt: null, size: 1 }, { ...unknown, isNew }, rules, 100);
+  assert.deepEqual([true, false].map(choose), [
+    { kind: 'record', hasEvent: true },
+    { kind: 'record', hasEvent: false },
+  ]);
+  const facts = { uid: 1, receivedAt: null, size: 5, header: Buffer.from('A: b\r\n\r\n') };
+  assert.equal(fingerprintOf(facts), fingerprintOf({ ...facts, uid: 2 }));
 });
 
 test('the fingerprint has the date, the size and every byte of the header', () => {

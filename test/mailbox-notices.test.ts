@@ -24,6 +24,23 @@ test('the total counts mail that came by IDLE as soon as it was read', async () 
   }
 });
 
+test('new mail without a date of its arrival, or with one that cannot be read, is not lost', async () => {
+  const server = await startImapServer();
+  const { id } = await usual.connect(server, 'undated@notices.example');
+  await usual.mailboxes(id);
+  await isIdling(server);
+  const before = Date.now();
+  server.deliver('INBOX', mailWith('damaged'), new Date(Number.NaN));
+  await usual.messages(id, 1);
+  server.leavesDatesOut = true;
+  server.deliver('INBOX', mailWith('without'));
+  const messages = await usual.messages(id, 2);
+  assert.deepEqual(messages.map(({ subject }) => subject).sort(), ['damaged', 'without']);
+  for (const { receivedAt } of messages) assert.ok(Date.parse(receivedAt) >= before - 1000, receivedAt);
+  const { body: events } = await usual.call('GET', `/events?identity_id=${id}`);
+  assert.equal(events.length, 2);
+});
+
 test('after a notice that brought no mail, further ones are not read at once', async () => {
   const server = await startImapServer();
   const { id } = await patient.connect(server, 'flood@notices.example');

@@ -39,16 +39,22 @@ function allBefore(end: number): Position['older'] {
 
 export interface MessageFacts {
   uid: number;
-  /** The INTERNALDATE. */
-  receivedAt: Date;
+  /** The INTERNALDATE. Null: it cannot be read, or the server gave none. */
+  receivedAt: Date | null;
   size: number;
   /** All bytes of the header. */
   header: Buffer;
 }
 
+/** imapflow gives a date that it cannot read as text. */
+export function readInternalDate(given: Date | string | undefined): Date | null {
+  const date = new Date(given ?? Number.NaN);
+  return Number.isNaN(date.getTime()) ? null : date;
+}
+
 export function fingerprintOf({ receivedAt, size, header }: MessageFacts): string {
   const hash = createHash('sha256').update(header).digest('hex');
-  return hashId('fingerprint', receivedAt.toISOString(), String(size), hash);
+  return hashId('fingerprint', receivedAt?.toISOString() ?? '', String(size), hash);
 }
 
 export type Choice =
@@ -57,17 +63,18 @@ export type Choice =
   | { kind: 'own_copy' }
   | { kind: 'record'; hasEvent: boolean };
 
+/** Of a message without a date, its place says whether it is new mail. `isNew`: it came after the connection, by its UID. */
 export function chooseMessage(
   { receivedAt, size }: Pick<MessageFacts, 'receivedAt' | 'size'>,
-  { isKnown, isOwnCopy }: { isKnown: boolean; isOwnCopy: boolean },
+  { isKnown, isOwnCopy, isNew }: { isKnown: boolean; isOwnCopy: boolean; isNew: boolean },
   { importSince, eventsSince }: Pick<SyncRules, 'importSince' | 'eventsSince'>,
   maxBytes: number,
 ): Choice {
   if (isKnown) return { kind: 'skip', why: 'known' };
-  if (receivedAt < importSince) return { kind: 'skip', why: 'old' };
+  if (receivedAt && receivedAt < importSince) return { kind: 'skip', why: 'old' };
   if (isOwnCopy) return { kind: 'own_copy' };
   if (size > maxBytes) return { kind: 'skip', why: 'too_large' };
-  return { kind: 'record', hasEvent: receivedAt >= eventsSince };
+  return { kind: 'record', hasEvent: receivedAt ? receivedAt >= eventsSince : isNew };
 }
 
 /** Gmail and the services of Microsoft put mail that is sent through them into the Sent folder by themselves. */

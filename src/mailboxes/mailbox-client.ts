@@ -6,7 +6,7 @@
 import type { Share } from '../lib/slots.ts';
 import { describeServerError, type ServerError } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
-import type { FolderState, MessageFacts } from './decide.ts';
+import { type FolderState, type MessageFacts, readInternalDate } from './decide.ts';
 import {
   type AnswerLimit,
   answerBytes,
@@ -154,7 +154,7 @@ export class MailboxClient {
       for await (const { uid, internalDate, size = 0, headers } of fetched) {
         if (!wanted.delete(uid)) continue;
         limit.restart();
-        const facts = { uid, receivedAt: new Date(internalDate ?? 0), size };
+        const facts = { uid, receivedAt: readInternalDate(internalDate), size };
         const header = headers ?? Buffer.alloc(0);
         if (header.length >= usualHeaderBytes && size <= maxMessageBytes) long.push(facts);
         else note({ ...facts, header });

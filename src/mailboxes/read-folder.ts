@@ -122,7 +122,7 @@ export class FolderReader {
     rules: SyncRules,
     backlog?: number,
   ): Promise<number> {
-    const chosen = await this.#choose(await this.#readFacts(uids), rules);
+    const chosen = await this.#choose(range, await this.#readFacts(uids), rules);
     for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
     const to = this.#after(range, uids.at(-1) ?? 0);
     if (range === 'older') await this.#move(to, backlog);
@@ -143,7 +143,7 @@ export class FolderReader {
   }
 
   /** The messages that are to be recorded or noted, lowest UID first. */
-  async #choose(facts: readonly KnownFacts[], rules: SyncRules): Promise<ChosenMessage[]> {
+  async #choose(range: Range, facts: readonly KnownFacts[], rules: SyncRules): Promise<ChosenMessage[]> {
     const { sql, log, maxMessageBytes } = this.#parts;
     const { identityId, ownerId } = this.#identity;
     const prints = facts.map(({ fingerprint }) => fingerprint);
@@ -152,7 +152,8 @@ export class FolderReader {
     const sent = await findSentKeys(sql, ownerId, keys);
     return facts.flatMap((one): ChosenMessage[] => {
       const { fingerprint, key } = one;
-      const about = { isKnown: known.has(fingerprint), isOwnCopy: key !== null && sent.has(key) };
+      const isOwnCopy = key !== null && sent.has(key);
+      const about = { isKnown: known.has(fingerprint), isOwnCopy, isNew: range === 'new' };
       const choice = chooseMessage(one, about, rules, maxMessageBytes);
       if (choice.kind === 'skip') {
         if (choice.why === 'too_large')
@@ -183,7 +184,7 @@ export class FolderReader {
     const mails = wanted.flatMap(({ uid, receivedAt, hasEvent }): FoundMail[] => {
       const raw = raws.get(uid);
       // It was deleted meanwhile.
-      return raw ? [{ raw, receivedAt, hasEvent: hasEvent ?? false }] : [];
+      return raw ? [{ raw, receivedAt: receivedAt ?? new Date(), hasEvent: hasEvent ?? false }] : [];
     });
     const seen = batch.filter(({ uid, hasEvent }) => hasEvent === null || raws.has(uid));
     const to = { ...this.#position, ...this.#after(range, batch.at(-1)?.uid ?? 0) };
@@ -223,7 +224,7 @@ interface KnownFacts extends Omit<MessageFacts, 'header'> {
 
 interface ChosenMessage extends SeenMessage {
   size: number;
-  receivedAt: Date;
+  receivedAt: Date | null;
   /** Null: a copy of a message that was sent from here. */
   hasEvent: boolean | null;
 }
