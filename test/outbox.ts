@@ -11,7 +11,8 @@ interface Outbox {
   /** Sends a plain message with these changes. */
   send(change: Record<string, unknown>, options?: CallOptions): Promise<Shown>;
   post(change: Record<string, unknown>, options?: CallOptions): Promise<Answer>;
-  findMessage(id: string): Promise<Shown>;
+  /** Asks again after a 503, which a busy machine answers to large messages. */
+  findMessage(id: string, options?: CallOptions): Promise<Shown>;
   /** When no recipient is queued any more. */
   findEnded(id: string): Promise<Shown>;
   /** When the first recipient is so. */
@@ -26,11 +27,13 @@ export function openOutbox({ call }: Pick<TestService, 'call'>): Outbox {
     const plain = { to: 'bob@dest.example', subject: 'Hello', text: 'How are you?' };
     return call('POST', '/messages', { body: { ...plain, ...change }, ...options });
   };
-  const findMessage: Outbox['findMessage'] = async (id) => {
-    const { status, body, text } = await call('GET', `/messages/${id}`);
-    assert.equal(status, 200, text);
-    return body;
-  };
+  const findMessage: Outbox['findMessage'] = (id, options = {}) =>
+    waitFor(`an answer about message ${id}`, async () => {
+      const { status, body, text } = await call('GET', `/messages/${id}`, options);
+      if (status === 503) return null;
+      assert.equal(status, 200, text);
+      return body;
+    });
   return {
     ...{ post, findMessage },
     async makeIdentity(value, options = {}) {
