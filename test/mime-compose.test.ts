@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { composeMail } from '../src/mime/compose.ts';
+import { composeMail, composeWithin } from '../src/mime/compose.ts';
 import { readDraft } from '../src/mime/draft.ts';
 import { htmlToText, readHtmlPieces } from '../src/mime/html-text.ts';
 import { needsEightBit, needsSmtpUtf8 } from '../src/mime/outgoing.ts';
@@ -241,6 +241,19 @@ describe('attachments', () => {
         encoding === '8bit',
       );
     });
+
+  test('an attached message counts with its bytes, because it is not encoded', async () => {
+    const inner = `${message}${'x\r\n'.repeat(10_000)}`;
+    const attachments = [
+      { filename: 'a', contentType: 'message/rfc822', contentId: null, content: base64(inner) },
+    ];
+    const { draft } = readDraft({ to: 'b@example.org', subject: 'x', text: 'Hi', attachments });
+    const from = { name: null, address: 'a@example.org' };
+    const mail = { ...draft, from, messageId: '<1@x>', date: new Date(0), inReplyTo: null, references: [] };
+    const { length } = await composeMail(mail);
+    assert.ok('bytes' in (await composeWithin(length, mail)));
+    assert.ok('leastBytes' in (await composeWithin(length - 1, mail)));
+  });
 
   test('with a contentId they are inline, beside the HTML', async () => {
     const raw = await compose({

@@ -46,9 +46,13 @@ function deriveText({ text, html }: ComposedMail): string {
   return text ?? htmlToText(html ?? '');
 }
 
-/** No encoding makes a text shorter, and an attachment takes 78 bytes for each 76 characters of base64. */
+/** No encoding makes a text shorter. An attachment takes 78 bytes for each 76 characters of base64; a message is not encoded. */
 function countLeast({ text, html, attachments }: ComposedMail): number {
-  const attached = attachments.reduce((sum, { content }) => sum + Math.floor((content.length * 78) / 76), 0);
+  const bytesOf = ({ content, contentType, filename }: DraftAttachment) =>
+    /^message\//i.test(contentType ?? detectMimeType(filename))
+      ? Math.max(0, (content.length / 4) * 3 - 2)
+      : Math.floor((content.length * 78) / 76);
+  const attached = attachments.reduce((sum, one) => sum + bytesOf(one), 0);
   return Buffer.byteLength(text ?? '') + Buffer.byteLength(html ?? '') + attached;
 }
 
