@@ -191,7 +191,8 @@ export async function openSmtp(
 export function toWire(raw: Buffer | string): Buffer {
   // latin1: one character for each byte.
   const text = typeof raw === 'string' ? raw : raw.toString('latin1');
-  const stuffed = text.replace(/(^|\r\n)\./g, '$1..');
+  // After a bare LF too, as Python's smtplib does: what comes back is what was given.
+  const stuffed = text.replace(/(^|\n)\./g, '$1..');
   return Buffer.from(`${stuffed}${text === '' || text.endsWith('\r\n') ? '' : '\r\n'}.\r\n`, 'latin1');
 }
 
