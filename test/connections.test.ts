@@ -183,8 +183,8 @@ describe('connections that end', () => {
 });
 
 describe('limits', () => {
-  test('at most so many connections to a host; the rest waits and goes over the same ones', async () => {
-    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 3 })];
+  test('at most so many connections of an owner to a host; the rest waits and goes over the same ones', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerOwner: 3 })];
     const held: (() => void)[] = [];
     sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
     const sent = Array.from({ length: 8 }, () => connections.send([at(sink.port)], makeMail(), never));
@@ -199,45 +199,64 @@ describe('limits', () => {
     assert.equal(sink.connections(), 3);
   });
 
-  test('ten by itself, and idle connections of another kind make room', async () => {
-    const [sink, connections] = [await startSink({ tls: own, extensions: [] }), start()];
+  test('idle connections of another kind make room', async () => {
+    const [sink, connections] = [await startSink({ tls: own, extensions: [] }), start({ maxPerOwner: 1 })];
     const held: (() => void)[] = [];
     sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
-    const sent = Array.from({ length: 12 }, () => connections.send([at(sink.port)], makeMail(), never));
-    await sink.got(/^MAIL/, 10);
-    assert.equal(sink.connections(), 10);
-    for (let n = 1; n <= 12; n++) {
-      await sink.got(/^MAIL/, n);
-      held[n - 1]?.();
-    }
+    const sent = ['a', 'b'].map((owner) =>
+      connections.send([at(sink.port)], makeMail('bob@dest.example', owner), never),
+    );
+    await sink.got(/^MAIL/, 2);
+    for (const reply of held) reply();
     await Promise.all(sent);
     sink.behave('MAIL', '250 Ok');
     const verified = at(sink.port, 'mx.dest.example', { security: 'verified' });
     await connections.send([verified], makeMail(), never);
     await sink.got(/^QUIT$/);
-    await waitFor('one connection less', () => sink.openConnections() === 10);
+    await waitFor('one connection less', () => sink.openConnections() === 2);
   });
 
-  test('owners take turns: one with mail for many domains of a host does not make another wait', async () => {
-    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 1 })];
+  test('an owner whose mail is taken slowly leaves connections to others, and these leave some too', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start()];
+    sink.behave('.', hang);
+    const sendTen = (ownerId: string) =>
+      Array.from({ length: 10 }, () =>
+        connections.send([at(sink.port)], makeMail('x@a.example', ownerId), never),
+      );
+    for (const [ownerId, inAll] of [
+      ['a', 10],
+      ['b', 15],
+      ['c', 18],
+      ['d', 19],
+      ['e', 20],
+    ] as const) {
+      sendTen(ownerId);
+      await sink.got(/^DATA/, inAll);
+    }
+    assert.equal(sink.connections(), 20);
+  });
+
+  test('owners take turns at a connection that becomes free', async () => {
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerOwner: 1 })];
     const held: (() => void)[] = [];
     sink.behave('MAIL', ({ say }) => held.push(() => say('250 Ok')));
-    const mails = [
-      ...[0, 1, 2, 3].map((n) => makeMail(`a${n}@dest.example`, 'a')),
-      makeMail('b@dest.example', 'b'),
-    ];
-    const sent = mails.map((mail) => connections.send([at(sink.port)], mail, never));
-    for (let n = 1; n <= mails.length; n++) {
+    const owners = ['a', 'b', 'b', 'b', 'c'];
+    const sent = owners.map((owner) =>
+      connections.send([at(sink.port)], makeMail(`${owner}@dest.example`, owner), never),
+    );
+    for (let n = 1; n <= owners.length; n++) {
       await sink.got(/^MAIL/, n);
-      held[n - 1]?.();
+      // The connection of `a` is never free.
+      if (n > 1) held[n - 1]?.();
     }
+    held[0]?.();
     await Promise.all(sent);
     const order = sink.mails.map(({ rcpt }) => rcpt);
-    assert.deepEqual(order.slice(0, 2), ['RCPT TO:<a0@dest.example>', 'RCPT TO:<b@dest.example>']);
+    assert.deepEqual(order.slice(0, 2), ['RCPT TO:<b@dest.example>', 'RCPT TO:<c@dest.example>']);
   });
 
   test('the signal ends the wait for a place', async () => {
-    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerHost: 1 })];
+    const [sink, connections] = [await startSink({ extensions: [] }), start({ maxPerOwner: 1 })];
     const stop = new AbortController();
     sink.behave('MAIL', () => {});
     const sent = [1, 2, 3].map(() => connections.send([at(sink.port)], makeMail(), stop.signal));

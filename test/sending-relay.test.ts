@@ -59,6 +59,31 @@ test('the relay refuses a recipient, or is going down', async () => {
   assert.ok(['queued', 'sent'].includes(recipient.status), recipient.status);
 });
 
+test('mail of one owner that the relay takes slowly does not delay the mail of another', async () => {
+  const other = await service.makeUser();
+  const theirs = await makeIdentity('vic@victim.example', { as: other });
+  await sql`update identities set status = 'verified' where id = ${theirs}`;
+  const held: (() => void)[] = [];
+  sink.behave('.', ({ say }) => {
+    const reply = () => say('250 2.0.0 Taken');
+    if (sink.mails.at(-1)?.rcpt.includes('@slow.example')) held.push(reply);
+    else reply();
+  });
+  const to = Array.from({ length: 50 }, (_, n) => `r${n}@slow.example`);
+  const slow = await send({ identityId, to });
+  // Each process has as many conversations as one owner may have.
+  await waitFor('the slow mail', () => held.length === 20);
+  const { id } = await send({ identityId: theirs, to: 'bob@dest.example' }, { as: other });
+  await waitFor('the mail of the other owner', async () => {
+    const { body } = await call('GET', `/messages/${id}`, { as: other });
+    return body.sending.status === 'sent';
+  });
+  assert.equal(held.length, 20);
+  sink.behave('.', '250 2.0.0 Taken');
+  for (const reply of held) reply();
+  await findEnded(slow.id);
+});
+
 test('two processes send 200 recipients of 20 messages: one copy each, and every count agrees', async () => {
   const before = sink.mails.length;
   const refused = /<r[05]@/;

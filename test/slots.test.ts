@@ -42,6 +42,19 @@ describe('limits', () => {
     assert.deepEqual(entered, ['a/x', 'a/x', 'a/y', 'a/y']);
   });
 
+  test('a key that must leave room has no more than it leaves, and so has the next key', async () => {
+    const { entered, take, release } = watch(new Slots({ inAll: 100, perOwner: 8, keysLeaveRoom: true }));
+    for (const key of ['x', 'x', 'x', 'x', 'x', 'y', 'y', 'y', 'z', 'z']) void take('a', 1, key);
+    await settled();
+    assert.deepEqual(entered, ['a/x', 'a/x', 'a/x', 'a/x', 'a/y', 'a/y', 'a/z']);
+    await release('a/z');
+    assert.deepEqual(entered.slice(7), ['a/z']);
+    await release('a/x');
+    assert.deepEqual(entered.slice(8), []);
+    await release('a/x');
+    assert.deepEqual(entered.slice(8), ['a/y']);
+  });
+
   test('a weight above all there is comes alone', async () => {
     const { entered, take, release } = watch(new Slots({ inAll: 4, perOwner: 2 }));
     void take('small');

@@ -23,6 +23,11 @@ interface SlotLimits {
   perOwner: number;
   /** Default: the same as `perOwner`. */
   perKey?: number;
+  /**
+   * A key has at most as much as stays free of its owner's limit: the first key gets half of it, the next key half of the rest, and
+   * so on. So a new key finds room, however long the others hold what they have.
+   */
+  keysLeaveRoom?: boolean;
 }
 
 interface TakeOptions {
@@ -46,6 +51,7 @@ class Branch {
   readonly #limit: number;
   readonly #name: string;
   readonly #parent: Branch | null;
+  readonly #leavesRoom: boolean;
   readonly #children = new Map<string, Branch>();
   /** The children with waiters. The cost of a choice grows with their number, not with the number of waiters. */
   readonly #waiting = new Set<Branch>();
@@ -61,21 +67,22 @@ class Branch {
   /** With so many children, those that are not needed any more are forgotten. */
   #sweepAt = 64;
 
-  constructor(limit: number, name = '', parent: Branch | null = null) {
+  constructor(limit: number, name = '', parent: Branch | null = null, leavesRoom = false) {
     this.#limit = limit;
     this.#name = name;
     this.#parent = parent;
+    this.#leavesRoom = leavesRoom;
   }
 
   get isWaiting(): boolean {
     return this.#waiting.size > 0 || this.#queue.size > 0;
   }
 
-  child(name: string, limit: number): Branch {
+  child(name: string, limit: number, leavesRoom = false): Branch {
     let child = this.#children.get(name);
     if (!child) {
       if (this.#children.size >= this.#sweepAt) this.#sweep();
-      child = new Branch(limit, name, this);
+      child = new Branch(limit, name, this, leavesRoom);
       this.#children.set(name, child);
     }
     return child;
@@ -83,7 +90,12 @@ class Branch {
 
   /** A weight above a limit is admitted when nothing else is taken. */
   fits(weight: number): boolean {
-    return this.#taken === 0 || this.#taken + weight <= this.#limit;
+    return this.#taken === 0 || this.#taken + weight <= Math.min(this.#limit, this.#leftBeside);
+  }
+
+  /** What the branch above has left, for a branch that must leave as much as it has. */
+  get #leftBeside(): number {
+    return this.#leavesRoom && this.#parent ? this.#parent.#limit - this.#parent.#taken : this.#limit;
   }
 
   /** Whether this branch and all branches above it have room. */
@@ -178,7 +190,7 @@ export class Slots {
   #turn = 0;
 
   constructor(limits: SlotLimits) {
-    this.#limits = { perKey: limits.perOwner, ...limits };
+    this.#limits = { perKey: limits.perOwner, keysLeaveRoom: false, ...limits };
     this.#all = new Branch(limits.inAll);
   }
 
@@ -198,7 +210,8 @@ export class Slots {
   }
 
   #leafOf(owner: string, key: string): Branch {
-    return this.#all.child(owner, this.#limits.perOwner).child(key, this.#limits.perKey);
+    const { perOwner, perKey, keysLeaveRoom } = this.#limits;
+    return this.#all.child(owner, perOwner).child(key, perKey, keysLeaveRoom);
   }
 
   #wait(leaf: Branch, weight: number, { signal, timeout }: Omit<TakeOptions, 'key'>): Promise<Share> {

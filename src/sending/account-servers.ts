@@ -95,7 +95,7 @@ export class AccountServers {
       contexts: makeTlsContexts(parts.ca),
       timeouts: parts.timeouts ?? standardTimeouts,
     };
-    this.#connections = new Connections(this.#client, { maxPerHost: maxPerAccount });
+    this.#connections = new Connections(this.#client, { maxPerOwner: maxPerAccount });
     this.#providerConnections = new Connections(this.#client);
   }
 

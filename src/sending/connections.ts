@@ -1,6 +1,6 @@
 /**
- * Connections to mail servers, shared by the messages that go to the same host. Guarantees: at most `maxPerHost` to a host, at
- * which owners take turns; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never
+ * Connections to mail servers, shared by the messages that go to the same host. Guarantees: an owner has at most `maxPerOwner` to a
+ * host, all owners together twice as many, and an owner whose mail is taken slowly leaves some to the others; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never
  * rejects; the signal ends every wait.
  */
 import { MovableTimer } from '../lib/movable-timer.ts';
@@ -33,7 +33,7 @@ export class Connections {
     parts: ClientParts,
     options: {
       idleMs?: number;
-      maxPerHost?: number;
+      maxPerOwner?: number;
       maxMails?: number;
       /** After this time no further host is tried: ten hosts that hang must not make one try last for an hour. */
       maxOpeningMs?: number;
@@ -41,10 +41,15 @@ export class Connections {
   ) {
     this.#parts = parts;
     this.#idleMs = options.idleMs ?? 5000;
-    this.#maxPerHost = options.maxPerHost ?? 10;
+    this.#maxPerHost = 2 * (options.maxPerOwner ?? 10);
     this.#maxMails = options.maxMails ?? 100;
     this.#maxOpeningMs = options.maxOpeningMs ?? 300_000;
-    this.#slots = new Slots({ inAll: Number.POSITIVE_INFINITY, perOwner: this.#maxPerHost });
+    // The owners of these slots are the hosts, and their keys are the owners of the mail.
+    this.#slots = new Slots({
+      inAll: Number.POSITIVE_INFINITY,
+      perOwner: this.#maxPerHost,
+      keysLeaveRoom: true,
+    });
   }
 
   /** Sends to the first server that takes the conversation. Of several failures the first that may pass is returned. */

@@ -59,7 +59,7 @@ export interface SendParts {
 }
 
 const sendLimits: LaneLimits = {
-  // As many connections to one host as `Connections` allows.
+  // As many connections to one host as `Connections` allows an owner.
   perLane: 10,
   maxPerLane: 10,
   perProcess: 400,
