@@ -17,6 +17,7 @@ import type { Tracer } from '../lib/tracing.ts';
 import type { Verifications } from '../mailboxes/verifications.ts';
 import type { VerifyAccountParts } from '../mailboxes/verify-account.ts';
 import type { MailWork } from '../mailwork/mailwork.ts';
+import { clientNetwork } from '../net/client-network.ts';
 import type { Egress } from '../net/egress.ts';
 import { Problem } from '../problems.ts';
 import type { Sns } from '../providers/sns.ts';
@@ -69,6 +70,7 @@ import { verificationRoutes } from './routes/verification.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { makeSessionCookie, type SessionCookie } from './session-cookie.ts';
 import { traceRequests } from './trace.ts';
+import { makeTurns } from './turns.ts';
 import { makeValidation, refuseInvalid } from './validation.ts';
 
 const maxBodyBytes = 64 * 1024;
@@ -193,6 +195,7 @@ function addHooks(
   queries: FairQueries,
 ): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
+  const startInTurn = makeTurns();
   const validation = makeValidation(config);
   app.setValidatorCompiler(validation.compiler);
   app.decorateRequest('provider', null);
@@ -222,18 +225,27 @@ function addHooks(
       if (caller.ownerId) limit(nameLimited(request), reply);
       // After the limit, which counts refused requests too.
       requireScope(request);
-      done();
     };
+    const start = (caller: Caller) =>
+      startInTurn(caller.ownerId || clientNetwork(request.ip), () => {
+        try {
+          admit(caller);
+          done();
+        } catch (error) {
+          done(error as Error);
+        }
+      });
+    const refuse = (error: Error) => startInTurn(clientNetwork(request.ip), () => done(error));
     try {
       requireOneHost(request);
       refuseEncoded(request);
       const context = { ownerId: '', ip: request.ip, reply: null };
       const caller = queries.run(context, () => authenticator.authenticate(request));
       // No promise for a cached key: this runs for every request.
-      if (caller instanceof Promise) caller.then(admit).catch(done);
-      else admit(caller);
+      if (caller instanceof Promise) caller.then(start, refuse);
+      else start(caller);
     } catch (error) {
-      done(error as Error);
+      refuse(error as Error);
     }
   });
 

@@ -1,0 +1,56 @@
+/**
+ * Starts requests by turns. Requests that come together, pipelined or on many sockets, and requests that wait for the same check of
+ * their key would all be worked on in one turn of the event loop: 4,000 of them took half a second, and nobody was served meanwhile.
+ * Guarantees: at most `perTurn` requests start in one turn of the event loop; callers take turns, so a request of one caller waits
+ * for at most one request of each other caller.
+ */
+import { AsyncLocalStorage } from 'node:async_hooks';
+
+/** A start costs 0.1 to 0.2 ms. */
+const usualPerTurn = 10;
+
+export type StartInTurn = (caller: string, start: () => void) => void;
+
+export function makeTurns(perTurn = usualPerTurn): StartInTurn {
+  /** By caller, the requests that wait, oldest first. The callers are in the order of their turns. */
+  const waiting = new Map<string, (() => void)[]>();
+  /** How many requests may still start in this turn of the event loop. */
+  let left = perTurn;
+  let isScheduled = false;
+
+  function schedule(): void {
+    if (isScheduled) return;
+    isScheduled = true;
+    setImmediate(startNext);
+  }
+
+  function startNext(): void {
+    isScheduled = false;
+    left = perTurn;
+    for (const [caller, queue] of waiting) {
+      const next = queue.shift();
+      // The caller goes to the end of the line, and this loop comes to it again.
+      waiting.delete(caller);
+      if (queue.length > 0) waiting.set(caller, queue);
+      start(next);
+      if (left === 0) break;
+    }
+    if (waiting.size > 0) schedule();
+  }
+
+  function start(begin: (() => void) | undefined): void {
+    left -= 1;
+    begin?.();
+    schedule();
+  }
+
+  return (caller, begin) => {
+    if (left > 0 && waiting.size === 0) return start(begin);
+    const queue = waiting.get(caller);
+    // In the context of its own request: the request that schedules the next turn may be of another owner.
+    const bound = AsyncLocalStorage.bind(begin);
+    if (queue) queue.push(bound);
+    else waiting.set(caller, [bound]);
+    schedule();
+  };
+}
