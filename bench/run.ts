@@ -74,9 +74,10 @@ const scenarios: readonly Scenario[] = [
   idle,
   unread,
   deletion,
-  tenants,
+  ...tenants.scenarios,
 ];
 const studies: readonly Study[] = [soak, scale, model, search];
+const groups = new Set(scenarios.flatMap(({ group }) => group ?? []));
 
 /** Most of a scenario waits: for a start, an end, a timer. */
 const smokesAtOnce = 4;
@@ -112,9 +113,17 @@ interface Asked {
   minutes: number;
 }
 
+function listNames(): string[] {
+  return [...scenarios, ...studies].map(({ name }) => name);
+}
+
+function isAsked({ names }: Asked, { name, group = name }: Scenario): boolean {
+  return names.length === 0 || names.includes(name) || names.includes(group);
+}
+
 function readArguments(): Asked {
   const { values, positionals } = parse();
-  const known = [...scenarios, ...studies].map(({ name }) => name);
+  const known = [...listNames(), ...groups];
   const unknown = positionals.filter((name) => !known.includes(name));
   if (unknown.length > 0) {
     const lines = unknown.map((name) => {
@@ -146,7 +155,7 @@ function parse() {
       },
     });
   } catch (cause) {
-    const names = [...scenarios, ...studies].map(({ name }) => name).join(', ');
+    const names = [...listNames(), ...groups].join(', ');
     const usage = 'npm run bench -- [name …] [--against postgres://…] [--profile] [--smoke] [--minutes N]';
     throw new OperatorError(`${usage}\nNames: ${names}. More in bench/README.md.`, { cause });
   }
@@ -164,7 +173,7 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
   const outcomes: Outcome[] = [];
   const failed: string[] = [];
   for (const scenario of scenarios) {
-    if (asked.names.length > 0 && !asked.names.includes(scenario.name)) continue;
+    if (!isAsked(asked, scenario)) continue;
     const outcome = await runOne(scenario, asked);
     if (stopping.signal.aborted) return 130;
     if (outcome) outcomes.push(outcome);
@@ -183,7 +192,7 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
 async function smoke(asked: Asked): Promise<number> {
   return withCleanup(async (defer) => {
     const against = asked.against ?? (await startServer(defer));
-    const left = scenarios.filter(({ name }) => asked.names.length === 0 || asked.names.includes(name));
+    const left = scenarios.filter((scenario) => isAsked(asked, scenario));
     const failed: string[] = [];
     const work = async () => {
       for (let next = left.shift(); next && !stopping.signal.aborted; next = left.shift())

@@ -8,6 +8,8 @@ export type Scenario = ComparedScenario | BoundedScenario;
 
 interface AnyScenario {
   name: string;
+  /** A name that runs the scenario together with others. */
+  group?: string;
   /** What this machine lacks for the scenario; null: nothing. */
   findMissing?(): string | null;
 }
