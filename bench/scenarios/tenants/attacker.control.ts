@@ -23,7 +23,7 @@ export interface Request {
 export type AttackQuestion =
   /** POSTs the requests again and again: as many at once as there are connections. */
   | { kind: 'repeat'; connections: number; requests: Request[]; times?: number }
-  /** So many `POST /identities`, of addresses and domains in turn, evenly over the sockets, without waiting for any answer. */
+  /** So many `POST /identities`, most of them addresses and some domains, evenly over the sockets, without waiting for any answer. */
   | { kind: 'flood'; sockets: number; count: number }
   /** GETs a path on each socket and reads nothing; again whenever the service closes the connection. */
   | { kind: 'unread'; sockets: number; path: string }
@@ -64,7 +64,7 @@ async function flood({ sockets, count, origin, authorization }: Given<'flood'>):
   const { hostname, port } = new URL(origin);
   const write = () => {
     lastId += 1;
-    const body = JSON.stringify({ value: lastId % 10 ? `a${lastId}@flood.example` : `d${lastId}.example` });
+    const body = JSON.stringify({ value: lastId % 100 ? `a${lastId}@flood.example` : `d${lastId}.example` });
     const head = `POST /identities HTTP/1.1\r\nhost: ${hostname}\r\nauthorization: ${authorization}`;
     return `${head}\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
   };

@@ -75,7 +75,7 @@ export const attacks: readonly Attack[] = [
     },
   },
   {
-    // 4,000 `POST /identities`, pipelined on 400 sockets; every tenth is a domain.
+    // 4,000 `POST /identities`, pipelined on 400 sockets; every hundredth is a domain.
     name: 'flood',
     begin: async () => {},
     repeat: ({ attack, size }) => attack({ kind: 'flood', sockets: 400, count: size(4000) }),
