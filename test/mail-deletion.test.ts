@@ -6,7 +6,7 @@ import { connect, type Pool } from '../src/db/client.ts';
 import { identifier } from '../src/db/sql.ts';
 import { deleteIdentity } from '../src/store/identities.ts';
 import { findRaw, readRaw } from '../src/store/messages.ts';
-import { purgeDeletedIdentities, purgeOld } from '../src/store/purge.ts';
+import { lockPurge, purgeDeletedIdentities, purgeOld } from '../src/store/purge.ts';
 import { endDeliveries } from './delivery-rows.ts';
 import { startDns } from './dns.ts';
 import {
@@ -289,6 +289,27 @@ describe('the purge of deleted identities', () => {
     const counts: number[] = [];
     while (await purgeDeletedIdentities(sql)) counts.push((await countRows(sql)).messages ?? -1);
     assert.deepEqual(counts, [2, 0]);
+    assert.deepEqual(await countRows(sql), none);
+  });
+
+  test('waits while a message is deleted, and then goes on at once', async () => {
+    const sql = await leave(async (service) => {
+      const identity = await makeIdentity(service);
+      await arrive(service, [identity]);
+      return [identity];
+    });
+    let purging: Promise<boolean> = Promise.resolve(false);
+    await sql.begin(async (tx) => {
+      await lockPurge(tx);
+      purging = purgeDeletedIdentities(sql);
+      await waitFor('the purge to wait', async () => {
+        const waiting = await tx`
+          select from pg_locks join pg_database on pg_database.oid = database
+          where datname = current_database() and locktype = 'advisory' and not granted`;
+        return waiting.count === 1 || (await Promise.race([purging, null])) !== null;
+      });
+    });
+    assert.equal(await purging, true);
     assert.deepEqual(await countRows(sql), none);
   });
 

@@ -118,14 +118,11 @@ export async function purgeOld(
         and deliveries.event_id = events.id
     )`;
   const received = await removeMessages(sql, oldReceived(sql, isOld, batch));
-  if (received === 'busy') return false;
   if (received > 0) return true;
   const sent = oldSent(sql, oldest, batch);
   const removedSent = await removeMessages(sql, sent, (sql) => lockSent(sql, sent));
-  if (removedSent === 'busy') return false;
   if (removedSent > 0) return true;
   const silent = await removeMessages(sql, oldSilent(sql, oldest, batch));
-  if (silent === 'busy') return false;
   // Only then the rest, because it passes over all old events that have a message.
   if (silent > 0) return true;
   const events = await sql`
@@ -201,7 +198,6 @@ export async function purgeDeletedIdentities(sql: Sql, batch = 500): Promise<boo
     },
     true,
   );
-  if (removed === 'busy') return false;
   if (removed > 0) return true;
   await sql`
     delete from identity_purges
@@ -235,31 +231,26 @@ async function lockDeliveriesOf(sql: Sql, messages: Fragment): Promise<void> {
 
 /**
  * Deletes messages with their events and deliveries. `chosen` selects id, raw_id and size. `keepsPositions`: before their retention
- * has ended, so that streams can resume after the events. Returns how many, or `busy` if another
- * process is deleting messages.
+ * has ended, so that streams can resume after the events. Returns how many.
  */
 function removeMessages(
   sql: Sql,
   chosen: Fragment,
   prepare: (sql: Sql) => Promise<void> = async () => {},
   keepsPositions = false,
-): Promise<number | 'busy'> {
+): Promise<number> {
   return transaction(sql, async (sql) => {
-    // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other.
-    const { ours } = only(await sql`select pg_try_advisory_xact_lock(${purgeLock(sql)}) as ours`);
-    if (!ours) return 'busy';
+    // One process at a time: two that delete messages with shared bytes would each leave the bytes to the other. It waits, because
+    // others keep the lock for a batch at most.
+    await lockPurge(sql);
     await prepare(sql);
     return removeChosen(sql, chosen, { keepsPositions });
   });
 }
 
-function purgeLock(sql: Sql) {
-  return sql`hashtext('posthorn purge')`;
-}
-
 /** Until the end of the transaction, no process deletes messages. */
 export async function lockPurge(sql: Sql): Promise<void> {
-  await sql`select pg_advisory_xact_lock(${purgeLock(sql)})`;
+  await sql`select pg_advisory_xact_lock(hashtext('posthorn purge'))`;
 }
 
 /**
