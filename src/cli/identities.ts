@@ -51,7 +51,7 @@ export function addIdentities(program: Command): void {
       }),
     );
 
-  addCommand(identities, 'verify', 'check the DNS records now')
+  addCommand(identities, 'verify', 'check the DNS records now; exit code 1 if the identity is not verified')
     .argument('<identity>', 'value or id of the identity')
     .requiredOption('--user <address or id>', 'owner of the identity')
     .action((given, options) =>
@@ -59,6 +59,7 @@ export function addIdentities(program: Command): void {
         const found = await findOwnIdentity(sql, await requireUser(sql, options.user), given);
         const { identity, domain } = await verifyIdentity(sql, log, config, found);
         print(options, identity, describeIdentity(identity, domain));
+        if (identity.status !== 'verified') process.exitCode = 1;
       }),
     );
 
