@@ -6,8 +6,18 @@ import { type IncomingMessage, request } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
 import { connect } from '../src/db/client.ts';
+import { makeApp } from '../src/http/fastify.ts';
+import { actAndRespondOnce } from '../src/http/idempotency.ts';
+import { makeSealer } from '../src/lib/secrets.ts';
 import { purgeResponses } from '../src/store/idempotency.ts';
-import { type Answer, assertProblem, startTestService, type TestUser, waitFor } from './harness.ts';
+import {
+  type Answer,
+  assertProblem,
+  makeTestLog,
+  startTestService,
+  type TestUser,
+  waitFor,
+} from './harness.ts';
 import { startReceiver } from './receiver.ts';
 
 const adminToken = randomBytes(20).toString('hex');
@@ -314,4 +324,45 @@ describe('the header', () => {
     await service.call('POST', '/identities', { body: { value: domain() } });
     assert.equal((await sql`select from idempotency_records`).count, 0);
   });
+});
+
+test('work that takes longer than a minute is not done a second time', async () => {
+  const working = Promise.withResolvers<void>();
+  let started = 0;
+  const app = makeApp(makeTestLog().log);
+  after(() => app.close());
+  app.decorateRequest('ownerId', service.user.userId);
+  const parts = {
+    sql,
+    sealer: makeSealer([randomBytes(32)]),
+    log: makeTestLog().log,
+    baseUrl: '',
+    renewMs: 10,
+  };
+  app.post('/slow', (request, reply) =>
+    actAndRespondOnce(
+      parts,
+      request,
+      reply,
+      () => {
+        started += 1;
+        return working.promise;
+      },
+      async () => ({ status: 200, body: {} }),
+    ),
+  );
+  const ask = () => app.inject({ method: 'POST', url: '/slow', headers: { 'idempotency-key': 'slow' } });
+  const first = ask();
+  await waitFor('the work', () => started === 1);
+  await sql`update idempotency_records set created_at = now() - interval '61 seconds' where key = 'slow'`;
+  await waitFor('the renewal, or the end of the mark', async () => {
+    const [row] = await sql`
+      select created_at > now() - interval '30 seconds' as renewed from idempotency_records where key = 'slow'`;
+    return row?.renewed;
+  });
+  assert.equal((await ask()).statusCode, 409);
+  working.resolve();
+  assert.equal((await first).statusCode, 200);
+  assert.equal((await ask()).headers['idempotent-replayed'], 'true');
+  assert.equal(started, 1);
 });

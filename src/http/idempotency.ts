@@ -13,6 +13,7 @@ import {
   findResponse,
   lockKey,
   markInProgress,
+  renewInProgress,
   saveResponse,
 } from '../store/idempotency.ts';
 
@@ -22,7 +23,11 @@ export interface PostParts {
   log: Log;
   /** Prefix of `Location`: the public URL, if it is set, and the base path. The Host header is never trusted. */
   baseUrl: string;
+  /** How often a request in progress says so again. Default: three times before the mark expires. */
+  renewMs?: number;
 }
+
+const usualRenewMs = 20_000;
 
 export type PostResponse<Body> = {
   status: 200 | 201 | 202;
@@ -52,7 +57,7 @@ export async function respondOnce<Body>(
 
 /**
  * The same for a POST that first does slow work outside the database, such as calling a webhook. No transaction is open
- * during that work; a committed row marks the key as in progress.
+ * during that work; a committed row marks the key as in progress, and is renewed as long as the work lasts.
  */
 export async function actAndRespondOnce<Result, Body>(
   parts: PostParts,
@@ -74,6 +79,9 @@ export async function actAndRespondOnce<Result, Body>(
     return found;
   });
   if (stored) return send(reply, stored);
+  const renewing = setInterval(() => {
+    record.renew(parts.sql).catch((err) => parts.log.warn({ err }, 'an Idempotency-Key was not renewed'));
+  }, parts.renewMs ?? usualRenewMs);
   try {
     const result = await act();
     const response = await transaction(parts.sql, async (sql) =>
@@ -86,6 +94,8 @@ export async function actAndRespondOnce<Result, Body>(
       parts.log.warn({ err }, 'an Idempotency-Key was not released: it answers 409 for up to a minute');
     });
     throw error;
+  } finally {
+    clearInterval(renewing);
   }
 }
 
@@ -137,6 +147,7 @@ function openRecord({ sealer }: PostParts, request: FastifyRequest) {
     find,
     save,
     markInProgress: (sql: Sql) => markInProgress(sql, scope, requestHash),
+    renew: (sql: Sql) => renewInProgress(sql, scope),
     release: (sql: Sql) => clearInProgress(sql, scope),
   };
 }

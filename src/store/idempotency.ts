@@ -55,6 +55,13 @@ export async function markInProgress(
       request_hash = excluded.request_hash, status = null, location = null, body = null, created_at = now()`;
 }
 
+/** While the work goes on. */
+export async function renewInProgress(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
+  await sql`
+    update idempotency_records set created_at = now()
+    where owner_id = ${ownerId} and path = ${path} and key = ${key} and status is null`;
+}
+
 /** After a failure, so that the request can be repeated at once. */
 export async function clearInProgress(sql: Sql, { ownerId, path, key }: IdempotencyScope): Promise<void> {
   await sql`
