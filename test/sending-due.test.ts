@@ -48,3 +48,21 @@ test('at the same moment the owners share a batch', async () => {
   await promoteSends(sql, 60);
   assert.deepEqual(await Promise.all([many, few, one].map(countReady)), [20, 20, 1]);
 });
+
+test('after an outage the owners share a batch, however many moments one of them has', async () => {
+  await sql`delete from send_queue`;
+  const many = await queueMail(3000, 60);
+  await sql`
+    with numbered as (
+      select id, row_number() over () as place from send_queue where owner_id = ${many}
+    )
+    update send_queue set next_attempt_at = now() - place * interval '1 second' from numbered where numbered.id = send_queue.id`;
+  const few = await queueMail(5, 1500);
+  const later = await queueMail(5, -3600);
+  await promoteSends(sql, 100);
+  assert.deepEqual(await Promise.all([many, few, later].map(countReady)), [50, 5, 0]);
+  const [oldest] = await sql`
+    select min(next_attempt_at) filter (where not ready) > max(next_attempt_at) filter (where ready) as first
+    from send_queue where owner_id = ${many}`;
+  assert.equal(oldest?.first, true, 'what waited longest comes first');
+});

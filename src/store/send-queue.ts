@@ -3,7 +3,6 @@
  * recipient, message, attempt, events and deliveries change in one transaction.
  */
 import { only, type Sql, transaction } from '../db/client.ts';
-import type { Fragment } from '../db/sql.ts';
 import type { Lease } from '../queue/leases.ts';
 import type { ClaimRequest, Promotion } from '../queue/worker.ts';
 import { unpackContent } from './content.ts';
@@ -110,40 +109,56 @@ export async function dropSends(sql: Sql, leases: readonly Lease[]): Promise<voi
 }
 
 /**
- * Makes recipients ready that are due: after a temporary failure, and at `sendAt`. Those that waited longest, and as many of those
- * that became due last: 100,000 messages of one owner for the same moment take seconds, and the retries of others, which become due
- * meanwhile, must not wait for them. At the same moment (many choose a full hour) the owners share the batch.
+ * Makes recipients ready that are due: after a temporary failure, and at `sendAt`. Owners share the batch when more is due than it
+ * takes: after an outage, and for 100,000 messages of one owner for the same moment, the mail of others must not wait. Otherwise the
+ * moments share it: then all that is due is found by time, and owners whose mail is not due cost nothing.
  */
 export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
   const isDue = sql`not ready and next_attempt_at <= now()`;
-  /** Pairs of moment and owner for which mail is due. Hops along the index: a pair costs the same however much mail it has. */
-  const walk = (name: Fragment, next: Fragment, order: Fragment) => {
-    const first = sql`order by next_attempt_at ${order}, owner_id ${order} limit 1`;
-    return sql`
-      (select 1 as place, next_attempt_at, owner_id from send_queue where ${isDue} ${first})
-      union all
-      select place + 1, hop.next_attempt_at, hop.owner_id
-      from ${name} moment cross join lateral (
-        select next_attempt_at, owner_id from send_queue
-        where ${isDue} and (next_attempt_at, owner_id) ${next} (moment.next_attempt_at, moment.owner_id) ${first}
-      ) hop
-      where place < ${Math.ceil(batch / 2)}`;
-  };
+  const byTime = sql`order by next_attempt_at, owner_id`;
+  const byOwner = sql`order by owner_id, next_attempt_at`;
+  const maxMoments = Math.ceil(batch / 2);
+  // Both walks hop along an index: a hop costs the same however much mail the moment or the owner has.
   return only(
     await sql<Promotion[]>`
-      with recursive oldest as (${walk(sql`oldest`, sql`>`, sql`asc`)}), newest as (${walk(sql`newest`, sql`<`, sql`desc`)}),
-      moments as materialized (
-        select next_attempt_at, owner_id from oldest union select next_attempt_at, owner_id from newest
+      with recursive moments as (
+        (select 1 as place, next_attempt_at, owner_id from send_queue where ${isDue} ${byTime} limit 1)
+        union all
+        select place + 1, hop.next_attempt_at, hop.owner_id
+        from moments cross join lateral (
+          select next_attempt_at, owner_id from send_queue
+          where ${isDue} and (next_attempt_at, owner_id) > (moments.next_attempt_at, moments.owner_id) ${byTime} limit 1
+        ) hop
+        where place < ${maxMoments}
+      ), owners as (
+        (select owner_id, next_attempt_at from send_queue
+        where not ready and (select count(*) from moments) = ${maxMoments} ${byOwner} limit 1)
+        union all
+        select hop.owner_id, hop.next_attempt_at
+        from owners cross join lateral (
+          select owner_id, next_attempt_at from send_queue where not ready and owner_id > owners.owner_id ${byOwner} limit 1
+        ) hop
+      ), due_owners as materialized (
+        select owner_id from owners where next_attempt_at <= now()
       ), due as materialized (
+        select mail.id
+        from due_owners cross join lateral (
+          select id from send_queue
+          where not ready and (owner_id, next_attempt_at) >= (due_owners.owner_id, '-infinity'::timestamptz)
+            and (owner_id, next_attempt_at) <= (due_owners.owner_id, now())
+          ${byOwner} limit (select ceil(${batch} / count(*)::float8) from due_owners)
+          for update skip locked
+        ) mail
+        union all
         select mail.id
         from moments cross join lateral (
           select id from send_queue
           where not ready and (next_attempt_at, owner_id) >= (moments.next_attempt_at, moments.owner_id)
             and (next_attempt_at, owner_id) <= (moments.next_attempt_at, moments.owner_id)
-          order by next_attempt_at, owner_id
-          limit (select ceil(${batch} / count(*)::float8) from moments)
+          ${byTime} limit (select ceil(${batch} / count(*)::float8) from moments)
           for update skip locked
         ) mail
+        where not exists (select from due_owners)
       ), promoted as (
         update send_queue set ready = true where ${isOneOf(sql, sql`select id from due`, sendQueue)} returning 1
       )
