@@ -10,10 +10,10 @@ import { startTestService, waitFor } from './harness.ts';
 
 describe('turns', () => {
   test('so many start in each turn of the event loop, and callers alternate', async () => {
-    const startInTurn = makeTurns(2);
+    const { start } = makeTurns(2);
     const started: string[] = [];
     for (const name of ['a1', 'a2', 'a3', 'a4', 'a5', 'b1', 'b2', 'c1'])
-      startInTurn(name.slice(0, 1), () => started.push(name));
+      start(name.slice(0, 1), () => started.push(name));
     const turns = [[...started]];
     while (started.length < 8) {
       const before = started.length;
@@ -28,12 +28,24 @@ describe('turns', () => {
     ]);
   });
 
+  test('one starts in a turn in which a connection came, because others may wait to be accepted', async () => {
+    const { start, noteConnection } = makeTurns(3);
+    const started: number[] = [];
+    noteConnection();
+    for (const n of [1, 2, 3, 4, 5, 6]) start('a', () => started.push(n));
+    assert.equal(started.length, 1);
+    await nextTurn();
+    assert.equal(started.length, 2);
+    await nextTurn();
+    assert.equal(started.length, 5);
+  });
+
   test('a request that waited keeps its own context', async () => {
-    const startInTurn = makeTurns(1);
+    const { start } = makeTurns(1);
     const context = new AsyncLocalStorage<string>();
     const seen: (string | undefined)[] = [];
     for (const name of ['a', 'b', 'c'])
-      context.run(name, () => startInTurn(name, () => seen.push(context.getStore())));
+      context.run(name, () => start(name, () => seen.push(context.getStore())));
     while (seen.length < 3) await nextTurn();
     assert.deepEqual(seen, ['a', 'b', 'c']);
   });

@@ -195,7 +195,8 @@ function addHooks(
   queries: FairQueries,
 ): void {
   const limit = makeRateLimiter(config.rateLimitPerMinute);
-  const startInTurn = makeTurns();
+  const turns = makeTurns();
+  app.server.on('connection', turns.noteConnection);
   const validation = makeValidation(config);
   app.setValidatorCompiler(validation.compiler);
   app.decorateRequest('provider', null);
@@ -227,7 +228,7 @@ function addHooks(
       requireScope(request);
     };
     const start = (caller: Caller) =>
-      startInTurn(caller.ownerId || clientNetwork(request.ip), () => {
+      turns.start(caller.ownerId || clientNetwork(request.ip), () => {
         try {
           admit(caller);
           done();
@@ -235,7 +236,7 @@ function addHooks(
           done(error as Error);
         }
       });
-    const refuse = (error: Error) => startInTurn(clientNetwork(request.ip), () => done(error));
+    const refuse = (error: Error) => turns.start(clientNetwork(request.ip), () => done(error));
     try {
       requireOneHost(request);
       refuseEncoded(request);
