@@ -94,11 +94,14 @@ test('beside a service it uses that one, and the lines it prints work there', as
   const program = demo({ ...settings, PORT: new URL(url).port });
   assert.equal(await program.ended, 0, program.output());
   assertPrinted(program, new RegExp(`Found a running Posthorn at ${url}`));
+  const users = run(process.execPath, ['src/cli/posthorn.ts', 'users', 'list', '--json'], settings);
+  assert.equal(await users.ended, 0, users.output());
+  assert.doesNotMatch(users.output(), /demo/, 'its user is gone');
 
-  await runByHand(program, settings);
   const [, apiKey = ''] = /(ph_[0-9A-Za-z]{38})/.exec(service.output()) ?? [];
   const as = { apiKey, userId: '', email: '' };
   assert.deepEqual((await callUrl('GET', `${url}/webhooks`, { as })).body, [], "nothing is the first user's");
+  await runByHand(program, settings);
 });
 
 test('with POSTHORN_API_KEY it acts for that user, and removes what it made', async () => {

@@ -210,7 +210,7 @@ describe('after a crash', { concurrency: 2 }, () => {
   });
 });
 
-describe('what a person has to mend', { concurrency: 2 }, () => {
+describe('what a person has to fix', { concurrency: 2 }, () => {
   test('a cluster of another major version: both named, nothing touched', async (t) => {
     const scene = await Scene.makeWithCluster(t);
     await (await scene.open('serve')).stop();

@@ -1,22 +1,24 @@
 /** The Posthorn of the demo: the one that runs on PORT, if the demo can get an API key of it, or else a new one in a temporary folder. */
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
 import { type Config, readConfig } from '../../src/config.ts';
 import { openDatabase } from '../../src/db/open.ts';
 import { makeLog } from '../../src/lib/log.ts';
 import { startService } from '../../src/main.ts';
 import { createApiKey } from '../../src/store/api-keys.ts';
-import { ensureUser } from '../../src/store/users.ts';
+import { deleteEmptyUser, ensureUser, findOldestUser } from '../../src/store/users.ts';
 
 export interface Posthorn {
   url: string;
   smtpPort: number;
   apiKey: string;
-  /** The id of an API key that was created for the demo, and is deleted at the end. */
-  keyId?: string;
+  /** Removes the user that was created for the demo. Its identities must be deleted before. */
+  removeUser?(): Promise<void>;
   /** What to do before the shell commands. */
   preparation: string;
   /** Shell commands that set BASE_URL and API_KEY, for a Posthorn that runs after the demo. */
@@ -25,7 +27,8 @@ export interface Posthorn {
   laterSmtpPort: number;
 }
 
-const user = 'demo@localhost';
+/** How long the purge may take to delete the mail of the demo. */
+const purgeMs = 20_000;
 const log = makeLog({ level: 'error', json: false, stream: process.stderr });
 
 export function urlOf({ port, basePath }: Config): string {
@@ -63,11 +66,24 @@ export async function useRunning(config: Config, apiKey: string | undefined): Pr
   if (apiKey) return { ...address, apiKey, preparation, setup: `${base}\nAPI_KEY=$POSTHORN_API_KEY` };
   const database = await openDatabase(config, { purpose: 'tool', log, max: 1 });
   try {
-    const { userId } = (await ensureUser(database.sql, user)).user;
-    const created = await createApiKey(database.sql, userId, { name: 'npm run demo' });
-    const make = `npm run -s posthorn -- keys create --user ${user} --json`;
-    const setup = `${base}\nAPI_KEY=$(${make} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
-    return { ...address, apiKey: created.apiKey, keyId: created.id, preparation, setup };
+    const oldest = await findOldestUser(database.sql);
+    const { userId } = (await ensureUser(database.sql, `demo-${randomBytes(4).toString('hex')}@localhost`))
+      .user;
+    const { apiKey } = await createApiKey(database.sql, userId, { name: 'npm run demo' });
+    const make = oldest ? `keys create --user '${oldest.email}'` : 'users create --email demo@localhost';
+    const run = `npm run -s posthorn -- ${make} --json`;
+    const setup = `${base}\nAPI_KEY=$(${run} | node -p 'JSON.parse(fs.readFileSync(0)).apiKey')`;
+    return { ...address, apiKey, preparation, setup, removeUser: () => removeUser(config, userId) };
+  } finally {
+    await database.close();
+  }
+}
+
+async function removeUser(config: Config, userId: string): Promise<void> {
+  const database = await openDatabase(config, { purpose: 'tool', log, max: 1 });
+  try {
+    const end = performance.now() + purgeMs;
+    while (!(await deleteEmptyUser(database.sql, userId)) && performance.now() < end) await pause(50);
   } finally {
     await database.close();
   }

@@ -55,7 +55,7 @@ async function demonstrate(): Promise<void> {
       ? await step(`Found a running Posthorn at ${urlOf(config)}`, () => useRunning(config, key))
       : await step(own, () => startOwn(config, defer));
   const call = makeCaller(posthorn);
-  if (posthorn.keyId) defer(() => call('DELETE', `/api-keys/${posthorn.keyId}`));
+  if (posthorn.removeUser) defer(posthorn.removeUser);
 
   const value = { value: to };
   const identity = await step(`Connected the identity ${to}`, () => call('POST', '/identities', value));

@@ -39,6 +39,13 @@ export async function listUsers(sql: Sql): Promise<User[]> {
   return sql<User[]>`select ${columns(sql)} from users order by created_at, id`;
 }
 
+/** Only a user without identities, also without those whose mail the purge has not deleted yet. Returns whether it was deleted. */
+export async function deleteEmptyUser(sql: Sql, userId: string): Promise<boolean> {
+  const { count } = await sql`
+    delete from users where id = ${userId} and not exists (select from identities where owner_id = ${userId})`;
+  return count === 1;
+}
+
 /** The user that was created first. */
 export async function findOldestUser(sql: Sql): Promise<User | undefined> {
   const [user] = await sql<User[]>`select ${columns(sql)} from users order by created_at, id limit 1`;
