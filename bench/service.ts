@@ -87,6 +87,7 @@ function serve(bench: Bench, settings: Record<string, string>, more: readonly st
     POSTHORN_SUBMISSION_PORT: '0',
     POSTHORN_RATE_LIMIT: '0',
     POSTHORN_MAX_WEBHOOKS: '1000000',
+    POSTHORN_MAX_ACCOUNTS: '1000000',
     POSTHORN_LOG_LEVEL: 'warn',
     POSTHORN_SECRET_KEY: secretKey,
     ...mallocSettings,

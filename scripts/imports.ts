@@ -86,9 +86,7 @@ export function findImportFaults(files: readonly SourceFile[]): string[] {
 
 /** A sentence for each cycle of files that import each other. Type imports count too. */
 export function findImportCycles(files: readonly SourceFile[]): string[] {
-  const imports = new Map(
-    files.map(({ name, text }) => [name, listImports(text).map((target) => resolveImport(name, target))]),
-  );
+  const imports = mapImports(files);
   const faults: string[] = [];
   const visited = new Set<string>();
   const trail: string[] = [];
@@ -106,6 +104,20 @@ export function findImportCycles(files: readonly SourceFile[]): string[] {
   }
   for (const { name } of files) visit(name);
   return faults;
+}
+
+/** All files and packages that a program loads, directly or through others. A worker thread is a program of its own. */
+export function listLoaded(files: readonly SourceFile[], program: string): Set<string> {
+  const imports = mapImports(files);
+  const loaded = new Set([program]);
+  for (const name of loaded) for (const target of imports.get(name) ?? []) loaded.add(target);
+  return loaded;
+}
+
+function mapImports(files: readonly SourceFile[]): Map<string, string[]> {
+  return new Map(
+    files.map(({ name, text }) => [name, listImports(text).map((target) => resolveImport(name, target))]),
+  );
 }
 
 function resolveImport(name: string, target: string): string {

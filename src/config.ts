@@ -92,6 +92,11 @@ export const settings = {
     'Requests per minute for each user and process, with all API keys together. Signed links count apart, for the owner of the message. `0`: no limit.',
   ),
   POSTHORN_MAX_WEBHOOKS: setting(wholeNumber(1, 1e9), 1000, 'Most webhooks of one user.'),
+  POSTHORN_MAX_ACCOUNTS: setting(
+    wholeNumber(1, 1e9),
+    100,
+    'Most SMTP accounts of one user. Their IMAP servers are read in threads beside the API and SMTP, one fewer than the machine has cores and at least 2; all mailboxes of a user are on one of them. A server may send 256 KiB at the login, about a folder and while it waits, 2 MiB for the list of folders, 1 MiB for a search, 10,000 responses at once (1000 at the login), and an eighth more than a message has, plus 1 MiB; beyond that the connection ends.',
+  ),
   POSTHORN_CORS_ORIGINS: setting<readonly string[]>(
     list(origin),
     [],
@@ -288,6 +293,7 @@ export function readConfig(environment: Environment) {
     adminToken: values.POSTHORN_ADMIN_TOKEN,
     rateLimitPerMinute: values.POSTHORN_RATE_LIMIT,
     maxWebhooks: values.POSTHORN_MAX_WEBHOOKS,
+    maxAccounts: values.POSTHORN_MAX_ACCOUNTS,
     corsOrigins: values.POSTHORN_CORS_ORIGINS,
     trustedProxies: values.POSTHORN_TRUSTED_PROXIES,
     dashboard: values.POSTHORN_DASHBOARD,

@@ -173,6 +173,11 @@ export const problems = {
     title: 'The user has the largest number of webhooks',
     remedy: 'Delete a webhook, then send the request again. The operator sets the limit.',
   },
+  too_many_accounts: {
+    status: 409,
+    title: 'The user has the largest number of SMTP accounts',
+    remedy: 'Delete an SMTP account, then send the request again. The operator sets the limit.',
+  },
   webhook_disabled: {
     status: 409,
     title: 'The webhook is disabled',

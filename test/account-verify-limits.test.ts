@@ -6,7 +6,7 @@ import net, { type AddressInfo, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
-import { openImap } from '../src/mailboxes/imap-client.ts';
+import { openImap } from '../src/mailboxes/open-imap.ts';
 import { Verifications } from '../src/mailboxes/verifications.ts';
 import { verifyAccount } from '../src/mailboxes/verify-account.ts';
 import { AccessTokens } from '../src/net/access-tokens.ts';
@@ -15,6 +15,7 @@ import { Problem } from '../src/problems.ts';
 import { AccountServers } from '../src/sending/account-servers.ts';
 import { assertProblem, startTestService, type TestUser, waitFor } from './harness.ts';
 import { startImapScript } from './imap-script.ts';
+import { makeImapThreads } from './imap-threads.ts';
 import { startSink } from './smtp-sink.ts';
 
 const key = randomBytes(32);
@@ -60,7 +61,12 @@ test('a server that talks and never answers the login: timeout', { timeout: 60_0
   const server = { host: '127.0.0.1', port, secure: false, username: 'ada', login: { password: 'secret' } };
   const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: null });
   const timeouts = { connectMs: 30_000, greetingMs: 30_000, silenceMs: 30_000, loginMs: 200 };
-  const opened = await openImap(server, { password: 'secret' }, { egress, production: false, timeouts });
+  const opened = await openImap(
+    'owner',
+    server,
+    { password: 'secret' },
+    { egress, threads: makeImapThreads(), production: false, timeouts },
+  );
   assert.equal('error' in opened && opened.error.code, 'timeout');
 });
 
@@ -135,7 +141,11 @@ function makeCheck(ref: { ownerId: string; accountId: string }) {
     ...{ heloName: 'mx.example', production: false },
   });
   return (signal: AbortSignal) =>
-    verifyAccount({ ...logins, accounts, imap: { egress, production: false } }, ref, signal);
+    verifyAccount(
+      { ...logins, accounts, imap: { egress, threads: makeImapThreads(), production: false } },
+      ref,
+      signal,
+    );
 }
 
 test('a check whose time is over is a timeout of both sides', { timeout: 60_000 }, async () => {

@@ -5,7 +5,7 @@ import net, { type AddressInfo } from 'node:net';
 import { after, describe, test } from 'node:test';
 import { makeLog } from '../src/lib/log.ts';
 import { makeSealer } from '../src/lib/secrets.ts';
-import { openImap } from '../src/mailboxes/imap-client.ts';
+import { openImap } from '../src/mailboxes/open-imap.ts';
 import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeSelfSigned } from '../src/net/self-signed.ts';
@@ -13,6 +13,7 @@ import { AccountServers } from '../src/sending/account-servers.ts';
 import { startDns } from './dns.ts';
 import { startTestService } from './harness.ts';
 import { startImapScript } from './imap-script.ts';
+import { makeImapThreads } from './imap-threads.ts';
 import { startSink } from './smtp-sink.ts';
 import { startTokenServer } from './token-server.ts';
 
@@ -27,6 +28,8 @@ const service = await startTestService({
   POSTHORN_SECRET_KEY: secretKey.toString('base64'),
 });
 const { call } = service;
+const owner = service.user.userId;
+const threads = makeImapThreads();
 const extensions = ['AUTH PLAIN LOGIN XOAUTH2'];
 const smtpSink = await startSink({ extensions });
 const imapScript = await startImapScript();
@@ -185,7 +188,7 @@ describe('the way there', () => {
     const imap = await startImapScript();
     const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
     const server = { ...serverOf(imap), secure: false, login: { password: 'x' } };
-    const opened = await openImap(server, server.login, { egress, production: true });
+    const opened = await openImap(owner, server, server.login, { egress, threads, production: true });
     assert.equal('error' in opened && opened.error.code, 'tls_unavailable');
     assert.doesNotMatch(imap.commands.join('\n'), /AUTH|LOGIN /);
     const id = await make(serverOf(smtpSink));
@@ -202,12 +205,12 @@ describe('the way there', () => {
     const imap = await startImapScript({ tls });
     const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
     const server = { ...serverOf(imap, elsewhere), secure: false, login: { password: 'x' } };
-    const parts = { egress, production: true, ca: certificate.cert };
-    const opened = await openImap(server, server.login, parts);
+    const parts = { egress, threads, production: true, ca: certificate.cert };
+    const opened = await openImap(owner, server, server.login, parts);
     assert.ok('client' in opened, JSON.stringify(opened));
-    await opened.client.logout();
+    await opened.client.logOut();
     assert.ok(imap.commands.includes('STARTTLS'));
-    const wrong = await openImap({ ...server, host: 'localhost' }, server.login, parts);
+    const wrong = await openImap(owner, { ...server, host: 'localhost' }, server.login, parts);
     assert.equal('error' in wrong && wrong.error.code, 'certificate_invalid');
   });
 
@@ -216,7 +219,12 @@ describe('the way there', () => {
     const egress = makeEgress({ allowTargets: ['127.0.0.0/8'], dnsServers: [dns.address] });
     const server = { ...serverOf(silent), secure: false, login: { password: 'x' } };
     const timeouts = { connectMs: 5000, greetingMs: 50, silenceMs: 5000, loginMs: 60_000 };
-    const opened = await openImap(server, server.login, { egress, production: false, timeouts });
+    const opened = await openImap(owner, server, server.login, {
+      egress,
+      threads,
+      production: false,
+      timeouts,
+    });
     assert.equal('error' in opened && opened.error.code, 'timeout');
   });
 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import { describe, test } from 'node:test';
-import { findImportCycles, findImportFaults, readSources } from '../scripts/imports.ts';
+import { findImportCycles, findImportFaults, listLoaded, readSources } from '../scripts/imports.ts';
 
 const root = path.dirname(import.meta.dirname);
 const only = (name: string, text: string) => findImportFaults([{ name, text }]);
@@ -11,6 +11,14 @@ test('the sources as they are go nowhere they may not', () => {
   assert.ok(files.length > 30);
   assert.ok(files.some(({ name, text }) => name === 'http/routes/me.ts' && text.includes('import')));
   assert.deepEqual(findImportFaults(files), []);
+});
+
+test('the IMAP client is loaded in threads of its own, and not in the one that serves everyone', () => {
+  const files = readSources(root);
+  assert.ok(listLoaded(files, 'mailboxes/imap-thread.ts').has('imapflow'));
+  const loaded = listLoaded(files, 'cli/posthorn.ts');
+  assert.ok(loaded.has('fastify'), 'what the service loads was found');
+  assert.ok(!loaded.has('imapflow'));
 });
 
 describe('wrong directions', () => {

@@ -89,7 +89,13 @@ test('from one secret key to another, without a delivery that is not made or not
     body: { kind: 'postmark', credentials: { serverToken: 'rotated' } },
   });
   assert.equal(provider.status, 201, provider.text);
-  await createSmtpAccount(first.sql, makeSealer([Buffer.from(older, 'base64')]), first.user.userId, account);
+  await createSmtpAccount(
+    first.sql,
+    makeSealer([Buffer.from(older, 'base64')]),
+    first.user.userId,
+    account,
+    100,
+  );
   await assertDelivers(first, webhook.secret);
   await first.stop();
 

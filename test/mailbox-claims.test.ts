@@ -43,7 +43,13 @@ const makeOwner = async () => (await ensureUser(other, `${newId()}@users.example
 
 async function connectMailbox(ownerId: string) {
   const accountId = newId();
-  await createSmtpAccount(other, sealer, ownerId, { id: accountId, label: '', smtp: server, imap: server });
+  await createSmtpAccount(
+    other,
+    sealer,
+    ownerId,
+    { id: accountId, label: '', smtp: server, imap: server },
+    100,
+  );
   const id = newId();
   const value = `${id}@home.example`;
   await createIdentity(other, ownerId, {

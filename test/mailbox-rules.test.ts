@@ -9,6 +9,7 @@ import { AccessTokens } from '../src/net/access-tokens.ts';
 import { makeEgress } from '../src/net/egress.ts';
 import { makeTestLog, waitFor } from './harness.ts';
 import { startImapServer } from './imap-server.ts';
+import { makeImapThreads } from './imap-threads.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const key = randomBytes(32);
@@ -47,7 +48,12 @@ test('a request for older mail that comes while the rules of the request before 
   const sync = startSync({
     ...{ sql, log: makeTestLog().log, metrics: makeMetrics(), maxMessageBytes: 1024 * 1024 },
     recordMails: (_found, alsoWrite) => transaction(sql, alsoWrite),
-    accounts: { sql, sealer: makeSealer([key]), tokens, imap: { egress, production: false } },
+    accounts: {
+      sql,
+      sealer: makeSealer([key]),
+      tokens,
+      imap: { egress, threads: makeImapThreads(), production: false },
+    },
     times: { checkMs: hourMs, pollMs: 50 },
   });
   t.after(async () => {

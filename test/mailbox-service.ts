@@ -59,7 +59,7 @@ export async function startMailboxService(
     async connect({ port, password, username = 'ada' }, value, as = service.user) {
       const server = { host: '127.0.0.1', port, secure: false, username, login: { password } };
       const given = { id: newId(), label: value, smtp: server, imap: server };
-      const account = await createSmtpAccount(service.sql, sealer, as.userId, given);
+      const account = await createSmtpAccount(service.sql, sealer, as.userId, given, 1000);
       assert.ok(account);
       const body = { value, smtp_account_id: account.id };
       const made = await service.call('POST', '/identities', { as, body });

@@ -31,6 +31,7 @@ import { makeWays } from '../src/sending/way.ts';
 import { recordEvent } from '../src/store/events.ts';
 import { Poster } from '../src/webhooks/post.ts';
 import { type Answer, assertProblem, callUrl, startTestService, type TestUser } from './harness.ts';
+import { makeImapThreads } from './imap-threads.ts';
 
 const adminToken = randomBytes(20).toString('hex');
 const metricsToken = randomBytes(20).toString('hex');
@@ -310,7 +311,7 @@ async function collectRoutes(): Promise<string[]> {
       sealer,
       tokens: accessTokens,
       accounts,
-      imap: { egress, production: false },
+      imap: { egress, threads: makeImapThreads(), production: false },
     },
     verifications: new Verifications(),
     verification: makeVerifyParts({

@@ -30,12 +30,8 @@ const smtp = {
 const imap = { host: 'imap.example', port: 993, secure: true, username: 'ada', login: { oauth2 } };
 
 async function make() {
-  const made = await accounts.createSmtpAccount(sql, sealer, ownerId, {
-    id: newId(),
-    label: 'Post',
-    smtp,
-    imap,
-  });
+  const given = { id: newId(), label: 'Post', smtp, imap };
+  const made = await accounts.createSmtpAccount(sql, sealer, ownerId, given, 100);
   assert.ok(made);
   return made;
 }

@@ -281,3 +281,20 @@ describe('identities', () => {
     assert.deepEqual(answers.map(({ status }) => status).sort(), [201, 409, 409, 409, 409, 409]);
   });
 });
+
+test('an owner has at most POSTHORN_MAX_ACCOUNTS: 409 beyond, also of many at once; a deleted one makes room', async () => {
+  const limited = await startTestService({ POSTHORN_MAX_ACCOUNTS: '3', POSTHORN_ROLES: 'api' });
+  const create = (as: TestUser) =>
+    limited.call('POST', '/smtp-accounts', { as, body: { label: 'Post', smtp } });
+  const answers = await Promise.all(Array.from({ length: 20 }, () => create(limited.user)));
+  const made = answers.filter(({ status }) => status === 201);
+  assert.equal(made.length, 3);
+  for (const refused of answers.filter(({ status }) => status !== 201)) {
+    const { detail } = assertProblem(refused, 409, 'too_many_accounts');
+    assert.match(detail, /3 SMTP accounts/);
+  }
+  assert.equal((await create(await limited.makeUser())).status, 201, 'another owner has a limit of its own');
+  await limited.call('DELETE', `/smtp-accounts/${made[0]?.body.id}`);
+  assert.equal((await create(limited.user)).status, 201);
+  assertProblem(await create(limited.user), 409, 'too_many_accounts');
+});

@@ -154,11 +154,19 @@ function addRoutes(
   given: ApiParts & { authenticator: Authenticator; cookie: SessionCookie; answers: AnswerMemory },
 ): void {
   const { config } = given;
-  const { adminToken, metricsToken, metricsPort, maxMessageBytes, maxWebhooks, production, allowHttp } =
-    config;
+  const {
+    adminToken,
+    metricsToken,
+    metricsPort,
+    maxMessageBytes,
+    maxWebhooks,
+    maxAccounts,
+    production,
+    allowHttp,
+  } = config;
   const origin = config.publicUrl ?? '';
   const baseUrl = `${origin}${config.basePath}`;
-  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks, allowHttp };
+  const parts = { ...given, origin, baseUrl, maxMessageBytes, maxWebhooks, maxAccounts, allowHttp };
   meRoutes(api);
   identityRoutes(api, parts);
   verificationRoutes(api, parts);

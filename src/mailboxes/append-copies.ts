@@ -7,7 +7,7 @@ import type { Log } from '../lib/log.ts';
 import type { ServerError } from '../net/mail-server.ts';
 import { readWhole, type StoredRaw } from '../store/messages.ts';
 import { findCopy, takeCopy } from '../store/sent-copies.ts';
-import { isRefusal, ServerFailure } from './imap-client.ts';
+import { ServerFailure } from './imap-failure.ts';
 import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
 
 interface CopyParts {
@@ -48,6 +48,6 @@ async function appendCopy(
     if (!(error instanceof ServerFailure)) throw error;
     const { code, response } = describe(error);
     log.warn({ messageId: id, code, response }, 'a sent message was not copied to the Sent folder');
-    if (!isRefusal(error)) throw error;
+    if (!error.isRefusal) throw error;
   }
 }

@@ -8,7 +8,7 @@ import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { HideSecrets } from '../net/hide-secrets.ts';
-import { describeServerError, hideInError, type ServerError } from '../net/mail-server.ts';
+import { hideInError, type ServerError } from '../net/mail-server.ts';
 import { type ClaimedConnection, type LeasedConnection, serverKeyOf } from '../store/imap-connections.ts';
 import {
   MailboxGone,
@@ -20,7 +20,7 @@ import {
 } from '../store/mailbox-sync.ts';
 import { appendCopies } from './append-copies.ts';
 import { type FolderState, keepsSentMail, startPosition } from './decide.ts';
-import { isFolderRefused, ServerFailure } from './imap-client.ts';
+import { ServerFailure } from './imap-failure.ts';
 import { type LoginParts, logIn } from './login.ts';
 import { type AnswerMemory, MailboxClient } from './mailbox-client.ts';
 import { FolderReader, type ReadParts } from './read-folder.ts';
@@ -198,8 +198,7 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: ({ message: detail }: Error) =>
-        this.#end(new ServerFailure(describeServerError('connection_failed', { detail }))),
+      closed: (failure: ServerFailure) => this.#end(failure),
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };
@@ -234,7 +233,7 @@ export class MailboxConnection {
     try {
       return await work();
     } catch (error) {
-      if (!isFolderRefused(error)) throw error;
+      if (!(error instanceof ServerFailure && error.isFolderRefused)) throw error;
       this.#postponed.add(reader);
       const shown = { isSyncing: false, total: null, error: this.#hideIn(error) };
       await noteMailbox(this.#parts.sql, this.#claimed.ownerId, reader.position.mailboxId, shown);

@@ -5,7 +5,8 @@ import type { AccessTokens } from '../net/access-tokens.ts';
 import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
 import { hideInError, type MailServer, type ServerError } from '../net/mail-server.ts';
 import { findMailServer, readTokensFrom } from '../store/smtp-accounts.ts';
-import { type ImapFlow, type ImapParts, openImap } from './imap-client.ts';
+import type { ImapConnection } from './imap-connection.ts';
+import { type ImapParts, openImap } from './open-imap.ts';
 
 export interface LoginParts {
   sql: Sql;
@@ -14,8 +15,8 @@ export interface LoginParts {
   imap: ImapParts;
 }
 
-type ImapLogin = { version: number; server: MailServer } & (
-  | { client: ImapFlow /** For what the server says later. */; hide: HideSecrets }
+type LoggedIn = { version: number; server: MailServer } & (
+  | { client: ImapConnection /** For what the server says later. */; hide: HideSecrets }
   | { error: ServerError }
 );
 
@@ -23,7 +24,7 @@ type ImapLogin = { version: number; server: MailServer } & (
 export async function logIn(
   { sql, sealer, tokens, imap }: LoginParts,
   { ownerId, accountId }: { ownerId: string; accountId: string },
-): Promise<ImapLogin | undefined> {
+): Promise<LoggedIn | undefined> {
   const ref = { ownerId, accountId, side: 'imap' } as const;
   const found = await findMailServer(sql, sealer, ref);
   if (!found) return undefined;
@@ -32,7 +33,7 @@ export async function logIn(
   const answer = 'password' in server.login ? server.login : await tokens.take(source);
   if ('error' in answer) return { ...found, error: answer.error };
   const login = 'password' in answer ? answer : { accessToken: answer.token };
-  const opened = await openImap(server, login, imap);
+  const opened = await openImap(ownerId, server, login, imap);
   const hide = hideSecrets(Object.values(login));
   if ('client' in opened) return { ...found, ...opened, hide };
   // The token may have been revoked before its end.

@@ -1,36 +1,22 @@
 /**
- * What the synchronisation does on a connection to an IMAP server. Guarantees: nothing is changed in the folders that are read
- * (EXAMINE, PEEK), except that copies are appended; bytes are those of the server; what fails is a `ServerFailure`; at any time
- * there is a limit to what the server can send, and memory of the owner is taken before a long answer is asked for.
+ * What the synchronisation does on a connection to an IMAP server, which a thread holds. Guarantees: what fails is a `ServerFailure`;
+ * memory of the owner is taken before a long answer is asked for, and owners take turns at the thread; a long answer comes in a
+ * limited time.
  */
 import type { Share } from '../lib/slots.ts';
-import { describeServerError, type ServerError } from '../net/mail-server.ts';
+import { describeServerError, type ServerErrorCode } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
-import { type FolderState, type MessageFacts, readInternalDate } from './decide.ts';
-import {
-  type AnswerLimit,
-  answerBytes,
-  askServer,
-  describeImapError,
-  type ImapFlow,
-  limitAnswer,
-  lineBytes,
-  SearchRefused,
-  ServerFailure,
-  shortBytes,
-  tooMuch,
-} from './imap-client.ts';
+import { answerBytes, foldersMemory, searchBytes, usualHeaderBytes } from './answer-limits.ts';
+import type { FolderState } from './decide.ts';
+import type { ConnectionEvents, ImapConnection } from './imap-connection.ts';
+import type { KnownFacts, SearchQuery } from './imap-messages.ts';
 
-/** imapflow makes a list of all UIDs of a search, whose short form is `1:4000000000`, and cuts it at the number of messages. */
-const maxMessages = 2_000_000;
-/** So many UIDs fit into `lineBytes`. */
+/** So many UIDs fit into a line of an answer. */
 const searchedAtOnce = 40_000;
-/** The names of ten thousand folders. */
-const foldersBytes = 2 * 1024 * 1024;
-/** So much of a header is read with those of other messages. What is longer is read alone: anyone can send a mail that is all header. */
-const usualHeaderBytes = 1024 * 1024;
-/** While nothing is asked. Thousands of connections wait at the same time, so it is seldom. */
-const restCheckMs = 500;
+/** By what the longest answers cost a thread: 10,000 folders take 1 s, a search 0.5 s, and mail is hardly parsed. */
+const weights = { folders: 8, search: 4, mail: 1 };
+/** For a long answer, whose turn others of the owner may wait for: a search in a large mailbox, and then 10 KB per second. */
+const longestMs = (bytes: number) => 180_000 + bytes / 10;
 
 /** The memory of one owner. */
 export interface AnswerMemory {
@@ -40,72 +26,37 @@ export interface AnswerMemory {
 }
 
 export class MailboxClient {
-  readonly #flow: ImapFlow;
+  readonly #connection: ImapConnection;
   readonly #memory: AnswerMemory;
-  #isIdling = false;
-  #isClosed = false;
-  /** Of the answer that is being read, or of what comes while nothing is asked. */
-  #limit: AnswerLimit;
-  /** Why others had this connection closed. */
-  #cutReason: Error | null = null;
 
-  constructor(flow: ImapFlow, memory: AnswerMemory, on: { news(): void; closed(reason: Error): void }) {
-    this.#flow = flow;
+  constructor(connection: ImapConnection, memory: AnswerMemory, on: ConnectionEvents) {
+    this.#connection = connection;
     this.#memory = memory;
-    this.#limit = limitAnswer(flow, shortBytes, restCheckMs);
-    flow.on('exists', ({ count }) => {
-      if (count > maxMessages) flow.close();
-      else on.news();
-    });
-    flow.on('close', () => {
-      this.#isClosed = true;
-      this.#limit[Symbol.dispose]();
-      const reason = this.#cutReason ?? this.#limit.excess;
-      on.closed(reason ?? new Error('The server closed the connection'));
-    });
-    // Without a listener the process would end. What fails is reported to whoever waits for it.
-    flow.on('error', () => {});
-  }
-
-  get hasIdle(): boolean {
-    return this.#flow.capabilities.has('IDLE');
+    connection.listen(on);
   }
 
   /** Of a server of Gmail. */
   get hasGmailExtension(): boolean {
-    return this.#flow.capabilities.has('X-GM-EXT-1');
+    return this.#connection.hasGmailExtension;
   }
 
-  /** How many messages the open folder has now; null: no folder is open. */
+  /** How many messages the open folder had at the last answer; null: no folder is open. */
   get total(): number | null {
-    return this.#flow.mailbox ? this.#flow.mailbox.exists : null;
+    return this.#connection.total;
   }
 
   /** Inbox, and sent, spam and trash as the server marks them (RFC 6154), or else by well-known names. */
-  async listFolders(): Promise<FoundFolder[]> {
-    const kinds = { '\\Inbox': 'inbox', '\\Sent': 'sent', '\\Junk': 'spam', '\\Trash': 'trash' } as const;
-    const listed = await this.#askLong(foldersBytes, () => this.#flow.list());
-    const folders = listed.flatMap(({ path, specialUse, flags }): FoundFolder[] => {
-      const kind = kinds[specialUse as keyof typeof kinds];
-      return kind && !flags.has('\\Noselect') ? [{ kind, path }] : [];
-    });
-    return folders.some(({ kind }) => kind === 'inbox')
-      ? folders
-      : [{ kind: 'inbox', path: 'INBOX' }, ...folders];
+  listFolders(): Promise<FoundFolder[]> {
+    return this.#askLong(foldersMemory, weights.folders, () => this.#connection.ask('listFolders', []));
   }
 
-  async examine(path: string): Promise<FolderState> {
-    const opened = await this.#ask(() => this.#flow.mailboxOpen(path, { readOnly: true }));
-    const { uidValidity, uidNext, exists } = opened;
-    return checkState({ uidValidity: Number(uidValidity), uidNext: uidNext || null, total: exists });
+  examine(path: string): Promise<FolderState> {
+    return this.#connection.ask('examine', [path]);
   }
 
   /** Of a folder that need not be open. */
-  async readState(path: string): Promise<FolderState> {
-    const wanted = { messages: true, uidNext: true, uidValidity: true };
-    const status = await this.#ask(() => this.#flow.status(path, wanted));
-    const { uidValidity = 0, uidNext = null, messages = 0 } = status || {};
-    return checkState({ uidValidity: Number(uidValidity), uidNext, total: messages });
+  readState(path: string): Promise<FolderState> {
+    return this.#connection.ask('readState', [path]);
   }
 
   /** UIDs of the open folder from this one, lowest first. */
@@ -120,167 +71,96 @@ export class MailboxClient {
   async searchRange(from: number, to: number, since: Date): Promise<number[]> {
     const found = new Set<number>();
     const uid = `${from}:${to}`;
-    let end = this.#requireOpenFolder().exists;
+    let end = this.total ?? 0;
     while (end > 0) {
       const start = Math.max(1, end - searchedAtOnce + 1);
       for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
-      end = Math.min(start - 1, this.#requireOpenFolder().exists);
+      end = Math.min(start - 1, this.total ?? 0);
     }
     return [...found].sort((one, other) => one - other);
   }
 
-  async #search(query: { uid: string; since?: Date; seq?: string }): Promise<number[]> {
-    const found = await this.#askLong(2 * lineBytes, async () => {
-      const answer = await this.#flow.search(query, { uid: true });
-      this.#requireOpenFolder();
-      if (!answer) throw new SearchRefused(notSearched);
-      return answer;
-    });
-    return found.sort((one, other) => one - other);
+  #search(query: SearchQuery): Promise<number[]> {
+    return this.#askLong(searchBytes, weights.search, () => this.#connection.ask('search', [query]));
   }
 
-  /** Calls `note` for each message, in any order, except for those that were deleted meanwhile. */
+  /** What the messages are known by, lowest UID first, without those that were deleted meanwhile. */
   async readHeaders(
     uids: readonly number[],
-    maxMessageBytes: number,
-    note: (facts: MessageFacts) => void,
-  ): Promise<void> {
-    const wanted = new Set(uids);
-    const long: Omit<MessageFacts, 'header'>[] = [];
-    const part = { key: 'HEADER', start: 0, maxLength: usualHeaderBytes };
-    const query = { uid: true, internalDate: true, size: true, bodyParts: [part] };
-    await this.#askLong(answerBytes(usualHeaderBytes), async (limit) => {
-      const fetched = this.#flow.fetch(uids.join(), query, { uid: true });
-      for await (const { uid, internalDate, size = 0, headers } of fetched) {
-        if (!wanted.delete(uid)) continue;
-        limit.restart();
-        const facts = { uid, receivedAt: readInternalDate(internalDate), size };
-        const header = headers ?? Buffer.alloc(0);
-        if (header.length >= usualHeaderBytes && size <= maxMessageBytes) long.push(facts);
-        else note({ ...facts, header });
-      }
-      this.#requireOpenFolder();
-    });
+    options: { maxMessageBytes: number; wantsKeys: boolean },
+  ): Promise<KnownFacts[]> {
+    const { known, long } = await this.#askLong(answerBytes(usualHeaderBytes), weights.mail, () =>
+      this.#connection.ask('readHeaders', [uids, options]),
+    );
     for (const facts of long) {
-      const { uid, size } = facts;
-      await this.#askLong(answerBytes(size), async () => {
-        const query = { uid: true, headers: true };
-        const { headers } = (await this.#flow.fetchOne(String(uid), query, { uid: true })) || {};
-        this.#requireOpenFolder();
-        if (headers) note({ ...facts, header: headers });
-      });
+      const one = await this.#askLong(answerBytes(facts.size), weights.mail, () =>
+        this.#connection.ask('readLongHeader', [facts, options]),
+      );
+      if (one) known.push(one);
+    }
+    return known.sort((one, other) => one.uid - other.uid);
+  }
+
+  /** `bytes`: how long they are together, as the server said. The caller releases `memory` when the messages are not needed any more. */
+  async readMessages(
+    uids: readonly number[],
+    bytes: number,
+  ): Promise<{ found: Map<number, Buffer>; memory: Share }> {
+    using _turn = await this.#connection.takeTurn(weights.mail);
+    const memory = await this.#memory.take(answerBytes(bytes));
+    try {
+      const read = () => this.#connection.ask('readMessages', [uids, bytes]);
+      const mails = uids.length === 0 ? [] : await this.#readLong(answerBytes(bytes), read);
+      return { found: new Map(mails.map(({ uid, raw }) => [uid, Buffer.from(raw.buffer)])), memory };
+    } catch (error) {
+      memory.release();
+      throw error;
     }
   }
 
-  /** `bytes`: how long they are together, as the server said. The caller has taken `answerBytes` of them. */
-  async readMessages(uids: readonly number[], bytes: number): Promise<Map<number, Buffer>> {
-    const found = new Map<number, Buffer>();
-    if (uids.length === 0) return found;
-    const maxBytes = answerBytes(bytes);
-    await this.#readInto(maxBytes, async () => {
-      let foundBytes = 0;
-      const fetched = this.#flow.fetch(uids.join(), { uid: true, source: true }, { uid: true });
-      for await (const { uid, source } of fetched) {
-        if (!source || !uids.includes(uid)) continue;
-        found.set(uid, source);
-        foundBytes += source.length;
-        // The limit of the answer is checked only from time to time.
-        if (foundBytes > maxBytes) throw tooMuch();
-      }
-      this.#requireOpenFolder();
-    });
-    return found;
-  }
-
-  /** As a message that was read. No folder is open afterwards. The caller has taken the memory of `raw`. */
+  /** As a message that was read. No folder is open afterwards. The caller has taken the memory of `raw`, and does not use it again. */
   append(path: string, raw: Buffer): Promise<void> {
-    const append = async () => {
-      // While a folder is open, imapflow sets only the flags that can be changed there: none, after EXAMINE.
-      if (this.#flow.mailbox) await this.#flow.mailboxClose();
-      const appended = await this.#flow.append(path, raw, ['\\Seen']);
-      if (!appended) throw connectionEnded();
-    };
-    return this.#useMemory(raw.length, () => this.#ask(append));
+    // Memory that something else is in cannot be transferred.
+    const own = raw.length === raw.buffer.byteLength ? raw : new Uint8Array(raw);
+    const transfer = own.buffer instanceof ArrayBuffer ? [own.buffer] : [];
+    return this.#useMemory(raw.length, () => this.#connection.ask('append', [path, own], transfer));
   }
 
-  /**
-   * The open folder. Checked after each command in the folder: when the connection has ended, imapflow answers as if the folder had no
-   * such mail, and mail that is missing counts as deleted.
-   */
-  #requireOpenFolder() {
-    if (!this.#flow.mailbox) throw connectionEnded();
-    return this.#flow.mailbox;
-  }
-
-  #ask<T>(commands: () => Promise<T>): Promise<T> {
-    return this.#limitAnswer(shortBytes, commands);
-  }
-
-  async #askLong<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
+  /** The turn comes first: whoever waits for a turn has no memory that others need. */
+  async #askLong<T>(maxBytes: number, weight: number, ask: () => Promise<T>): Promise<T> {
+    using _turn = await this.#connection.takeTurn(weight);
     using _share = await this.#memory.take(maxBytes);
-    return await this.#readInto(maxBytes, commands);
+    return await this.#readLong(maxBytes, ask);
   }
 
-  #readInto<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
-    return this.#useMemory(maxBytes, () => this.#limitAnswer(maxBytes, commands));
+  #readLong<T>(maxBytes: number, ask: () => Promise<T>): Promise<T> {
+    return this.#useMemory(maxBytes, async () => {
+      const timer = setTimeout(() => this.#closeFor('timeout'), longestMs(maxBytes));
+      try {
+        return await ask();
+      } finally {
+        clearTimeout(timer);
+      }
+    });
   }
 
   #useMemory<T>(bytes: number, work: () => Promise<T>): Promise<T> {
     return this.#memory.read(bytes, (cut) => {
-      cut.addEventListener('abort', () => {
-        this.#cutReason = cut.reason;
-        this.close();
-      });
+      cut.addEventListener('abort', () => this.#closeFor('connection_failed', cut.reason.message));
       return work();
     });
   }
 
-  /** `maxBytes`: of all answers to these commands. */
-  async #limitAnswer<T>(maxBytes: number, commands: (limit: AnswerLimit) => Promise<T>): Promise<T> {
-    this.#limit[Symbol.dispose]();
-    using limit = limitAnswer(this.#flow, maxBytes);
-    this.#limit = limit;
-    try {
-      return await askServer(() => commands(limit));
-    } finally {
-      if (!this.#isClosed && !limit.excess) this.#limit = limitAnswer(this.#flow, shortBytes, restCheckMs);
-    }
+  #closeFor(code: ServerErrorCode, detail?: string): void {
+    this.#connection.close(describeServerError(code, { detail: detail ?? null }));
   }
 
   /** The server tells of new mail in the open folder, until the next command. */
   startIdle(): void {
-    if (!this.hasIdle || this.#isIdling) return;
-    this.#isIdling = true;
-    const ended = () => {
-      this.#isIdling = false;
-    };
-    this.#flow.idle().then(ended, ended);
+    if (this.#connection.hasIdle) this.#connection.startIdle();
   }
 
   close(): void {
-    this.#flow.close();
+    this.#connection.close();
   }
-}
-
-const notSearched: ServerError = {
-  code: 'server_refused',
-  response: null,
-  message:
-    'The server did not search the folder. Open the folder in another mail program; if that fails too, ask the operator of the server.',
-};
-
-/** Other numbers do not fit into the database, and that would look like a failure of our own. */
-function checkState(state: FolderState): FolderState {
-  const { uidValidity, total } = state;
-  if (total > maxMessages) throw badFolder(`The folder has more than ${maxMessages} messages`);
-  if (!Number.isSafeInteger(uidValidity)) throw badFolder('The server gives the folder no valid UIDVALIDITY');
-  return state;
-}
-
-function badFolder(detail: string): ServerFailure {
-  return new ServerFailure(describeImapError(new Error(detail)));
-}
-
-function connectionEnded(): ServerFailure {
-  return new ServerFailure(describeServerError('connection_failed', { detail: 'The connection has ended' }));
 }

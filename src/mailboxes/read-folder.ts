@@ -2,12 +2,8 @@
  * Reads the mail of one folder from its position on. Guarantee: messages, ledger and the new position are committed together, so that
  * a message is recorded once, wherever the reading ends.
  */
-
-import { messageKey } from '../contract/thread.ts';
 import { errorCode, type Sql, transaction } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import { readFields } from '../mime/headers.ts';
-import { readFirstId } from '../mime/message-ids.ts';
 import {
   findKnown,
   findSentKeys,
@@ -21,8 +17,8 @@ import {
   type SyncedIdentity,
   type SyncRules,
 } from '../store/mailbox-sync.ts';
-import { chooseMessage, fingerprintOf, type MessageFacts, type NewPosition } from './decide.ts';
-import { answerBytes } from './imap-client.ts';
+import { chooseMessage, type NewPosition } from './decide.ts';
+import type { KnownFacts } from './imap-messages.ts';
 import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
 
 interface FoundMail {
@@ -50,7 +46,6 @@ const chunkLength = 50;
 /** Messages are recorded together up to this size. A larger one is recorded alone. */
 const batchBytes = 1024 * 1024;
 const dayMs = 24 * 60 * 60 * 1000;
-const maxFields = 1000;
 
 type Range = 'new' | 'older';
 
@@ -122,24 +117,15 @@ export class FolderReader {
     rules: SyncRules,
     backlog?: number,
   ): Promise<number> {
-    const chosen = await this.#choose(range, await this.#readFacts(uids), rules);
+    const { maxMessageBytes } = this.#parts;
+    const wantsKeys = this.#position.kind === 'sent';
+    const facts = await this.#client.readHeaders(uids, { maxMessageBytes, wantsKeys });
+    const chosen = await this.#choose(range, facts, rules);
     for (const batch of splitBatches(chosen)) await this.#recordBatch(range, batch);
     const to = this.#after(range, uids.at(-1) ?? 0);
     if (range === 'older') await this.#move(to, backlog);
     else if (to.nextUid !== this.#position.nextUid) await this.#move(to);
     return chosen.length;
-  }
-
-  /** Lowest UID first. Of the headers, which can be long, only what they are known by is kept. */
-  async #readFacts(uids: readonly number[]): Promise<KnownFacts[]> {
-    const facts: KnownFacts[] = [];
-    const isSent = this.#position.kind === 'sent';
-    await this.#client.readHeaders(uids, this.#parts.maxMessageBytes, (one) => {
-      const { uid, size, receivedAt } = one;
-      const key = isSent ? readKey(one) : null;
-      facts.push({ uid, size, receivedAt, fingerprint: fingerprintOf(one), key });
-    });
-    return facts.sort((one, other) => one.uid - other.uid);
   }
 
   /** The messages that are to be recorded or noted, lowest UID first. */
@@ -173,14 +159,14 @@ export class FolderReader {
   }
 
   async #recordBatch(range: Range, batch: readonly ChosenMessage[]): Promise<void> {
-    const { memory, recordMails } = this.#parts;
+    const { recordMails } = this.#parts;
     const wanted = batch.filter(({ hasEvent }) => hasEvent !== null);
     const bytes = wanted.reduce((sum, { size }) => sum + size, 0);
-    using _share = await memory.take(answerBytes(bytes));
-    const raws = await this.#client.readMessages(
+    const { found: raws, memory } = await this.#client.readMessages(
       wanted.map(({ uid }) => uid),
       bytes,
     );
+    using _memory = memory;
     const mails = wanted.flatMap(({ uid, receivedAt, hasEvent }): FoundMail[] => {
       const raw = raws.get(uid);
       // It was deleted meanwhile.
@@ -216,12 +202,6 @@ export class FolderReader {
   }
 }
 
-interface KnownFacts extends Omit<MessageFacts, 'header'> {
-  fingerprint: string;
-  /** Of its Message-ID, for a folder of sent mail. */
-  key: string | null;
-}
-
 interface ChosenMessage extends SeenMessage {
   size: number;
   receivedAt: Date | null;
@@ -242,12 +222,6 @@ function splitBatches(chosen: readonly ChosenMessage[]): ChosenMessage[][] {
     }
   }
   return batches;
-}
-
-function readKey({ header }: MessageFacts): string | null {
-  const field = readFields(header, maxFields).find(({ name }) => name.toLowerCase() === 'message-id');
-  const id = field && readFirstId(field.value, { isAlone: true });
-  return id === undefined ? null : messageKey(id);
 }
 
 const uniqueViolation = '23505';

@@ -22,7 +22,7 @@ import { MailboxGone, PositionLost } from '../store/mailbox-sync.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
 import { MailboxConnection } from './connection.ts';
 import { backoffSeconds } from './decide.ts';
-import { ServerFailure } from './imap-client.ts';
+import { ServerFailure } from './imap-failure.ts';
 import type { LoginParts } from './login.ts';
 import { OpenRate } from './open-rate.ts';
 import type { RecordMails } from './read-folder.ts';

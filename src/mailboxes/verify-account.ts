@@ -4,7 +4,7 @@ import { describeServerError } from '../net/mail-server.ts';
 import { type AccountRef, type AccountServers, isLate } from '../sending/account-servers.ts';
 import { connectNow } from '../store/imap-connections.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
-import type { ImapFlow } from './imap-client.ts';
+import type { ImapConnection } from './imap-connection.ts';
 import { type LoginParts, logIn } from './login.ts';
 
 export interface VerifyAccountParts extends LoginParts {
@@ -39,10 +39,10 @@ async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal
 }
 
 /** If the server does not answer, `signal` closes the connection. */
-async function logOut(client: ImapFlow, signal: AbortSignal): Promise<void> {
+async function logOut(client: ImapConnection, signal: AbortSignal): Promise<void> {
   const close = () => client.close();
   if (signal.aborted) return close();
   signal.addEventListener('abort', close, { once: true });
-  await client.logout().catch(() => {});
+  await client.logOut();
   signal.removeEventListener('abort', close);
 }

@@ -1,4 +1,5 @@
 /** The parts that loops and listeners share: made once for a process, and stopped after both. */
+import { availableParallelism } from 'node:os';
 import type { Config } from '../config.ts';
 import { makeConfirmationLinks } from '../contract/confirmation-links.ts';
 import { makeLinks } from '../contract/links.ts';
@@ -13,6 +14,7 @@ import { originOf } from '../lib/origin.ts';
 import { loadSecretKeys } from '../lib/secrets.ts';
 import type { Tracer } from '../lib/tracing.ts';
 import { readVersion } from '../lib/version.ts';
+import { ImapThreads } from '../mailboxes/imap-threads.ts';
 import { Verifications } from '../mailboxes/verifications.ts';
 import { makeMailWork } from '../mailwork/mailwork.ts';
 import { AccessTokens } from '../net/access-tokens.ts';
@@ -92,10 +94,15 @@ export async function makeParts(
     ...{ sql, sealer, log, egress, tokens, heloName: mailHost, production, ca, providerPort },
   });
   const ways = makeWays(operatorWay, accounts);
+  // One core is left for the event loop. The threads start with the first connections.
+  const imapThreads = stopLater(
+    stops,
+    new ImapThreads({ log, count: Math.max(2, availableParallelism() - 1) }),
+  );
   return {
     ...{ config, log, sql, sealer, mailWork, metrics, tracer, egress, poster, dns, ways },
     bounceKeys,
-    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production } },
+    verifyAccounts: { sql, sealer, tokens, accounts, imap: { egress, production, threads: imapThreads } },
     verifications: new Verifications(),
     reports: { sql, bounceKeys, bounceDomain: config.bounceDomain, read: mailWork.report, log },
     links: makeLinks(secretKeys, readBaseUrl),

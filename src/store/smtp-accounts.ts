@@ -74,14 +74,22 @@ export interface NewSmtpAccount {
   imap: MailServer | null;
 }
 
+/** Undefined if the owner has `maxAccounts` already. */
 export function createSmtpAccount(
   sql: Sql,
   sealer: Sealer,
   ownerId: string,
   { id, label, smtp, imap }: NewSmtpAccount,
+  maxAccounts: number,
 ): Promise<SmtpAccount | undefined> {
   return transaction(sql, async (sql) => {
-    await sql`insert into smtp_accounts (id, owner_id, label) values (${id}, ${ownerId}, ${label})`;
+    // Statements that run at the same moment do not see each other's rows.
+    await lockUser(sql, ownerId);
+    const { count } = await sql`
+      insert into smtp_accounts (id, owner_id, label)
+      select ${id}::uuid, ${ownerId}::uuid, ${label}
+      where (select count(*) from smtp_accounts where owner_id = ${ownerId}) < ${maxAccounts}`;
+    if (count === 0) return undefined;
     await saveServer(sql, sealer, { ownerId, accountId: id, side: 'smtp' }, smtp);
     if (imap) await saveServer(sql, sealer, { ownerId, accountId: id, side: 'imap' }, imap);
     return findSmtpAccount(sql, ownerId, id);

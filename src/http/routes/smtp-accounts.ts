@@ -116,13 +116,14 @@ interface AccountParts extends PostParts, PageParts {
   sql: Pool;
   egress: Egress;
   allowHttp: boolean;
+  maxAccounts: number;
   verifyAccounts: VerifyAccountParts;
   verifications: Verifications;
   wakeSync(): void;
 }
 
 export function smtpAccountRoutes(app: App, parts: AccountParts): void {
-  const { sql, sealer } = parts;
+  const { sql, sealer, maxAccounts } = parts;
 
   app.get(
     '/smtp-accounts',
@@ -158,7 +159,8 @@ export function smtpAccountRoutes(app: App, parts: AccountParts): void {
           ...{ id, label, smtp: toServer('smtp', null, smtp) },
           imap: imap ? toServer('imap', null, imap) : null,
         };
-        const made = await orNotFound(createSmtpAccount(sql, sealer, request.ownerId, given));
+        const made = await createSmtpAccount(sql, sealer, request.ownerId, given, maxAccounts);
+        if (!made) throw tooManyAccounts(maxAccounts);
         return { status: 201, location: `/smtp-accounts/${id}`, body: made };
       }),
   );
@@ -304,4 +306,10 @@ function toServer(side: ServerSide, stored: MailServer | null, given: ServerChan
     message: `Give "${side}${pointer}" again: a stored secret is not sent to another server.`,
   }));
   throw new Problem('secret_required', { errors });
+}
+
+function tooManyAccounts(maxAccounts: number): Problem {
+  return new Problem('too_many_accounts', {
+    detail: `You have ${maxAccounts} SMTP accounts, which is the limit. Delete an SMTP account, then send the request again.`,
+  });
 }
