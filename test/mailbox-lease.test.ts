@@ -104,7 +104,7 @@ test('the folders are noted while the identity is deleted: the deletion wins, an
 test('wrong credentials are shown, and after three tries nobody calls until the account is changed', async () => {
   const server = await startImapServer();
   const { id, accountId } = await service.connect(
-    { port: server.port, password: 'wrong' },
+    { port: server.port, password: 'not the one' },
     'wrong@home.example',
   );
   const isFailing = async () => (await serverOf(accountId)).body.receive.state === 'failing';
