@@ -193,7 +193,7 @@ export const settings = {
   POSTHORN_RELAY_URL: setting<Relay | null>(
     relayUrl,
     null,
-    'A mail server that sends for this service: `smtp://` or `smtps://user:password@host:port`. With a password, `smtp://` requires STARTTLS with a valid certificate, except to this machine.',
+    'A mail server that sends for this service: `smtp://` or `smtps://user:password@host:port`. With a password, `smtp://` requires STARTTLS with a valid certificate, except to this machine. Each process has up to 20 connections to it; one user has at most as many as stay free, so a lone user has 10.',
     { secret: true },
   ),
   POSTHORN_BOUNCE_DOMAIN: setting<string | null>(

@@ -212,7 +212,7 @@ export async function sendingRoutes(app: App, parts: SendingParts): Promise<void
         tags,
         summary: 'Send a message',
         description:
-          'As JSON, or a finished message with `Content-Type: message/rfc822` and `?identity_id=`. The message is stored before the answer, and then sent to each recipient. A body that needs more than 30 s for 64 KiB is refused with 408. While memory is short, so is a large body that needs more than 10 s.',
+          'As JSON, or a finished message with `Content-Type: message/rfc822` and `?identity_id=`, whose lines have at most 998 octets. The message is stored before the answer, and then sent to each recipient. A body that needs more than 30 s for 64 KiB is refused with 408. While memory is short, so is a large body that needs more than 10 s.',
         querystring: RawQuery,
         body: { content: { 'application/json': { schema: NewMessage } } },
         response: { 202: jsonText(Message) },
