@@ -68,16 +68,24 @@ test('of 400 pipelined requests that wait for the same key, few are handled in o
   const [requests, handlers] = ['http.server.request.start', 'tracing:fastify.request.handler:start'];
   subscribe(requests, countCome);
   subscribe(handlers, countHandled);
+  let isCounting = true;
+  const countTurns = async () => {
+    while (isCounting) {
+      await nextTurn();
+      inThisTurn = 0;
+    }
+  };
+  // Before the lock: PostgreSQL releases it before the commit is answered.
+  const turns = countTurns();
   const sockets = Array.from({ length: 40 }, () => net.connect(Number(port), '127.0.0.1').resume());
   await service.sql.begin(async (sql) => {
     await sql`lock table api_keys in access exclusive mode`;
     for (const socket of sockets) socket.write(request.repeat(10));
     await waitFor('all requests', () => come === 400);
   });
-  while (handled < 400) {
-    await nextTurn();
-    inThisTurn = 0;
-  }
+  await waitFor('all answers', () => handled === 400);
+  isCounting = false;
+  await turns;
   unsubscribe(requests, countCome);
   unsubscribe(handlers, countHandled);
   for (const socket of sockets) socket.destroy();

@@ -1,5 +1,5 @@
 /**
- * The API. Every request passes, in this order: request id and CORS headers, access rule, rate limit, scope of the key,
+ * The API. Every request passes, in this order: request id and CORS headers, access rule, its turn, rate limit, scope of the key,
  * validation, handler. Every error becomes a problem document.
  */
 import { randomUUID } from 'node:crypto';

@@ -18,6 +18,7 @@ import { cutAtLine, findHeaderEnd } from '../mime/headers.ts';
 import type { PrepareOptions } from '../mime/outgoing.ts';
 import { parseMessage } from '../mime/parse.ts';
 import type { FoundReport } from '../mime/reports.ts';
+import { clientNetwork } from '../net/client-network.ts';
 import { type FieldError, Problem } from '../problems.ts';
 import type { DraftBody } from './draft-body.ts';
 import type { HookBody } from './hook-body.ts';
@@ -144,7 +145,10 @@ export function makeMailWork(
       return await run(kind, given, turn);
     } catch (cause) {
       if (!(cause instanceof JobFailed)) throw cause;
-      log.warn({ err: cause, job: kind, ownerId: turn.ownerId }, 'A job of a user took too long');
+      log.warn(
+        { err: cause, job: kind, ownerId: turn.ownerId },
+        'A job of a user broke its thread or took too long',
+      );
       throw new Problem('message_too_complex', { cause });
     }
   }
@@ -157,7 +161,7 @@ export function makeMailWork(
 
   return {
     async examine(raw, origin, ownerId = '') {
-      const turn = { ownerId, sender: origin.remoteIp ?? '' };
+      const turn = { ownerId, sender: clientNetwork(origin.remoteIp ?? '') };
       const authenticate = await loadAuthenticate();
       const [authentication, read] = await Promise.all(
         isLarge(raw)

@@ -11,7 +11,7 @@ import { Problem } from '../problems.ts';
 /** For whom a thread works. */
 export interface Turn {
   ownerId: string;
-  /** The address that the message came from; left out: the owner itself. */
+  /** The network that the message came from; left out: the owner itself. */
   sender?: string;
   /** Ends the wait for the turn. */
   signal?: AbortSignal | undefined;

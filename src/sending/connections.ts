@@ -1,7 +1,9 @@
 /**
- * Connections to mail servers, shared by the messages that go to the same host. Guarantees: an owner has at most `maxPerOwner` to a
- * host, all owners together twice as many, and an owner whose mail is taken slowly leaves some to the others; a connection that failed, was refused with 421 or sent unexpected text is not used again; `send` never
- * rejects; the signal ends every wait.
+ * Connections to mail servers, shared by the messages that go to the same host. Guarantees:
+ * - An owner has at most `maxPerOwner` to a host, and all owners together twice as many. An owner whose mail is taken slowly leaves
+ *   some to the others.
+ * - A connection that failed, was refused with 421 or sent unexpected text is not used again.
+ * - `send` never rejects, and the signal ends every wait.
  */
 import { MovableTimer } from '../lib/movable-timer.ts';
 import { Slots } from '../lib/slots.ts';

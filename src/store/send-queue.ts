@@ -139,7 +139,8 @@ export async function promoteSends(sql: Sql, batch = 1000): Promise<Promotion> {
           select owner_id, next_attempt_at from send_queue where not ready and owner_id > owners.owner_id ${byOwner} limit 1
         ) hop
       ), due_owners as materialized (
-        select owner_id from owners where next_attempt_at <= now()
+        -- The longest overdue first: with more owners than the batch takes, each comes in a later batch.
+        select owner_id from owners where next_attempt_at <= now() order by next_attempt_at limit ${batch}
       ), due as materialized (
         select mail.id
         from due_owners cross join lateral (
