@@ -33,7 +33,7 @@ export async function claimDeliveries(sql: Sql, request: ClaimRequest): Promise<
     // and the process that claimed it holds it. A subquery, because for a join the planner reads all webhooks.
     isOpen: sql`
       coalesce((
-        select deleted_at is null and (enabled or unsettled_at is null) from webhooks where id = walk.lane
+        select deleted_at is null and (enabled or unsettled_at is null) from webhooks where id = allowed.lane
       ), true)`,
     columns: sql`
       event_id as "eventId", webhook_id as "webhookId", owner_id as "ownerId", tries, attempt_count = 0 as "isNew",

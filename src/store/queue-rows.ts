@@ -21,7 +21,7 @@ const firstUuid = '00000000-0000-0000-0000-000000000000';
 
 /**
  * Leases ready jobs, a few of each lane of each owner. The query hops along the index of ready jobs, from owner to owner and from
- * lane to lane, so each costs one hop, however many jobs it has. `isOpen`: whether jobs of the lane `walk.lane` may be claimed.
+ * lane to lane, so each costs one hop, however many jobs it has. `isOpen`: whether jobs of the lane `allowed.lane` may be claimed.
  * `columns`: what is returned beside the lease.
  */
 export async function claimRows<Job extends Lease>(
@@ -60,15 +60,21 @@ export async function claimRows<Job extends Lease>(
         ${firstReady(sql, queue, sql`walk.owner_id, walk.lane`, sql`walk.owner_id`)}
       ) next
     ), chosen as materialized (
-      select walk.owner_id, walk.lane, coalesce(limits.allowance, ${allowance}) as allowance
-      from walk
-      left join unnest(${[...allowances.keys()]}::uuid[], ${[...allowances.values()]}::int[]) as limits (lane, allowance)
-        on limits.lane = walk.lane
-      where coalesce(limits.allowance, ${allowance}) > 0 and ${isOpen}
+      select allowed.owner_id, allowed.lane, allowed.allowance
+      from (
+        select walk.owner_id, walk.lane, coalesce(limits.allowance, ${allowance}) as allowance
+        from walk
+        left join unnest(${[...allowances.keys()]}::uuid[], ${[...allowances.values()]}::int[]) as limits (lane, allowance)
+          on limits.lane = walk.lane
+        where coalesce(limits.allowance, ${allowance}) > 0
+        -- Without this the planner asks the questions below for every lane first.
+        offset 0
+      ) allowed
+      where ${isOpen}
         -- Lanes whose jobs are all leased would use up the limit, and others would starve.
         and (
           select true from ${table}
-          where ${readyIn(sql, sql`walk.owner_id, walk.lane`, queue)} and ${isFree} order by ${order} limit 1
+          where ${readyIn(sql, sql`allowed.owner_id, allowed.lane`, queue)} and ${isFree} order by ${order} limit 1
         )
       limit ${maxLanes}
     ), picked as materialized (
