@@ -30,6 +30,7 @@ import * as deadDestination from './scenarios/dead-destination.ts';
 import * as deletion from './scenarios/delete.ts';
 import * as deliver from './scenarios/deliver.ts';
 import * as deliverMany from './scenarios/deliver-many.ts';
+import * as fanOut from './scenarios/fan-out.ts';
 import * as idle from './scenarios/idle.ts';
 import * as idleMail from './scenarios/idle-mail.ts';
 import * as imap from './scenarios/imap.ts';
@@ -56,6 +57,7 @@ const scenarios: readonly Scenario[] = [
   apiWrite,
   deliver,
   deliverMany,
+  fanOut,
   backlog,
   isolation,
   slowEndpoint,

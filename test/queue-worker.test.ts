@@ -156,7 +156,8 @@ function startWorker(table: ReturnType<typeof makeTable>, changed: Partial<TestQ
   after(stop);
   const logged = (what: RegExp) => lines.some(({ msg }) => what.test(msg));
   const offer: typeof worker.offer = (laneKeys) => worker.offer(laneKeys);
-  return { wake: () => worker.wake(), offer, stop, tried, recorded, gauges, logged };
+  const wake: typeof worker.wake = (laneKeys) => worker.wake(laneKeys);
+  return { wake, offer, stop, tried, recorded, gauges, logged };
 }
 
 function succeed({ id, token }: Job): Outcome {
@@ -243,6 +244,56 @@ test('tries start a few at a time, so that other work of the process goes on bet
   isOver = true;
   assert.equal(worker.tried.length, 128);
   assert.ok(most <= 32, `${most} in one go`);
+});
+
+describe('a wake', () => {
+  /** Tries of lane a that wait for the gate, at most four at once, and no poll. */
+  function startBusy(count: number) {
+    const table = makeTable({ a: count });
+    const gate = makeGate();
+    let claims = 0;
+    const worker = startWorker(table, {
+      limits: { ...limits, perLane: 4, maxPerLane: 4 },
+      pollMs: 3_600_000,
+      claim: (request) => {
+        claims += 1;
+        return table.claim(request);
+      },
+      tryOnce: async (job) => {
+        await gate.opened;
+        return succeed(job);
+      },
+    });
+    const create = (id: string) => table.rows.push({ id, lane: 'a', status: 'ready', lease: null });
+    return { table, gate, worker, create, countClaims: () => claims };
+  }
+
+  test('for a lane that has no room is not lost', async () => {
+    const { table, gate, worker, create } = startBusy(3);
+    await waitFor('the first tries', () => worker.tried.length === 3);
+    for (const id of ['b', 'c']) create(id);
+    worker.wake();
+    await waitFor('a window that is more than half full', () => table.leased('a').length === 5);
+    create('d');
+    worker.wake();
+    gate.open();
+    await waitFor('the end', () => table.count('done') === 6);
+  });
+
+  test('for lanes that have no room makes no claim, and neither does a claim that took all there was', async () => {
+    const { table, gate, worker, create, countClaims } = startBusy(3);
+    await waitFor('the first tries', () => worker.tried.length === 3);
+    for (const id of ['b', 'c']) create(id);
+    worker.wake(['a']);
+    await waitFor('a window that is more than half full', () => table.leased('a').length === 5);
+    create('d');
+    worker.wake(['a']);
+    // Whatever was woken has claimed when these are over.
+    for (let n = 0; n < 5; n += 1) await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(countClaims(), 2);
+    gate.open();
+    await waitFor('the end', () => table.count('done') === 6);
+  });
 });
 
 describe('a preparation that waits', () => {

@@ -20,10 +20,10 @@ export async function startWaker(
   sql: Pool,
   log: Log,
   queue: keyof typeof channels,
-  wakeOwnLoop: (() => void) | null,
+  wakeOwnLoop: ((laneKeys?: readonly string[]) => void) | null,
 ) {
   const channel = channels[queue];
-  const listening = wakeOwnLoop ? await sql.listen(channel, wakeOwnLoop) : null;
+  const listening = wakeOwnLoop ? await sql.listen(channel, () => wakeOwnLoop()) : null;
   let timer: NodeJS.Timeout | undefined;
 
   function notify(): void {
@@ -34,9 +34,9 @@ export async function startWaker(
   }
 
   return {
-    /** To be called after the commit. */
-    wake(): void {
-      wakeOwnLoop?.();
+    /** To be called after the commit. `laneKeys`: the only lanes that have new jobs, if they are known. */
+    wake(laneKeys?: readonly string[]): void {
+      wakeOwnLoop?.(laneKeys);
       timer ??= setTimeout(notify, throttleMs);
     },
     async stop(): Promise<void> {

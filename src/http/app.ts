@@ -101,8 +101,8 @@ export interface ApiParts extends HealthParts {
   egress: Egress;
   poster: Poster;
   userAgent: string;
-  /** Call it after the commit that made deliveries ready. */
-  wakeDelivery(): void;
+  /** Call it after the commit that made deliveries ready, of these webhooks or of any. */
+  wakeDelivery(webhookIds?: readonly string[]): void;
   /** Call it after the commit that marked rows as deleted. */
   wakePurge(): void;
   /** Call it after the commit that changed an identity or an SMTP account, or asked for a sync. */

@@ -4,8 +4,8 @@
  * - Turns: the process has `perProcess` places, and every running try takes one. A lane has as many of them as its receiver bears
  *   (`TryLimit`). Groups take turns, and within a group its lanes. So every group gets the same number of places, whatever the
  *   number of its lanes and jobs, and some places stay free for a group that has no try yet (`triesPerFreePlace`).
- * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, and the lane claims
- *   again only when half of the window is free.
+ * - Window: the number of jobs that a lane may have claimed. The window is small while the receiver is slow, but has a waiting job for
+ *   each try at once. The lane claims again only when half of the window is free.
  * - Reserved: a place that a lane keeps for a job which does not exist yet. It counts as a try.
  * - Breaker: a lane whose tries all fail is paused. Its waiting jobs are released to the database, and after each wait the lane
  *   tries a single job, until a try succeeds.
@@ -33,6 +33,8 @@ interface Group {
   growing: Set<Lane<unknown>>;
   /** How many lanes it has. A group without lanes is forgotten. */
   lanes: number;
+  /** The largest window of each of its lanes, by the last claim. */
+  maxWindow: number;
 }
 
 interface Lane<Job> {
@@ -46,7 +48,9 @@ interface Lane<Job> {
   window: number;
   /** When the lane last got jobs. */
   filledAt: number;
-  /** The last claim returned as many jobs as it was allowed to, so the database may have more. */
+  /** When jobs of this lane were last created (`noteNew`). */
+  newAt: number;
+  /** The last claim returned as many jobs as it was allowed to, or new jobs found no room here: the database may have more. */
   mayHaveMore: boolean;
   breaker: Breaker;
 }
@@ -129,10 +133,8 @@ export class Lanes<Job> {
       else if (claimedCount(lane) === 0 && lane.limit.rememberUntil < nowMs)
         lane.limit = new TryLimit(this.#limits);
     }
-    const maxWindows = this.#maxWindows();
-    return new Map(
-      [...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, maxWindows, nowMs)]),
-    );
+    this.#divideAhead();
+    return new Map([...this.#lanes.values()].map((lane) => [lane.key, this.#allowance(lane, nowMs)]));
   }
 
   /** A lane without jobs is kept while its speed or its failures still matter. */
@@ -146,38 +148,44 @@ export class Lanes<Job> {
     if (group.lanes === 0) this.#groups.delete(group.key);
   }
 
-  /** The largest window of a lane in each group. A paused lane does not count, so dead receivers do not shrink other windows. */
-  #maxWindows(): Map<Group, number> {
+  /** Sets the largest window of the lanes of each group. A paused lane does not count: dead receivers do not shrink other windows. */
+  #divideAhead(): void {
     const { perLane, maxWindow, maxAhead } = this.#limits;
     const busy = new Map<Group, number>();
     for (const lane of this.#lanes.values())
       if (!lane.breaker.isPaused && (lane.mayHaveMore || claimedCount(lane) > 0))
         busy.set(lane.group, (busy.get(lane.group) ?? 0) + 1);
     const windowOf = (lanes: number) => Math.min(maxWindow, Math.floor(maxAhead / busy.size / lanes));
-    return new Map([...busy].map(([group, lanes]) => [group, Math.max(perLane, windowOf(lanes))]));
+    for (const group of this.#groups.values()) {
+      const lanes = busy.get(group);
+      group.maxWindow = lanes === undefined ? maxWindow : Math.max(perLane, windowOf(lanes));
+    }
   }
 
-  #allowance(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
+  #allowance(lane: Lane<Job>, nowMs: number): number {
     if (!this.#mayClaim(lane, nowMs)) return 0;
     if (lane.breaker.isPaused) return 1;
-    const isIdle = claimedCount(lane) === 0 && !lane.mayHaveMore && lane.window <= this.#limits.perLane;
+    const isIdle = claimedCount(lane) === 0 && !lane.mayHaveMore && lane.window <= 2 * this.#limits.perLane;
     if (isIdle) return this.firstAllowance;
-    return Math.max(0, this.#nextWindow(lane, maxWindows, nowMs) - claimedCount(lane));
+    return Math.max(0, this.#nextWindow(lane, nowMs) - claimedCount(lane));
   }
 
   /** Only when half of the window is free: many small claims cost more than a few large ones. A paused lane: only for its probe. */
   #mayClaim(lane: Lane<Job>, nowMs: number): boolean {
     if (lane.breaker.isPaused) return !lane.breaker.mustWait(nowMs) && claimedCount(lane) === 0;
-    return claimedCount(lane) * 2 <= lane.window;
+    return claimedCount(lane) * 2 <= this.#atLeastTwice(lane, lane.window);
   }
 
-  /** Doubles the window of a lane that emptied it quickly; halves it for a slow lane. At least a job for each try at once. */
-  #nextWindow(lane: Lane<Job>, maxWindows: ReadonlyMap<Group, number>, nowMs: number): number {
-    const { perLane, maxWindow } = this.#limits;
+  /** Doubles the window of a lane that emptied it quickly; halves it for a slow lane. */
+  #nextWindow(lane: Lane<Job>, nowMs: number): number {
     const isQuick = nowMs - lane.filledAt < quickMs;
     const wanted = !lane.mayHaveMore ? lane.window : isQuick ? lane.window * 2 : Math.floor(lane.window / 2);
-    const most = maxWindows.get(lane.group) ?? maxWindow;
-    return Math.max(perLane, Math.min(Math.max(wanted, lane.limit.value), most));
+    return this.#atLeastTwice(lane, wanted);
+  }
+
+  /** At least two jobs for each try at once: when half of the window is free, every try still has its job while the lane claims. */
+  #atLeastTwice({ limit, group }: Lane<Job>, window: number): number {
+    return Math.max(this.#limits.perLane, Math.min(Math.max(window, 2 * limit.value), group.maxWindow));
   }
 
   /** Adds claimed jobs to their lanes. `asked` are the allowances of that claim at `askedAt`. Returns the jobs to release. */
@@ -189,7 +197,7 @@ export class Lanes<Job> {
   ): readonly Job[] {
     const counts = new Map<Lane<Job>, number>();
     const toRelease: Job[] = [];
-    const maxWindows = this.#maxWindows();
+    this.#divideAhead();
     for (const job of claimed) {
       const lane = this.#laneFor(job);
       counts.set(lane, (counts.get(lane) ?? 0) + 1);
@@ -202,11 +210,29 @@ export class Lanes<Job> {
       const allowance = asked.get(lane.key) ?? this.firstAllowance;
       if (allowance === 0) continue;
       const count = counts.get(lane) ?? 0;
-      if (count > 0 && !lane.breaker.isPaused) lane.window = this.#nextWindow(lane, maxWindows, askedAt);
+      if (count > 0 && !lane.breaker.isPaused) lane.window = this.#nextWindow(lane, askedAt);
       if (count > 0) lane.filledAt = nowMs;
-      lane.mayHaveMore = count >= allowance;
+      // Jobs that were created during the claim find no room now.
+      const hasMissed = lane.newAt >= askedAt && !this.#mayClaim(lane, nowMs);
+      lane.mayHaveMore = count >= allowance || hasMissed;
     }
     return toRelease;
+  }
+
+  /**
+   * Jobs of these lanes were created; undefined: of any lanes. Returns whether to claim now. A lane that has no room for more jobs
+   * wants a claim when it has (`wantsMore`).
+   */
+  noteNew(keys: readonly string[] | undefined, nowMs: number): boolean {
+    // Without keys the jobs may be of a lane that is not known here.
+    let mayClaim = !keys;
+    for (const key of keys ?? this.#lanes.keys()) {
+      const lane = this.#lanes.get(key);
+      if (lane) lane.newAt = nowMs;
+      if (!lane || this.#mayClaim(lane, nowMs)) mayClaim = true;
+      else lane.mayHaveMore = true;
+    }
+    return mayClaim;
   }
 
   /** Whether a new claim would probably return jobs for this lane. */
@@ -227,6 +253,7 @@ export class Lanes<Job> {
       limit: new TryLimit(this.#limits),
       window: this.#limits.perLane,
       filledAt: Number.NEGATIVE_INFINITY,
+      newAt: Number.NEGATIVE_INFINITY,
       mayHaveMore: false,
       breaker: new Breaker(this.#limits),
     };
@@ -238,7 +265,7 @@ export class Lanes<Job> {
   #groupFor(job: Job): Group {
     const key = this.#keys.groupOf(job);
     const group = this.#groups.get(key) ?? {
-      ...{ key, running: 0, lanes: 0 },
+      ...{ key, running: 0, lanes: 0, maxWindow: this.#limits.maxWindow },
       ...{ runnable: new Set<Lane<unknown>>(), growing: new Set<Lane<unknown>>() },
     };
     this.#groups.set(key, group);

@@ -164,7 +164,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     this.#claiming = start('claiming', { pollMs, idleMs }, () => this.#claim());
     this.#promoting = start('promoting', { pollMs, idleMs }, async () => {
       const { promoted, nextInMs } = await queue.promote();
-      if (promoted > 0) this.#claiming.wake();
+      if (promoted > 0) this.wake();
       return promoted > 0 || (nextInMs ?? false);
     });
     this.#renewing = start('renewing leases of', { pollMs: renewMs }, async () => {
@@ -173,9 +173,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     });
   }
 
-  /** Claims now instead of at the next poll. */
-  wake(): void {
-    this.#claiming.wake();
+  /** Jobs of these lanes were created, or of any lanes. Claims them now instead of at the next poll, or when their lanes have room. */
+  wake(laneKeys?: readonly string[]): void {
+    if (this.#lanes.noteNew(laneKeys, performance.now())) this.#claiming.wake();
   }
 
   /** Does at once what the polls would do: makes due retries claimable, and claims. */
@@ -247,7 +247,6 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
 
   #leaveUntried(laneKey: string): void {
     this.#lanes.finishUntried(laneKey);
-    if (this.#isStopping) return;
     this.#startTries();
     if (this.#lanes.wantsMore(laneKey, performance.now())) this.#claiming.wake();
   }
@@ -256,7 +255,6 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     const { claim, laneOf, prefetch, skippedLanes, gauges } = this.#queue;
     gauges.pausedLanes.set(this.#lanes.pausedCount);
     if (this.#isStopping || this.#recorder.waitingCount > maxUnrecorded) return false;
-
     const askedAt = performance.now();
     const skippedGroups = this.#lanes.fullGroups();
     this.#fullGroups = new Set(skippedGroups);
@@ -274,7 +272,8 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       allowance,
     });
     const laneKeys = [...new Set(claimed.map(laneOf))].sort();
-    this.#rounds.advance(claimed, laneKeys.length >= lanesPerClaim);
+    const isCut = laneKeys.length >= lanesPerClaim;
+    this.#rounds.advance(claimed, isCut);
     const jobs = this.#leases.add(claimed, askedAt);
     if (jobs.length === 0) {
       this.#lanes.fill([], allowances, askedAt, performance.now());
@@ -287,8 +286,9 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
       throw error;
     });
     this.#endLeases('release', this.#lanes.fill(jobs, allowances, askedAt, performance.now()));
-    if (!this.#isStopping) this.#startTries();
-    return true;
+    this.#startTries();
+    // Otherwise the next claim would find nothing.
+    return isCut || !isAtFirst || laneKeys.some((key) => this.#lanes.wantsMore(key, performance.now()));
   }
 
   /** A few at a time: hundreds of tries in one go would keep everything else in this process waiting. */
@@ -296,7 +296,7 @@ export class QueueWorker<Job extends Lease, Prepared extends Preparation, Outcom
     if (this.#moreTries) return;
     let started = 0;
     for (; started < triesPerTick; started += 1) {
-      const job = this.#lanes.take();
+      const job = this.#isStopping ? undefined : this.#lanes.take();
       if (!job) break;
       this.#start(job);
     }

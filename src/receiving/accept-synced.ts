@@ -71,8 +71,8 @@ export async function acceptSynced(
     const envelope = { mailFrom: null, ...noServer };
     countAndLog(parts, { source, envelope, raw: outcome.message.raw }, outcome);
   }
-  const unclaimed = outcomes.filter(({ recorded }) => parts.recorder.adopt(recorded));
-  if (unclaimed.length > 0) parts.wakeDelivery();
+  const unclaimed = outcomes.flatMap(({ recorded }) => parts.recorder.adopt(recorded));
+  if (unclaimed.length > 0) parts.wakeDelivery(unclaimed);
   if (mails.some(({ hasEvent }) => hasEvent)) parts.wakeStreams?.();
 }
 

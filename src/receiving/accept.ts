@@ -48,7 +48,8 @@ export interface AcceptParts extends RouteParts {
   mailLog: MailLog;
   /** Called with a report for each owner before it is recorded: a crash in between makes the sender send it again. */
   applyReport?(raw: Buffer, ownerId: string, type: ReportType): Promise<void>;
-  wakeDelivery(): void;
+  /** For new deliveries of these webhooks. */
+  wakeDelivery(webhookIds: readonly string[]): void;
   /** Call it after the commit of events. */
   wakeStreams?(): void;
 }
@@ -116,8 +117,8 @@ export async function acceptMail(
   // The message is committed: from here on the caller may acknowledge it. (`POST /inbound` has already done so.)
   trace?.recorded(outcomes);
   for (const outcome of outcomes) countAndLog(parts, mail, outcome);
-  const unclaimed = outcomes.filter(({ recorded }) => parts.recorder.adopt(recorded));
-  if (unclaimed.length > 0) parts.wakeDelivery();
+  const unclaimed = outcomes.flatMap(({ recorded }) => parts.recorder.adopt(recorded));
+  if (unclaimed.length > 0) parts.wakeDelivery(unclaimed);
   if (outcomes.some(({ outcome }) => outcome === 'recorded')) parts.wakeStreams?.();
   return listIds(outcomes);
 }

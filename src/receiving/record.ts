@@ -107,12 +107,12 @@ export class MessageRecorder {
     return recorded;
   }
 
-  /** After the commit. Returns whether deliveries are left for the delivery loops to claim. */
-  adopt({ offer, event, deliveries }: RecordedEvent): boolean {
+  /** After the commit. Returns the webhooks whose deliveries are left for the delivery loops to claim. */
+  adopt({ offer, event, deliveries }: RecordedEvent): string[] {
     const offered = new Set(offer?.webhookIds);
     const leased = deliveries.filter(({ webhookId }) => offered.has(webhookId));
     if (event && leased.length > 0) offer?.adopt(event, leased);
-    return leased.length < deliveries.length;
+    return deliveries.map(({ webhookId }) => webhookId).filter((id) => !offered.has(id));
   }
 
   async #record(sql: Sql, { message, offers }: OfferedMessage): Promise<RecordedOffer> {

@@ -115,7 +115,7 @@ export async function startLoops(
   };
 }
 
-/** Delivery, and replays, which create deliveries. `wake` wakes both. */
+/** Delivery, and replays, which create deliveries. `wake` wakes both, or only delivery for new deliveries of known webhooks. */
 function startDelivering(parts: Parts, database: Database, stops: Stops) {
   const { sealer, log, metrics, tracer, userAgent, links, config } = parts;
   const delivery = startDelivery({
@@ -132,9 +132,9 @@ function startDelivering(parts: Parts, database: Database, stops: Stops) {
     stops,
     startReplaying(parts, () => delivery.wake()),
   );
-  const wake = () => {
-    delivery.wake();
-    replays.wake();
+  const wake = (webhookIds?: readonly string[]) => {
+    delivery.wake(webhookIds);
+    if (!webhookIds) replays.wake();
   };
   return { wake, replays, pollNow: delivery.pollNow, offer: delivery.offer };
 }

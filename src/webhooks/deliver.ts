@@ -74,6 +74,8 @@ interface DeliveryOffer extends Disposable {
 }
 
 interface DeliveryLoop extends Loop {
+  /** There are new deliveries of these webhooks; undefined: of any webhooks. */
+  wake(webhookIds?: readonly string[]): void;
   pollNow(): void;
   /** Which of these webhooks could get a new event with a body of about so many bytes at once; undefined: none. */
   offer(webhookIds: readonly string[], bytes: number): DeliveryOffer | undefined;
@@ -145,7 +147,7 @@ export function startDelivery(parts: DeliveryParts): DeliveryLoop {
   }
 
   return {
-    wake: () => worker.wake(),
+    wake: (webhookIds) => worker.wake(webhookIds),
     pollNow: () => worker.pollNow(),
     stop: () => worker.stop(),
     offer,
