@@ -105,6 +105,7 @@ describe('what is refused', () => {
     ...[
       '127.0.0.1:2525',
       'smtp.example.com:587',
+      ...['a.example/c', 'a.example#x', 'a.example?x', 'a.example\\x', 'ho%73t.example', 'u@a.example'],
       '[::1]:25',
       '::1::',
       'a..example',

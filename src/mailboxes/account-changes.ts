@@ -81,8 +81,10 @@ function listSecrets(login: MailServer['login']): string[] {
   return ['/oauth2/refreshToken', ...(login.oauth2.clientSecret === null ? [] : ['/oauth2/clientSecret'])];
 }
 
-/** As it is called: A-labels in lower case, and an IPv6 address without brackets. */
+/** As it is called: A-labels in lower case, and an IPv6 address without brackets. What is no host stays as it is. */
 export function readHost(text: string): string {
   const host = text.replace(/^\[|\]$|\.+$/g, '').toLowerCase();
-  return host.includes(':') ? host : domainToASCII(host);
+  // domainToASCII decodes "%" and cuts at "/", "?" and "#", as in a URL.
+  const isName = !/(?![a-z0-9._-])[!-~]/.test(host);
+  return isName ? domainToASCII(host) : host;
 }

@@ -3,6 +3,7 @@
  * Guarantees: a wrong value is refused, never repaired; reading a value or a key again gives the same value and key; the work is
  * bounded for any input.
  */
+import { isAscii } from 'node:buffer';
 import { domainToASCII, domainToUnicode } from 'node:url';
 
 export interface AddressOrDomain {
@@ -88,6 +89,10 @@ function findLocalFault(local: string): string | undefined {
   const odd = /[^\w.!#$%&'*+/=?^`{|}~\u0080-\u{10ffff}-]/u.exec(local)?.[0];
   if (odd)
     return `The part before the "@" contains '${odd}'. Write only the address, such as "ada@example.com".`;
+  // Whoever has the mailbox with U+212A (the Kelvin sign) must not count as the owner of the one with "k".
+  const lookalike = [...local].find((one) => one > '\x7f' && isAscii(Buffer.from(foldCase(one))));
+  if (lookalike)
+    return `The part before the "@" contains ${codePoint(lookalike)}, which stands for '${foldCase(lookalike)}'. Write the ASCII character.`;
   if (`.${local}.`.includes('..')) {
     return 'The part before the "@" starts or ends with a dot, or has two dots in a row. Remove the extra dot.';
   }
