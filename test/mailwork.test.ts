@@ -137,10 +137,9 @@ for (const [name, gap, mostTimes] of [
 test('after a huge message the worker ends, because it holds its memory, and the next message starts another', () =>
   withMailWork(
     async (mailWork) => {
-      const started = once(process, 'worker');
+      const ended = once(process, 'worker').then(([worker]) => once(worker, 'exit'));
       await mailWork.examine(Buffer.from(largeMail('huge', 8 * 1024 * 1024)), smtp);
-      const [worker] = await started;
-      await once(worker, 'exit');
+      await ended;
       const { parsed } = await mailWork.examine(Buffer.from(largeMail('notes')), smtp);
       assert.equal(parsed.attachments.length, 2);
     },

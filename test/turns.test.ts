@@ -5,7 +5,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import net from 'node:net';
 import { describe, test } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { makeTurns } from '../src/http/turns.ts';
+import { makeTurns } from '../src/lib/turns.ts';
 import { startTestService, waitFor } from './harness.ts';
 
 describe('turns', () => {

@@ -1,7 +1,7 @@
 /** Memory that a worker can read without a copy, for messages that are large enough for a worker. */
 
-/** A message of this size takes about 5 ms of work, which is worth the way to a worker and back. */
-export const largeBytes = 256 * 1024;
+/** A message of this size takes 1 ms of work or more, which is worth the way to a worker and back. */
+export const largeBytes = 64 * 1024;
 
 /** Zeros for a large message: pages that are never written cost nothing. */
 export function allocateMessage(bytes: number): Buffer {

@@ -43,7 +43,7 @@ export type DraftBody =
       fields: unknown;
       /** Of `findDraftErrors`. */
       errors: FieldError[];
-      /** Equal for bodies with the same JSON. */
+      /** Of the bytes. */
       hash: Uint8Array;
     };
 
@@ -51,7 +51,7 @@ export function readDraftBody(raw: Uint8Array): DraftBody {
   const read = readJson(raw, maxJsonValues);
   if ('fault' in read) return read;
   const { value } = read;
-  const hash = createHash('sha256').update(JSON.stringify(value)).digest();
+  const hash = createHash('sha256').update(raw).digest();
   if (!isObject(value)) return { fields: shrink(value), errors: [], hash };
   const errors = findDraftErrors(value);
   const fields = withoutTexts(value);

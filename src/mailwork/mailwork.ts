@@ -10,6 +10,7 @@ import path from 'node:path';
 import type { Log } from '../lib/log.ts';
 import { once } from '../lib/once.ts';
 import { largeBytes, shareBytes } from '../lib/shared-bytes.ts';
+import { makeTurns } from '../lib/turns.ts';
 import type { Authentication, MailOrigin, Verify } from '../mailauth/authenticate.ts';
 import type { Signed, SigningKey } from '../mailauth/sign.ts';
 import { describeUnverified, readUnsigned } from '../mailauth/signatures.ts';
@@ -76,10 +77,12 @@ interface ComposeOptions {
 const largeHeaderBytes = 32 * 1024;
 /**
  * A thread keeps the shared memory of a message until V8 collects the thread's small heap, which may be never. So the thread ends
- * soon after a huge message. Starting another thread costs little compared with reading such a message.
+ * after a huge message. Starting another thread costs little compared with reading such a message.
  */
-const hugeBytes = 8 * 1024 * 1024;
-const keptAfterHugeMs = 1000;
+const hugeBytes = 4 * 1024 * 1024;
+/** Bytes of small messages that are worked on in one turn of the event loop, and what a message costs beside its bytes. */
+const bytesPerTurn = 64 * 1024;
+const bytesPerMessage = 4 * 1024;
 /** How much of a message is parsed for its header after it broke a thread. */
 const headBytes = 64 * 1024;
 
@@ -104,6 +107,10 @@ export function makeMailWork(
   const script = new URL(`./worker${path.extname(import.meta.url)}`, import.meta.url);
   const threads = new Threads<unknown, unknown>(script, { ...usualLimits, ...options });
 
+  const turnsHere = makeTurns(bytesPerTurn);
+  const takeTurnHere = (ownerId: string, bytes: number) =>
+    new Promise<void>((resolve) => turnsHere.start(ownerId, resolve, bytes + bytesPerMessage));
+
   async function run<Kind extends JobKind>(
     kind: Kind,
     given: MailJobs[Kind]['given'],
@@ -111,12 +118,11 @@ export function makeMailWork(
   ): Promise<MailJobs[Kind]['result']> {
     const { raw } = given;
     const isHuge = raw !== undefined && raw.length >= hugeBytes;
-    const kept = isHuge ? { keptMs: keptAfterHugeMs } : {};
     const sent =
       kind === 'extract' && raw
         ? { job: { kind, given }, transfer: [raw.buffer as ArrayBuffer] }
         : { job: { kind, given: raw ? { ...given, raw: shareBytes(raw) } : given } };
-    return (await threads.run(turn, { ...sent, ...kept })) as MailJobs[Kind]['result'];
+    return (await threads.run(turn, { ...sent, isHuge })) as MailJobs[Kind]['result'];
   }
 
   /** For mail of strangers. */
@@ -153,6 +159,17 @@ export function makeMailWork(
     }
   }
 
+  /** Does a small job on the event loop, in the turn of its owner. */
+  async function runHere<Kind extends JobKind>(
+    kind: Kind,
+    given: MailJobs[Kind]['given'],
+    ownerId: string,
+    bytes: number,
+  ): Promise<MailJobs[Kind]['result']> {
+    await takeTurnHere(ownerId, bytes);
+    return jobs[kind](given);
+  }
+
   const parse = (raw: Buffer, turn: Turn) => runOr('parse', { raw }, turn, () => parseHead(raw));
   const verifyIn =
     (turn: Turn): Verify =>
@@ -163,6 +180,7 @@ export function makeMailWork(
     async examine(raw, origin, ownerId = '') {
       const turn = { ownerId, sender: clientNetwork(origin.remoteIp ?? '') };
       const authenticate = await loadAuthenticate();
+      if (!isLarge(raw)) await takeTurnHere(ownerId, raw.length);
       const [authentication, read] = await Promise.all(
         isLarge(raw)
           ? [authenticate(raw, origin, verifyIn(turn)), parse(raw, turn)]
@@ -171,33 +189,40 @@ export function makeMailWork(
       return { ...read, authentication };
     },
     async extract(raw, n, ownerId = '', signal) {
-      return isLarge(raw) ? runFor('extract', { raw, n }, { ownerId, signal }) : jobs.extract({ raw, n });
+      return isLarge(raw)
+        ? runFor('extract', { raw, n }, { ownerId, signal })
+        : runHere('extract', { raw, n }, ownerId, raw.length);
     },
     async parse(raw, ownerId) {
-      return isLarge(raw) ? parse(raw, { ownerId }) : jobs.parse({ raw });
+      return isLarge(raw) ? parse(raw, { ownerId }) : runHere('parse', { raw }, ownerId, raw.length);
     },
     async report(raw, ownerId) {
-      return isLarge(raw) ? runOr('report', { raw }, { ownerId }, () => null) : jobs.report({ raw });
+      return isLarge(raw)
+        ? runOr('report', { raw }, { ownerId }, () => null)
+        : runHere('report', { raw }, ownerId, raw.length);
     },
     async readHook(raw, contentType, ownerId) {
       const given = { raw, contentType };
-      return raw.length < largeBytes ? jobs.readHook(given) : runFor('readHook', given, { ownerId });
+      return raw.length < largeBytes
+        ? runHere('readHook', given, ownerId, raw.length)
+        : runFor('readHook', given, { ownerId });
     },
     readDraft: (raw, ownerId, signal) => runFor('readDraft', { raw }, { ownerId, signal }),
     async compose(mail, ownerId, { maxBytes, body }) {
       const given = { ...(body ? { raw: body } : {}), mail, maxBytes };
-      if (!body && countText(mail) < largeBytes) return jobs.compose(given);
+      const length = countText(mail);
+      if (!body && length < largeBytes) return runHere('compose', given, ownerId, length);
       const composed = await runFor('compose', given, { ownerId });
       return 'bytes' in composed ? { ...composed, bytes: toBuffer(composed.bytes) } : composed;
     },
     async prepare(raw, options, ownerId) {
-      if (!isLarge(raw)) return jobs.prepare({ raw, options });
+      if (!isLarge(raw)) return runHere('prepare', { raw, options }, ownerId, raw.length);
       const prepared = await runFor('prepare', { raw, options }, { ownerId });
       return 'errors' in prepared ? prepared : { ...prepared, bytes: toBuffer(prepared.bytes) };
     },
     async sign(raw, key, now, ownerId) {
       return raw.length < largeBytes
-        ? jobs.sign({ raw, key, now })
+        ? runHere('sign', { raw, key, now }, ownerId, raw.length)
         : run('sign', { raw, key, now }, { ownerId });
     },
     stop: () => threads.stop(),

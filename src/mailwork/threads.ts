@@ -31,8 +31,8 @@ export interface ThreadLimits {
 interface Sent<Job> {
   job: Job;
   transfer?: Transferable[];
-  /** How long the thread is kept after it; left out: `idleMs`. */
-  keptMs?: number;
+  /** Takes much memory: one such job runs at a time, and its thread ends after it, because the thread would keep the memory. */
+  isHuge?: boolean;
 }
 
 /** The job broke its thread, or took too long. */
@@ -52,6 +52,7 @@ export class Threads<Job, Result> {
   readonly #script: URL;
   readonly #limits: ThreadLimits;
   readonly #turns: Slots;
+  readonly #hugeTurns = new Slots({ inAll: 1, perOwner: 1 });
   readonly #stopping = new AbortController();
   readonly #all = new Set<Thread<Job, Result>>();
   readonly #idle: Thread<Job, Result>[] = [];
@@ -65,25 +66,30 @@ export class Threads<Job, Result> {
   /** Rejects with `JobFailed`, with `Stopped`, with the reason of the signal, or with `overloaded` if no thread is free in time. */
   async run(
     { ownerId, sender = '', signal }: Turn,
-    { job, transfer = [], keptMs }: Sent<Job>,
+    { job, transfer = [], isHuge = false }: Sent<Job>,
   ): Promise<Result> {
     const { timeoutMs, waitMs, idleMs } = this.#limits;
     const stopped = this.#stopping.signal;
-    using turn = await this.#turns.take(ownerId, 1, {
+    const options = {
       key: sender,
       signal: signal ? AbortSignal.any([stopped, signal]) : stopped,
       timeout: { ms: waitMs, error: overloaded },
-    });
+    };
+    using hugeTurn = isHuge ? await this.#hugeTurns.take(ownerId, 1, options) : null;
+    using turn = await this.#turns.take(ownerId, 1, options);
     stopped.throwIfAborted();
     const thread = this.#idle.pop() ?? this.#start();
     const startedAt = performance.now();
     try {
       return await thread.run(job, transfer, timeoutMs);
     } finally {
-      turn.charge(performance.now() - startedAt);
-      if (this.#all.has(thread)) {
+      const tookMs = performance.now() - startedAt;
+      turn.charge(tookMs);
+      hugeTurn?.charge(tookMs);
+      if (isHuge) await thread.end(new Stopped());
+      else if (this.#all.has(thread)) {
         this.#idle.push(thread);
-        thread.endAfter(keptMs ?? idleMs);
+        thread.endAfter(idleMs);
       }
     }
   }

@@ -38,7 +38,7 @@ import { readMessageBody } from '../message-body.ts';
 import { ownKey, sendToo } from './messages.ts';
 
 /** A longer body is parsed by a worker thread. */
-const maxParsedHere = 1024 * 1024;
+const maxParsedHere = 128 * 1024;
 /** Memory for large bodies: in total, and for each owner. */
 const memoryLimits = { inAll: 128 * 1024 * 1024, perOwner: 64 * 1024 * 1024, slowMs: 10_000 };
 const smallBytes = 64 * 1024;
