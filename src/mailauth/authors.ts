@@ -35,10 +35,11 @@ export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors
   const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
   // Other bytes are in the charset of the body.
   const read = isUtf8(block) ? readFields(block, maxFields) : readStructure(raw).root.fields;
-  const values = read.flatMap(({ name, value }) => (/^from$/i.test(name) ? [value] : []));
-  const fields = values.map(readField);
+  const written = read.filter(({ name }) => /^from$/i.test(name));
+  const fields = written.slice(0, maxAuthors).map(({ value }) => readField(value));
   const domains = [...new Set(fields.flatMap((field) => field.domains))];
-  const isTooMany = domains.length > maxDomains || fields.some(({ isCut }) => isCut);
+  const isTooMany =
+    domains.length > maxDomains || fields.length < written.length || fields.some(({ isCut }) => isCut);
   return {
     domains: domains.slice(0, maxDomains),
     fault: isTooMany ? tooMany : findFault(fields, domains.length),
@@ -78,8 +79,9 @@ function readAddressDomain(address: string): string | null {
 
 /** Every name with a dot: the text is shown to people, who read the domain out of it. */
 function findDomains(value: string): string[] {
-  return readAsShown(decodeLine(value))
-    .split(/[^\p{L}\p{M}\p{N}._-]+/u)
+  const words = new Set(readAsShown(decodeLine(value)).split(/[^\p{L}\p{M}\p{N}._-]+/u));
+  return [...words]
+    .filter((text) => text.includes('.'))
     .map((text) => readDomain(text.replace(/^\.+/, '').replace(/\.{2,}/g, '.')))
     .filter((domain) => domain?.includes('.'))
     .filter((domain) => domain != null);

@@ -147,6 +147,19 @@ const notCharsets = /^(?:ascii|binary|base64|hex|utf7imap)$/;
 
 /** iconv-lite's name of the charset: "cp949" for "x-windows-949" and "KS_C_5601-1987". */
 function findName(label: string): string | null {
+  const known = foundNames.get(label);
+  if (known !== undefined) return known;
+  const found = searchName(label);
+  if (foundNames.size === maxFoundNames) foundNames.clear();
+  foundNames.set(label, found);
+  return found;
+}
+
+/** By the sender's label. A message may use one label thousands of times. */
+const foundNames = new Map<string, string | null>();
+const maxFoundNames = 100;
+
+function searchName(label: string): string | null {
   const plain = label
     .replace(/^(?:x-)+(?:ms-)?|^cs(?=euc|iso2022|iso8859|gb|unicode|windows)|:\d{4}$|[^0-9a-z]/g, '')
     .replace(/^(?:ibm|ms|windows|win|dos)0*(?=\d+$)/, 'cp');

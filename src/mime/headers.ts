@@ -24,32 +24,102 @@ const carriageReturn = 0x0d;
  */
 export function readFields(block: Buffer, max: number, bodyCharset = ''): Field[] {
   const written: WrittenField[] = [];
-  let start = 0;
-  for (let i = 0; i < block.length && written.length < max; i++) {
-    if (block[i] !== lineFeed || isBlank(block[i + 1])) continue;
-    readField(block.subarray(start, i), written);
-    start = i + 1;
-  }
-  if (written.length < max) readField(block.subarray(start), written);
-  let charset: string | undefined;
-  return written.map(({ name, bytes }) => {
-    if (isUtf8(bytes)) return { name, value: unfold(bytes.toString()) };
-    charset ??= findCharset(written, bodyCharset);
-    return { name, value: unfold(decodeField(bytes, charset)) };
-  });
+  for (const field of listFields(block, max)) written.push(field);
+  return decodeLater(block, written, bodyCharset);
 }
 
+/**
+ * RFC 2045 §3: of the header of a part only these count. Of each name the first field is read. `count`: of all fields, at most `max`.
+ */
+export function readContentFields(block: Buffer, max: number): { fields: Field[]; count: number } {
+  const { first, count } = listContentFields(block, max);
+  return { fields: decodeLater(block, [...first.values()], ''), count };
+}
+
+const contentNames = ['type', 'disposition', 'transfer-encoding', 'id'].map((name) => `content-${name}`);
+
+function listContentFields(block: Buffer, max: number) {
+  const first = new Map<string, WrittenField>();
+  let last: WrittenField | undefined;
+  let count = 0;
+  for (const field of listFields(block, max)) {
+    count++;
+    last = field;
+    const length = field.nameEnd - field.nameStart;
+    if (!contentNames.some((name) => name.length === length)) continue;
+    const name = readName(block, field).toLowerCase();
+    if (contentNames.includes(name) && !first.has(name)) first.set(name, field);
+  }
+  return { first, last, count };
+}
+
+/** Offsets in a header block. */
 interface WrittenField {
-  name: string;
-  bytes: Buffer;
+  nameStart: number;
+  nameEnd: number;
+  start: number;
+  end: number;
+}
+
+function* listFields(block: Buffer, max: number): Generator<WrittenField> {
+  let count = 0;
+  for (let nameStart = 0, end = 0; nameStart < block.length && count < max; nameStart = end + 1) {
+    end = findFieldEnd(block, nameStart);
+    const colon = findColon(block, nameStart);
+    if (colon === -1) continue;
+    yield { nameStart, nameEnd: findBlankTail(block, nameStart, colon), start: colon + 1, end };
+    count++;
+  }
+}
+
+/** The offset of the line feed after the last line of the field, or the end of the block. */
+function findFieldEnd(block: Buffer, line: number): number {
+  let end = line;
+  while (end < block.length && (block[end] !== lineFeed || isBlank(block[end + 1]))) end++;
+  return end;
+}
+
+function readName(block: Buffer, { nameStart, nameEnd }: WrittenField): string {
+  return block.toString('latin1', nameStart, nameEnd);
+}
+
+/** Decodes a value when it is read first: a header may have thousands, of which few are used. */
+class LazyField implements Field {
+  readonly name: string;
+  readonly #written: WrittenField;
+  readonly #decode: (field: WrittenField) => string;
+  #value: string | undefined;
+
+  constructor(name: string, written: WrittenField, decode: (field: WrittenField) => string) {
+    this.name = name;
+    this.#written = written;
+    this.#decode = decode;
+  }
+
+  get value(): string {
+    this.#value ??= this.#decode(this.#written);
+    return this.#value;
+  }
+}
+
+function decodeLater(block: Buffer, written: readonly WrittenField[], bodyCharset: string): Field[] {
+  let charset: string | undefined;
+  const decode = ({ start, end }: WrittenField): string => {
+    const bytes = block.subarray(start, end);
+    if (isUtf8(bytes)) return unfold(bytes.toString());
+    charset ??= findCharset(block, written, bodyCharset);
+    return unfold(decodeField(bytes, charset));
+  };
+  return written.map((field) => new LazyField(readName(block, field), field, decode));
 }
 
 /** Empty: not a charset that fields can be in. */
-function findCharset(fields: readonly WrittenField[], bodyCharset: string): string {
-  const type = fields.find(({ name }) => name.toLowerCase() === 'content-type');
-  const { parameters } = readParameterized(unfold(type?.bytes.toString('latin1') ?? ''));
-  const charset = parameters.get('charset') ?? bodyCharset;
-  return keepsAscii(charset) ? charset : '';
+function findCharset(block: Buffer, fields: readonly WrittenField[], bodyCharset: string): string {
+  const type = fields.find((field) => readName(block, field).toLowerCase() === 'content-type');
+  const written = type ? block.toString('latin1', type.start, type.end) : '';
+  const charset = readParameterized(unfold(written)).parameters.get('charset') ?? bodyCharset;
+  // ISO-2022 has no bytes above 127.
+  return keepsAscii(charset) && !/^(?:cs)?iso-?2022/i.test(charset.trim()) ? charset : '';
 }
 
 /** The header block, or its whole lines within `maxBytes`. */
@@ -177,13 +247,16 @@ function isDamage(raw: Buffer, start: number, { end, bodyStart }: HeaderEnd): bo
   // A line of blanks stands for the empty line.
   if (bodyStart > end) return false;
   const [line = ''] = raw.toString('latin1', end, end + 2 * maxName).split('\n', 1);
-  const fields = readFields(raw.subarray(start, end), Infinity);
-  const find = (name: string) => fields.find((field) => field.name.toLowerCase() === name)?.value ?? '';
-  const last = fields.at(-1);
-  if (/^content-/i.test(last?.name ?? '') && last?.value.endsWith(';') && parameter.test(line)) return true;
-  if (/^base64\b/i.test(find('content-transfer-encoding'))) return !base64.test(line);
+  const block = raw.subarray(start, end);
+  const { first, last } = listContentFields(block, Infinity);
+  const read = (field: WrittenField | undefined) =>
+    field ? unfold(block.toString('latin1', field.start, field.end)) : '';
+  const isOpen = last && /^content-/i.test(readName(block, last)) && read(last).endsWith(';');
+  if (isOpen && parameter.test(line)) return true;
+  if (/^base64\b/i.test(read(first.get('content-transfer-encoding')))) return !base64.test(line);
   return (
-    /^(?:application|audio|font|image|model|video)\//i.test(find('content-type')) && brokenField.test(line)
+    /^(?:application|audio|font|image|model|video)\//i.test(read(first.get('content-type'))) &&
+    brokenField.test(line)
   );
 }
 
@@ -202,16 +275,10 @@ export function cutAtLine(block: Buffer, maxBytes: number): Buffer {
   return block.length <= maxBytes ? block : block.subarray(0, block.lastIndexOf(lineFeed, maxBytes) + 1);
 }
 
-function readField(bytes: Buffer, fields: WrittenField[]): void {
-  const colon = findColon(bytes, 0);
-  if (colon === -1) return;
-  const name = bytes.toString('latin1', 0, findBlankTail(bytes, 0, colon));
-  fields.push({ name, bytes: bytes.subarray(colon + 1) });
-}
-
 /** RFC 6532: UTF-8. Senders also write bytes in the charset of the body; those in an encoded word are in the charset of the word. */
 function decodeField(bytes: Buffer, charset: string): string {
-  const escaped = Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1');
+  const hasWords = bytes.includes('=?');
+  const escaped = hasWords ? Buffer.from(escapeRawBytes(bytes.toString('latin1')), 'latin1') : bytes;
   const text = decodeCharset(escaped, charset);
   return text.includes('\ufffd') ? decodeCharset(escaped, undefined) : text;
 }

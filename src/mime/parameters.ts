@@ -1,6 +1,6 @@
 /**
  * Reads a value with parameters, as in Content-Type and Content-Disposition (RFC 2045 §5.1, RFC 2231).
- * Guarantee: one pass; a parameter may have any name; the first of repeated parameters counts.
+ * Guarantee: one pass; only parameters that are used here are read; the first of repeated parameters counts.
  */
 import { decodeCharset } from './charset.ts';
 import { findCommentEnd, findQuoteEnd, trimBlanks, unquote } from './lexical.ts';
@@ -20,12 +20,16 @@ interface Section {
   value: string;
 }
 
+/** A header may have thousands of others, each in a charset of its own. */
+const usedName = /^(?:boundary|charset|delsp|filename|format|name|start)(?:\*|$)/;
+
 export function readParameterized(text: string): Parameterized {
   const [first = '', ...rest] = splitAtSemicolons(text);
   const { value, more } = readMain(first);
   const plain = new Map<string, string>();
   const sectioned = new Map<string, Section[]>();
   for (const { name, value } of [more, ...rest].flatMap(readPairs)) {
+    if (!usedName.test(name)) continue;
     const extended = /^([^*]+)\*(?:(\d{1,6})(\*)?)?$/.exec(name);
     if (!extended) {
       if (!plain.has(name)) plain.set(name, value);

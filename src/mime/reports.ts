@@ -159,9 +159,13 @@ function readBlocks(raw: Buffer, part: Part, onCut: OnCut): Field[][] {
   let left = maxFields;
   const blocks: Field[][] = [];
   for (const block of readLines(raw, part).split(/\n(?:[ \t]*\n)+/)) {
-    const fields = readFirstFields(Buffer.from(block, 'latin1'), left, onCut);
+    const cuts = watchCuts();
+    const fields = readFirstFields(Buffer.from(block, 'latin1'), left, cuts.onCut);
     left -= fields.length;
     if (fields.length > 0) blocks.push(fields);
+    if (!cuts.isCut) continue;
+    onCut();
+    break;
   }
   return blocks;
 }
@@ -304,7 +308,7 @@ function findReturnAddresses(fields: readonly Field[]): string[] {
   const ordered = [...fields.filter(isLikely), ...fields.filter((field) => !isLikely(field))];
   const found = new Set<string>();
   for (const { value } of ordered)
-    for (const word of value.split(/[\s<>()[\]"',;:=]+/)) {
+    for (const word of value.includes('@') ? value.split(/[\s<>()[\]"',;:=]+/) : []) {
       if (found.size === maxReturnAddresses) return [...found];
       if (word.length <= 320 && /.@./.test(word)) found.add(word);
     }

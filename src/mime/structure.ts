@@ -11,13 +11,22 @@ import {
   readContentType,
   unknownType,
 } from './content-type.ts';
-import { cutAtLine, type Field, type HeaderEnd, type HeaderScan, readFields, scanHeader } from './headers.ts';
+import {
+  cutAtLine,
+  type Field,
+  type HeaderEnd,
+  type HeaderScan,
+  readContentFields,
+  readFields,
+  scanHeader,
+} from './headers.ts';
 import { findBlankTail } from './lexical.ts';
 import { type Parameterized, readParameterized } from './parameters.ts';
 
 export interface Part {
   parent: Part | null;
   children: Part[];
+  /** Of a part of a multipart only those that count (`readContentFields`). */
   fields: Field[];
   contentType: Parameterized;
   disposition: Parameterized | null;
@@ -193,14 +202,20 @@ function maxHeader(part: Part, left: Budget): number {
   return Math.min(left.bytes, part.parent ? maxPartHeaderBytes : maxHeaderBytes);
 }
 
+function readAll(block: Buffer, max: number): { fields: Field[]; count: number } {
+  const fields = readFields(block, max);
+  return { fields, count: fields.length };
+}
+
 /** False: only a part of the header was read. */
 function readPartHeader(raw: Buffer, part: Part, found: HeaderEnd, hasBody: boolean, left: Budget): boolean {
   const block = raw.subarray(part.bodyStart, found.end);
   const max = maxHeader(part, left);
   const kept = cutAtLine(block, max);
-  part.fields = readFields(kept, left.fields);
+  const { fields, count } = part.parent ? readContentFields(kept, left.fields) : readAll(kept, left.fields);
+  part.fields = fields;
   left.bytes -= Math.min(block.length, max);
-  left.fields -= part.fields.length;
+  left.fields -= count;
   part.hasBody = hasBody;
   part.bodyStart = found.bodyStart;
   part.bodyEnd = Math.max(part.bodyStart, part.bodyEnd);
