@@ -4,7 +4,6 @@
  */
 import type { Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
-import type { ServerError } from '../net/mail-server.ts';
 import { readWhole, type StoredRaw } from '../store/messages.ts';
 import { findCopy, takeCopy } from '../store/sent-copies.ts';
 import { ServerFailure } from './imap-failure.ts';
@@ -14,8 +13,6 @@ interface CopyParts {
   sql: Sql;
   log: Log;
   memory: AnswerMemory;
-  /** What may be logged of the failure. */
-  describe(failure: ServerFailure): ServerError;
 }
 
 /** `path`: null if the server keeps copies by itself, or has no Sent folder. */
@@ -33,7 +30,7 @@ export async function appendCopies(
 }
 
 async function appendCopy(
-  { sql, log, memory, describe }: CopyParts,
+  { sql, log, memory }: CopyParts,
   client: MailboxClient,
   copy: StoredRaw,
   path: string | null,
@@ -46,7 +43,7 @@ async function appendCopy(
     await client.append(path, raw);
   } catch (error) {
     if (!(error instanceof ServerFailure)) throw error;
-    const { code, response } = describe(error);
+    const { code, response } = error.error;
     log.warn({ messageId: id, code, response }, 'a sent message was not copied to the Sent folder');
     if (!error.isRefusal) throw error;
   }

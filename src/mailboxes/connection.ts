@@ -7,8 +7,6 @@ import { isUnavailable, type Sql } from '../db/client.ts';
 import type { Log } from '../lib/log.ts';
 import { type Loop, startLoop } from '../lib/loop.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
-import type { HideSecrets } from '../net/hide-secrets.ts';
-import { hideInError, type ServerError } from '../net/mail-server.ts';
 import { type ClaimedConnection, type LeasedConnection, serverKeyOf } from '../store/imap-connections.ts';
 import {
   MailboxGone,
@@ -47,7 +45,6 @@ interface Login {
   client: MailboxClient;
   host: string;
   serverKey: string;
-  hide: HideSecrets;
 }
 
 interface Folders {
@@ -139,12 +136,7 @@ export class MailboxConnection {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#login?.client.close();
-    this.#parts.onEnd(error instanceof ServerFailure ? new ServerFailure(this.#hideIn(error)) : error);
-  }
-
-  /** Without the password that the server may have repeated. The cause is left out: it has the words of the server again. */
-  #hideIn({ error }: ServerFailure): ServerError {
-    return this.#login ? hideInError(error, this.#login.hide) : error;
+    this.#parts.onEnd(error);
   }
 
   async #check(): Promise<boolean | number> {
@@ -177,8 +169,7 @@ export class MailboxConnection {
     if (this.#hasCopies) {
       this.#hasCopies = false;
       const { sql, log } = this.#parts;
-      const describe = (failure: ServerFailure) => this.#hideIn(failure);
-      await appendCopies({ sql, log, memory: this.#memory, describe }, client, this.#claimed, copyPath);
+      await appendCopies({ sql, log, memory: this.#memory }, client, this.#claimed, copyPath);
       await this.#reopenInbox(client, inbox, rules);
     }
     const behind = readers.find((reader) => reader.position.older !== null && !this.#postponed.has(reader));
@@ -206,8 +197,8 @@ export class MailboxConnection {
     if (!found) throw new MailboxGone();
     if ('error' in found) throw new ServerFailure(found.error);
     const client = new MailboxClient(found.client, this.#memory, on);
-    const { server, hide } = found;
-    this.#login = { client, host: server.host, serverKey: serverKeyOf(server), hide };
+    const { server } = found;
+    this.#login = { client, host: server.host, serverKey: serverKeyOf(server) };
     if (this.#hasEnded) client.close();
     return this.#login;
   }
@@ -235,7 +226,7 @@ export class MailboxConnection {
     } catch (error) {
       if (!(error instanceof ServerFailure && error.isFolderRefused)) throw error;
       this.#postponed.add(reader);
-      const shown = { isSyncing: false, total: null, error: this.#hideIn(error) };
+      const shown = { isSyncing: false, total: null, error: error.error };
       await noteMailbox(this.#parts.sql, this.#claimed.ownerId, reader.position.mailboxId, shown);
       return undefined;
     }

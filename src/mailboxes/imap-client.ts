@@ -6,6 +6,7 @@
 import type { LookupFunction } from 'node:net';
 import { ImapFlow, type ImapFlowError } from 'imapflow';
 import { describeSocketError } from '../net/connect.ts';
+import type { HideSecrets } from '../net/hide-secrets.ts';
 import { describeServerError, type ServerError, type ServerErrorCode } from '../net/mail-server.ts';
 import { answerBytes, lineBytes, loginResponses, maxResponses, shortBytes } from './answer-limits.ts';
 import { type ImapFailure, ServerFailure } from './imap-failure.ts';
@@ -108,15 +109,15 @@ function limitResponses(maxMessageBytes: number) {
   return { maxLiteralSize, maxLineLength: lineBytes, maxResponseSize: maxLiteralSize + lineBytes };
 }
 
-/** As a value that can cross to the main thread. */
-export function describeFailure(error: unknown): ImapFailure {
+/** As a value that can cross to the main thread, without the password that the server may have repeated. */
+export function describeFailure(error: unknown, hide: HideSecrets): ImapFailure {
   if (error instanceof ServerFailure) {
     const { isRefusal, isFolderRefused } = error;
     return { error: error.error, isRefusal, isFolderRefused };
   }
   const { responseStatus = '', serverResponseCode, code } = error as ImapFlowError;
   return {
-    error: describeImapError(error as ImapFlowError),
+    error: describeImapError(error as ImapFlowError, hide),
     // RFC 7889: imapflow does not send what is longer than the server's limit.
     isRefusal: ['NO', 'BAD'].includes(responseStatus) || serverResponseCode === 'APPENDLIMIT',
     isFolderRefused: responseStatus === 'NO' || code === 'NotFound',
@@ -135,9 +136,11 @@ const errorCodes: Record<string, ServerErrorCode | undefined> = {
 /** RFC 5530 §3: a login that fails for a reason which may pass. */
 const passingReasons: readonly string[] = ['UNAVAILABLE', 'INUSE', 'LIMIT'];
 
-function describeImapError(error: ImapFlowError): ServerError {
-  const { code = '', authenticationFailed, responseText = null, serverResponseCode = '' } = error;
-  const detail = describeSocketError(error as Error);
+function describeImapError(error: ImapFlowError, hide: HideSecrets): ServerError {
+  const { code = '', authenticationFailed, serverResponseCode = '' } = error;
+  const detail = hide(describeSocketError(error as Error));
+  // Before the words are cut: of a secret that was cut too little may be left to find it.
+  const responseText = error.responseText ? hide(error.responseText) : null;
   if (authenticationFailed && passingReasons.includes(serverResponseCode))
     return describeServerError('server_refused', { response: responseText });
   if (authenticationFailed) return describeServerError('authentication_failed', { response: responseText });

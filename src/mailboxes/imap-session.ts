@@ -6,6 +6,7 @@
 import { messageKey } from '../contract/thread.ts';
 import { readFields } from '../mime/headers.ts';
 import { readFirstId } from '../mime/message-ids.ts';
+import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
 import { describeServerError, type ServerError } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
 import { answerBytes, foldersBytes, searchBytes, shortBytes, usualHeaderBytes } from './answer-limits.ts';
@@ -22,6 +23,7 @@ const maxFields = 1000;
 export class ImapSession implements ImapCommands {
   readonly #flow: ImapFlow;
   readonly #intake = new Intake();
+  readonly #hide: HideSecrets;
   #isOpen = false;
   #isIdling = false;
   #hasToldNews = false;
@@ -31,6 +33,7 @@ export class ImapSession implements ImapCommands {
   constructor(options: OpenOptions, on: { news(): void; closed(failure: ImapFailure): void }) {
     const flow = makeImapFlow(options, this.#intake);
     this.#flow = flow;
+    this.#hide = hideSecrets(Object.values(options.login));
     flow.on('exists', ({ count }) => {
       if (count > maxMessages) this.#closeFor(tooManyMessages());
       else if (!this.#hasToldNews) {
@@ -64,7 +67,7 @@ export class ImapSession implements ImapCommands {
 
   /** Why the connection was closed, or else why a command failed. */
   describeFailure(error: unknown): ImapFailure {
-    return describeFailure(this.#closedFor ?? this.#intake.excess ?? error);
+    return describeFailure(this.#closedFor ?? this.#intake.excess ?? error, this.#hide);
   }
 
   /** How many responses since the connection was opened. */

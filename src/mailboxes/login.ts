@@ -2,8 +2,7 @@
 import type { Sql } from '../db/client.ts';
 import type { Sealer } from '../lib/secrets.ts';
 import type { AccessTokens } from '../net/access-tokens.ts';
-import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
-import { hideInError, type MailServer, type ServerError } from '../net/mail-server.ts';
+import type { MailServer, ServerError } from '../net/mail-server.ts';
 import { findMailServer, readTokensFrom } from '../store/smtp-accounts.ts';
 import type { ImapConnection } from './imap-connection.ts';
 import { type ImapParts, openImap } from './open-imap.ts';
@@ -16,7 +15,7 @@ export interface LoginParts {
 }
 
 type LoggedIn = { version: number; server: MailServer } & (
-  | { client: ImapConnection /** For what the server says later. */; hide: HideSecrets }
+  | { client: ImapConnection }
   | { error: ServerError }
 );
 
@@ -34,9 +33,8 @@ export async function logIn(
   if ('error' in answer) return { ...found, error: answer.error };
   const login = 'password' in answer ? answer : { accessToken: answer.token };
   const opened = await openImap(ownerId, server, login, imap);
-  const hide = hideSecrets(Object.values(login));
-  if ('client' in opened) return { ...found, ...opened, hide };
+  if ('client' in opened) return { ...found, ...opened };
   // The token may have been revoked before its end.
   if (opened.error.code === 'authentication_failed') tokens.forget(source.key);
-  return { ...found, error: hideInError(opened.error, hide) };
+  return { ...found, error: opened.error };
 }

@@ -1,7 +1,6 @@
 /** A mail server of a user: the login, which is never shown or logged, and whom a user may have called. */
 import { isIP } from 'node:net';
 import type { Egress, Resolution } from './egress.ts';
-import type { HideSecrets } from './hide-secrets.ts';
 
 export interface OAuth2 {
   clientId: string;
@@ -64,10 +63,6 @@ export function describeServerError(
 ): ServerError {
   const message = detail ? `${advice[code]} (${detail.replace(/\.$/, '')})` : advice[code];
   return { code, message, response: response ? cutResponse(response) : null };
-}
-
-export function hideInError(error: ServerError, hide: HideSecrets): ServerError {
-  return { ...error, message: hide(error.message), response: error.response && hide(error.response) };
 }
 
 /** One line without control characters. */

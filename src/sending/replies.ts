@@ -2,6 +2,7 @@
  * Reads SMTP replies (RFC 5321 §4.2) from bytes. Guarantees: linear time; keeps at most 1 MiB; a longer reply is cut there, and its
  * code counts, so that a server which accepts a message with an endless text does not get the message twice.
  */
+import { maxGivenLength } from '../net/hide-secrets.ts';
 import type { SmtpResponse } from './try-reply.ts';
 
 export interface Reply extends SmtpResponse {
@@ -10,8 +11,10 @@ export interface Reply extends SmtpResponse {
 }
 
 const maxReplyBytes = 1024 * 1024;
-/** What is stored with the attempt. */
-const maxTextLength = 4000;
+/** In characters. A little less is stored with the attempt, without the secrets of the login. */
+const maxTextLength = maxGivenLength;
+/** A character has at most four bytes. */
+const maxTextBytes = 4 * maxTextLength + 4;
 const lineFeed = 10;
 
 export class ReplyReader {
@@ -55,8 +58,8 @@ export class ReplyReader {
   /** Only the beginning of a long line is kept. */
   #keepPart(part: Buffer): void {
     this.#size += part.length;
-    if (part.length > 0 && this.#line.length < maxTextLength)
-      this.#line = Buffer.concat([this.#line, part.subarray(0, maxTextLength)]);
+    if (part.length > 0 && this.#line.length < maxTextBytes)
+      this.#line = Buffer.concat([this.#line, part.subarray(0, maxTextBytes)]);
   }
 
   /** Undefined: the reply goes on. */
@@ -89,8 +92,9 @@ function readCode(text: string): number | null {
 function readText(line: Buffer): string {
   return (
     line
-      .subarray(4, maxTextLength)
+      .subarray(4, maxTextBytes)
       .toString()
+      .slice(0, maxTextLength)
       // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression finds control characters.
       .replace(/[\u0000-\u001f\u007f]+/g, ' ')
       .trim()
