@@ -1,6 +1,8 @@
 /** Mail with several authors, or with a From that cannot be read, does not escape the policy of any of its authors. */
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
+import { splitMessage } from '../src/mailauth/dkim.ts';
+import { readUnsigned } from '../src/mailauth/signatures.ts';
 import { parseMessage } from '../src/mime/parse.ts';
 import { composeMessage } from '../src/receiving/compose.ts';
 import { check, checkWithReasons, dns, plain, publish, rsa, sign, smtp } from './signing.ts';
@@ -177,4 +179,13 @@ describe('a domain is the one that is shown', () => {
     const { dkim, dmarc } = await check(await sign(from, { domain: 'xn--bcher-kva.example' }));
     assert.deepEqual([dkim[0]?.result, dkim[0]?.aligned, dmarc.result], ['pass', true, 'pass']);
   });
+});
+
+test('authors that need the charset of the body are left to the worker: its structure is read for them', () => {
+  const read = (from: string) => {
+    const raw = Buffer.from(`From: ${from} <ada@example.com>\r\n\r\nx`, 'latin1');
+    return readUnsigned(raw, splitMessage(raw));
+  };
+  assert.equal(read('\xe4'), null);
+  assert.deepEqual(read('Ada')?.authors.domains, ['example.com']);
 });

@@ -146,6 +146,28 @@ test('after a huge message the worker ends, because it holds its memory, and the
     { idleMs: 2 ** 31 - 1 },
   ));
 
+describe('a small message that takes long to decode goes to a worker', () => {
+  const mixed = 'From: ada@example.com\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n';
+  const sections = Array.from({ length: 1500 }, (_, i) => ` name*${i}*=%E4;\r\n`).join('');
+  const parts = '--b\r\nContent-Type: a/b; name="=?big5?q?a?= x"\r\n\r\n'.repeat(1500);
+  for (const [title, raw] of [
+    ['8-bit header lines', `From: \xe4 <ada@example.com>\r\n${'To:\xe4\r\n'.repeat(2000)}\r\nx`],
+    ['encoded words', `${mixed}${parts}`],
+    ['encoded parameters', `${mixed}--b\r\nContent-Type: a/b;\r\n${sections}\r\nx`],
+  ] as const)
+    test(title, () =>
+      withMailWork(async (mailWork) => {
+        let workers = 0;
+        const count = () => void workers++;
+        process.on('worker', count);
+        const { parsed } = await mailWork.examine(Buffer.from(raw, 'latin1'), smtp);
+        process.off('worker', count);
+        assert.equal(parsed.from?.address, 'ada@example.com');
+        assert.ok(workers > 0);
+      }),
+    );
+});
+
 describe('a message that breaks the worker', () => {
   test('is accepted with its header, and authenticated by it', () =>
     withMailWork(

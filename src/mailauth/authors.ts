@@ -31,8 +31,7 @@ const maxFromChars = 16 * 1024;
 export const tooMany = 'The From field is too long or has too many authors.';
 
 export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors {
-  const from = message?.fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n');
-  const block = from === undefined ? cutHeader(raw, maxReadBytes) : Buffer.from(from, 'latin1');
+  const block = message ? writeFrom(message) : cutHeader(raw, maxReadBytes);
   // Other bytes are in the charset of the body.
   const read = isUtf8(block) ? readFields(block, maxFields) : readStructure(raw).root.fields;
   const written = read.filter(({ name }) => /^from$/i.test(name));
@@ -44,6 +43,15 @@ export function readAuthors(raw: Buffer, message: SignedMessage | null): Authors
     domains: domains.slice(0, maxDomains),
     fault: isTooMany ? tooMany : findFault(fields, domains.length),
   };
+}
+
+function writeFrom({ fields }: SignedMessage): Buffer {
+  return Buffer.from(fields.filter((field) => /^from[ \t]*:/i.test(field)).join('\r\n'), 'latin1');
+}
+
+/** `readAuthors` reads the fields alone, not the structure of the whole message. */
+export function hasPlainAuthors(message: SignedMessage): boolean {
+  return isUtf8(writeFrom(message));
 }
 
 function findFault(fields: readonly FromField[], domains: number): string | null {

@@ -8,7 +8,7 @@
  */
 import { cutHeader } from '../mime/headers.ts';
 import { type ArcResult, arcField, validateArc } from './arc.ts';
-import { type Authors, readAuthors } from './authors.ts';
+import { type Authors, hasPlainAuthors, readAuthors } from './authors.ts';
 import {
   type Keys,
   makeVerifier,
@@ -48,10 +48,10 @@ export function verifySignatures(raw: Buffer, keys: Keys, message = splitMessage
   };
 }
 
-/** The results of a message without signatures. Null: there is something to verify. */
+/** The results of a message without signatures. Null: there is something to verify, or the authors take more than the header. */
 export function readUnsigned(raw: Buffer, message: SignedMessage | null): SignatureResults | null {
   const { dkim, arc } = listSignatures(message?.fields ?? []);
-  if (dkim.length + arc.length > 0) return null;
+  if (!message || dkim.length + arc.length > 0 || !hasPlainAuthors(message)) return null;
   return { dkim: [], arc: 'none', authors: readAuthors(raw, message) };
 }
 

@@ -75,6 +75,13 @@ interface ComposeOptions {
 }
 
 const largeHeaderBytes = 32 * 1024;
+/** So little is never much work. */
+const smallBytes = 8 * 1024;
+/**
+ * Encoded words (`=?`), encoded parameters (`*=`) and lines of the header with bytes above 127 are decoded one by one: each takes up
+ * to 5 µs.
+ */
+const maxDecodes = 1000;
 /**
  * A thread keeps the shared memory of a message until V8 collects the thread's small heap, which may be never. So the thread ends
  * after a huge message. Starting another thread costs little compared with reading such a message.
@@ -241,8 +248,27 @@ function countText({ text, html, attachments }: ComposedMail): number {
 }
 
 function isLarge(raw: Buffer): boolean {
-  if (raw.length >= largeBytes) return true;
-  return raw.length > largeHeaderBytes && findHeaderEnd(raw, largeHeaderBytes) === null;
+  if (raw.length < smallBytes || raw.length >= largeBytes) return raw.length >= largeBytes;
+  const header = findHeaderEnd(raw, largeHeaderBytes);
+  if (!header && raw.length > largeHeaderBytes) return true;
+  return hasMany(raw, '=?') || hasMany(raw, '*=') || hasMany8BitLines(raw.subarray(0, header?.end));
+}
+
+function hasMany(raw: Buffer, mark: string): boolean {
+  let count = 0;
+  for (let at = raw.indexOf(mark); at !== -1 && count <= maxDecodes; at = raw.indexOf(mark, at + 1)) count++;
+  return count > maxDecodes;
+}
+
+function hasMany8BitLines(header: Buffer): boolean {
+  let count = 0;
+  for (let at = 0; at < header.length && count <= maxDecodes; at++) {
+    if ((header[at] ?? 0) < 0x80) continue;
+    count++;
+    at = header.indexOf('\n', at);
+    if (at === -1) break;
+  }
+  return count > maxDecodes;
 }
 
 async function parseHead(raw: Buffer): Promise<ReadMail> {
