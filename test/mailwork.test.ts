@@ -134,6 +134,17 @@ for (const [name, gap, mostTimes] of [
     }));
 }
 
+test('the attachment of a message in the memory that small buffers share is extracted too', () =>
+  withMailWork(async (mailWork) => {
+    const words = '=?utf-8?q?a?= '.repeat(1500);
+    const raw = Buffer.from(`X-Words: ${words}\r\nContent-Type: a/b; name=c\r\n\r\nsmall`);
+    const pooled = Buffer.from(new ArrayBuffer(raw.length + 100), 50, raw.length);
+    pooled.set(raw);
+    const extracted = await mailWork.extract(pooled, 0);
+    assert.equal(Buffer.from(extracted?.content ?? '').toString(), 'small');
+    assert.equal(pooled.length, raw.length, 'the memory of others is not moved');
+  }));
+
 test('after a huge message the worker ends, because it holds its memory, and the next message starts another', () =>
   withMailWork(
     async (mailWork) => {

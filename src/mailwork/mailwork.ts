@@ -43,8 +43,8 @@ export interface Examination extends ReadMail {
 export interface MailWork {
   examine(raw: Buffer, origin: MailOrigin, ownerId?: string): Promise<Examination>;
   /**
-   * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`: `raw` needs an ArrayBuffer of its own and
-   * is unusable afterwards. `signal` ends the wait for a thread.
+   * The decoded attachment `n`; null if there is none. May transfer the memory of `raw`, which is unusable afterwards. `signal` ends
+   * the wait for a thread.
    */
   extract(
     raw: Buffer,
@@ -127,7 +127,7 @@ export function makeMailWork(
     const isHuge = raw !== undefined && raw.length >= hugeBytes;
     const sent =
       kind === 'extract' && raw
-        ? { job: { kind, given }, transfer: [raw.buffer as ArrayBuffer] }
+        ? moveBytes(kind, given, raw)
         : { job: { kind, given: raw ? { ...given, raw: shareBytes(raw) } : given } };
     return (await threads.run(turn, { ...sent, isHuge })) as MailJobs[Kind]['result'];
   }
@@ -234,6 +234,13 @@ export function makeMailWork(
     },
     stop: () => threads.stop(),
   };
+}
+
+/** Without a copy, where the bytes have memory of their own: Node's pool for small buffers cannot be moved. */
+function moveBytes(kind: JobKind, given: object, raw: Buffer) {
+  const isAlone = raw.buffer instanceof ArrayBuffer && raw.buffer.byteLength === raw.length;
+  const moved = isAlone ? raw : new Uint8Array(raw);
+  return { job: { kind, given: { ...given, raw: moved } }, transfer: [moved.buffer as ArrayBuffer] };
 }
 
 /** What comes from a thread as a Uint8Array. */

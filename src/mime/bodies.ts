@@ -3,12 +3,14 @@
  * text/plain parts only and `html` text/html parts only; neither is made from the other. An embedded message is one attachment.
  */
 import { createHash } from 'node:crypto';
-import { largeBytes } from '../lib/shared-bytes.ts';
 import { decodeLine } from './encoded-words.ts';
 import { type OnCut, stripComments, watchCuts } from './lexical.ts';
 import { readFirstId } from './message-ids.ts';
 import { findValue, type Part } from './structure.ts';
 import { type Decoded, decodeTransfer } from './transfer.ts';
+
+/** Far above Node's pool of 64 KiB, which small buffers of others share. */
+const freedBytes = 256 * 1024;
 
 export interface ParsedAttachment {
   /** Its index: '0', '1', … */
@@ -111,7 +113,7 @@ export function useBody<T>(raw: Buffer, part: Part, use: (decoded: Decoded) => T
   const decoded = decodeBody(raw, part);
   const result = use(decoded);
   const { buffer } = decoded.content;
-  if (buffer !== raw.buffer && buffer.byteLength >= largeBytes) (buffer as ArrayBuffer).transfer(0);
+  if (buffer !== raw.buffer && buffer.byteLength >= freedBytes) (buffer as ArrayBuffer).transfer(0);
   return result;
 }
 
