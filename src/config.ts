@@ -95,7 +95,7 @@ export const settings = {
   POSTHORN_MAX_ACCOUNTS: setting(
     wholeNumber(1, 1e9),
     100,
-    'Most SMTP accounts of one user. Their IMAP servers are read in threads beside the API and SMTP, one fewer than the machine has cores and at least 2; all mailboxes of a user are on one of them. A server may send 256 KiB at the login, about a folder and while it waits, 2 MiB for the list of folders, 1 MiB for a search, 10,000 responses at once (1000 at the login), and an eighth more than a message has, plus 1 MiB; beyond that the connection ends.',
+    'Most SMTP accounts of one user. Their IMAP servers are read in threads beside the API and SMTP, one fewer than the machine has cores and at least 2, each with a heap of at most 512 MB and about 30 MB as it starts; all mailboxes of a user are on one of them. A server may send 256 KiB at the login, about a folder and while it waits, 2 MiB for the list of folders, 128 KiB for a search, lines of 64 KiB, 10,000 responses at once (1000 at the login), and an eighth more than a message has, plus 1 MiB; beyond that the connection ends.',
   ),
   POSTHORN_CORS_ORIGINS: setting<readonly string[]>(
     list(origin),

@@ -256,9 +256,11 @@ export async function openImapServer(password = 'secret', options?: TlsOptions):
     #search(words: string[]): void {
       const range = words[words.indexOf('UID') + 1] ?? '1:*';
       const since = words.includes('SINCE') ? new Date(`${words[words.indexOf('SINCE') + 1]} UTC`) : null;
-      const places = /^(\d+):(\d+)$/.exec(words[0] ?? '');
-      const [first, last] = places ? [Number(places[1]), Number(places[2])] : [1, Number.MAX_SAFE_INTEGER];
-      const among = new Set(this.open?.folder.mails.slice(first - 1, last));
+      const places = /^(\d+):(\d+|\*)$/.exec(words[0] ?? '');
+      const last = places?.[2] === '*' ? undefined : places?.[2];
+      const among = new Set(
+        this.open?.folder.mails.slice(Number(places?.[1] ?? 1) - 1, Number(last ?? 2 ** 32)),
+      );
       const found = this.#select(range).filter((mail) => among.has(mail) && (!since || mail.date >= since));
       this.write(`* SEARCH${found.map(({ uid }) => ` ${uid}`).join('')}`);
     }

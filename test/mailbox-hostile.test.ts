@@ -9,7 +9,7 @@ import { type ImapServer, maxFlood, startImapServer } from './imap-server.ts';
 import { isIdling, mailWith, startMailboxService } from './mailbox-service.ts';
 
 const service = await startMailboxService({}, { syncTimes: { slowMs: 500 } });
-const long = 'x'.repeat(100_000);
+const long = 'x'.repeat(50_000);
 const header = `Subject: ${long}\r\n\r\n`;
 const facts = 'RFC822.SIZE 10 INTERNALDATE "01-Jan-2030 00:00:00 +0000"';
 const mib = 1024 * 1024;
@@ -19,7 +19,7 @@ const floods = {
   capabilities: { command: 'NAMESPACE', text: `* CAPABILITY ${long}\r\n`, most: mib / 4 },
   folders: { command: 'LIST', text: `* LIST () "/" "${long}"\r\n`, most: 2 * mib },
   'folders with short names': { command: 'LIST', text: '* LIST () / x\r\n'.repeat(10_000), most: 2 * mib },
-  'search results': { command: 'UID SEARCH', text: `* SEARCH 1 ${long}\r\n`, most: mib },
+  'search results': { command: 'UID SEARCH', text: `* SEARCH 1 ${long}\r\n`, most: mib / 8 },
   'headers that nobody asked for': {
     command: 'UID FETCH',
     text: `* 1 FETCH (UID 9999 ${facts} BODY[HEADER] {${header.length}}\r\n${header})\r\n`,
@@ -54,6 +54,25 @@ test('a folder that claims to have millions of messages is not read', async () =
   assert.ok(server.flooded < maxFlood, `${server.flooded} bytes were taken`);
   await server.stop();
 });
+
+const ranges = {
+  'millions of messages that were found': '* 2000000 EXISTS\r\n* ESEARCH UID ALL 1200000000:4000000000\r\n',
+  'the same messages again and again': `* 2000 EXISTS\r\n* ESEARCH UID ALL ${'1:1999,'.repeat(9000)}1\r\n`,
+  'found messages in a string': '* 2000000 EXISTS\r\n* ESEARCH UID ALL "1:4000000000"\r\n',
+  'found messages after a number': '* 2000000 EXISTS\r\n* 1 ESEARCH UID ALL 1:4e9\r\n',
+  'millions of messages that were deleted': '* VANISHED 1:4000000000\r\n',
+};
+
+for (const [what, text] of Object.entries(ranges)) {
+  test(`a short line that stands for ${what}: no list of them is made`, async () => {
+    const server = await startImapServer();
+    server.flood = { command: 'UID SEARCH', text };
+    const { accountId } = await service.connect(server, `${what.replaceAll(' ', '-')}@hostile.example`);
+    assert.match((await failureOf(accountId)).message, /more than it was asked for: .* numbers of messages/);
+    server.flood = null;
+    await server.stop();
+  });
+}
 
 test('a folder without a valid UIDVALIDITY is a failure of the server, which its owner sees', async () => {
   const server = await startImapServer();

@@ -210,17 +210,17 @@ test('a large folder is searched in parts, and mail in each part is found', asyn
   const server = await startImapServer();
   const longAgo = new Date('2001-01-01T00:00:00Z');
   const old = mailWith('too old');
-  for (let n = 1; n <= 90_000; n += 1) {
-    if (n % 40_000 === 1) server.deliver('INBOX', mailWith(`at ${n}`), new Date('2024-01-01T00:00:00Z'));
+  for (let n = 1; n <= 12_000; n += 1) {
+    if (n % 5000 === 1) server.deliver('INBOX', mailWith(`at ${n}`), new Date('2024-01-01T00:00:00Z'));
     else server.deliver('INBOX', old, longAgo);
   }
   const { id } = await service.connect(server, 'many@home.example');
   await service.mailboxes(id);
   await service.call('POST', `/identities/${id}/sync`, { body: { since: '2020-01-01T00:00:00Z' } });
   const found = subjects(await service.messages(id, 3)).sort();
-  assert.deepEqual(found, ['at 1', 'at 40001', 'at 80001']);
-  const parts = server.commands.filter((one) => / SINCE /.test(one)).map((one) => /[\d:]+/.exec(one)?.[0]);
-  assert.deepEqual(parts.slice(0, 3), ['50001:90000', '10001:50000', '1:10000']);
+  assert.deepEqual(found, ['at 1', 'at 10001', 'at 5001']);
+  const parts = server.commands.filter((one) => / SINCE /.test(one)).map((one) => /[\d:*]+/.exec(one)?.[0]);
+  assert.deepEqual(parts.slice(0, 3), ['7001:*', '2001:7000', '1:2000']);
 });
 
 test('a copy in the Sent folder of a message that was sent from here is not a second message', async () => {

@@ -189,7 +189,7 @@ export class MailboxConnection {
         this.#hasNews = true;
         this.#loop.wake();
       },
-      closed: (failure: ServerFailure) => this.#end(failure),
+      closed: (failure: Error) => this.#end(failure),
     };
     const { accounts } = this.#parts;
     const imap = { ...accounts.imap, signal: this.#closing.signal };

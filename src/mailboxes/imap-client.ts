@@ -8,11 +8,24 @@ import { ImapFlow, type ImapFlowError } from 'imapflow';
 import { describeSocketError } from '../net/connect.ts';
 import type { HideSecrets } from '../net/hide-secrets.ts';
 import { describeServerError, type ServerError, type ServerErrorCode } from '../net/mail-server.ts';
-import { answerBytes, lineBytes, loginResponses, maxResponses, shortBytes } from './answer-limits.ts';
+import {
+  answerBytes,
+  lineBytes,
+  loginResponses,
+  maxFound,
+  maxResponses,
+  shortBytes,
+} from './answer-limits.ts';
 import { type ImapFailure, ServerFailure } from './imap-failure.ts';
 import type { OpenOptions } from './imap-messages.ts';
 
 export type { ImapFlow };
+
+/** What a response costs the thread: this, or more if its line is long. The bytes of messages are hardly parsed, and cost little. */
+const responseMs = 0.1;
+const lineBytesPerMs = 2000;
+/** A set of numbers, by the square of its length. */
+const setBytes2PerMs = 1.5e7;
 
 /** What a server may send until the limit is set anew. */
 export class Intake {
@@ -22,7 +35,8 @@ export class Intake {
   #startedAt = 0;
   #received = 0;
   #responses = 0;
-  #parsed = 0;
+  #numbers = 0;
+  #costMs = 0;
   #excess: Error | null = null;
 
   /** Why the connection was closed; null: the limit was kept. */
@@ -30,15 +44,16 @@ export class Intake {
     return this.#excess;
   }
 
-  /** How many responses since the connection was opened. */
-  get parsed(): number {
-    return this.#parsed;
+  /** Of the thread's time, since the connection was opened. */
+  get costMs(): number {
+    return this.#costMs;
   }
 
   /** From now on. */
   limit(maxBytes: number): void {
     this.#startedAt = this.#received;
     this.#responses = 0;
+    this.#numbers = 0;
     this.#maxBytes = maxBytes;
     this.#maxResponses = maxResponses;
   }
@@ -54,10 +69,19 @@ export class Intake {
     return this.#admits(received - this.#startedAt, this.#maxBytes, 'bytes');
   }
 
-  admitsResponse(): boolean {
+  /** `lineLength`: without the bytes of messages. */
+  admitsResponse(text: string, lineLength: number): boolean {
+    const numbers = countNumbers(text);
     this.#responses += 1;
-    this.#parsed += 1;
-    return this.#admits(this.#responses, this.#maxResponses, 'responses');
+    this.#numbers += numbers;
+    // Beyond the limit no list is made.
+    const lineMs = (lineLength + Math.min(numbers, maxFound)) / lineBytesPerMs;
+    const setLength = /[\d:,*]{1000,}/.exec(text)?.[0].length ?? 0;
+    this.#costMs += Math.max(responseMs, lineMs + setLength ** 2 / setBytes2PerMs);
+    return (
+      this.#admits(this.#responses, this.#maxResponses, 'responses') &&
+      this.#admits(this.#numbers, maxFound, 'numbers of messages')
+    );
   }
 
   #admits(count: number, most: number, what: string): boolean {
@@ -67,6 +91,31 @@ export class Intake {
       );
     return this.#excess === null;
   }
+}
+
+/**
+ * Of the two responses whose ranges imapflow makes a list of. `text`: as imapflow logs the response, where strings have quotes. Only
+ * what a server has a reason to send is counted: a VANISHED, which nobody enabled, or a range in a string has endless numbers.
+ */
+function countNumbers(text: string): number {
+  if (/^\* (\d+ )?("|VANISHED\b)/i.test(text)) return Number.POSITIVE_INFINITY;
+  if (!/^\* (\d+ )?ESEARCH\b/i.test(text)) return 0;
+  const result = text.replace(/ \(TAG "[^"]*"\)/i, '');
+  if (result.includes('"')) return Number.POSITIVE_INFINITY;
+  let count = 0;
+  for (const part of result.split(/[ ,]/)) {
+    const [first, ...rest] = part.split(':');
+    if (rest.length > 0) count += Math.abs(Number(rest.join(':')) - Number(first)) + 1 || 1;
+    else count += 1;
+  }
+  return count;
+}
+
+/** How long the line was. imapflow logs the length of a long string instead of the string. */
+function lineLengthOf(text: string): number {
+  let total = text.length;
+  for (const [, length] of text.matchAll(/"\(\* (\d+)B string \*\)"/g)) total += Number(length);
+  return total;
 }
 
 /** Not connected yet. imapflow limits each response, and not how many there are: `intake` does. */
@@ -79,11 +128,13 @@ export function makeImapFlow(options: OpenOptions, intake: Intake): ImapFlow {
     ...{ lookup, minVersion: 'TLSv1.2' as const, rejectUnauthorized: isVerified },
     ...(ca === undefined ? {} : { ca }),
   };
-  // Called before the bytes that were read are parsed, and after each response. After `close` imapflow drops what it has.
-  const note = ({ src, data }: { src?: string; data?: string }) => {
+  // Called before the bytes that were read are parsed, and with each response before it is used. After `close` imapflow drops what it has.
+  const note = ({ src, data, msg = '', payloadBytes }: LogLine) => {
     if (src !== 's') return;
     const isWithin =
-      data === undefined ? intake.admitsResponse() : intake.admitsBytes(client.stats().received);
+      data === undefined
+        ? intake.admitsResponse(msg, payloadBytes ?? lineLengthOf(msg))
+        : intake.admitsBytes(client.stats().received);
     if (!isWithin) client.close();
   };
   const client: ImapFlow = new ImapFlow({
@@ -102,6 +153,16 @@ export function makeImapFlow(options: OpenOptions, intake: Intake): ImapFlow {
     socketTimeout: timeouts.silenceMs,
   });
   return client;
+}
+
+interface LogLine {
+  /** `s`: from the server. */
+  src?: string;
+  /** Bytes that were read. Undefined: `msg` is a response. */
+  data?: string;
+  msg?: string;
+  /** Of a response that cannot be parsed, of which `msg` has only the start. */
+  payloadBytes?: number;
 }
 
 function limitResponses(maxMessageBytes: number) {

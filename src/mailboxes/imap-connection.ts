@@ -1,7 +1,7 @@
 /** The main thread's end of a connection that a thread holds: each command is a message to the thread, and each answer one from it. */
 import type { Share } from '../lib/slots.ts';
 import { describeServerError, type ServerError } from '../net/mail-server.ts';
-import { ServerFailure } from './imap-failure.ts';
+import { ServerFailure, ThreadFailure } from './imap-failure.ts';
 import type {
   FromThread,
   ImapAnswer,
@@ -11,8 +11,6 @@ import type {
   ToThread,
 } from './imap-messages.ts';
 
-/** Of a thread's time, for a response of any length. */
-const responseMs = 0.1;
 /** Turns rest so many times as long as the thread worked, so that a costly server leaves most of the thread's time to others. */
 const restFactor = 4;
 /** A shorter rest is not worth a timer. */
@@ -20,47 +18,57 @@ const minRestMs = 50;
 
 interface Waiting {
   resolve(value: unknown): void;
-  reject(failure: ServerFailure): void;
+  reject(failure: ConnectionFailure): void;
 }
 
 export interface ConnectionEvents {
   news(): void;
-  closed(failure: ServerFailure): void;
+  closed(failure: ConnectionFailure): void;
 }
+
+type ConnectionFailure = ServerFailure | ThreadFailure;
 
 /** What the thread does for the connection. */
 export interface ConnectionThread {
   send(message: ToThread, transfer?: ArrayBuffer[]): void;
   /** Of the owner, for a long answer of a server. */
   takeTurn(weight: number, signal: AbortSignal): Promise<Share>;
-  /** The connection has ended. */
-  onEnd(): void;
+  /** The thread is done with the connection. */
+  onLeft(): void;
 }
 
 export class ImapConnection {
   readonly #id: number;
   readonly #thread: ConnectionThread;
   readonly #waiting = new Map<number, Waiting>();
-  readonly #opening = Promise.withResolvers<{ error: ServerError } | { client: ImapConnection }>();
+  /** Set while the thread connects and logs in. */
+  #opening: PromiseWithResolvers<void> | null = null;
   #asks = 0;
   #events: ConnectionEvents | null = null;
   #hasNews = false;
-  #failure: ServerFailure | null = null;
+  #failure: ConnectionFailure | null = null;
   readonly #ended = new AbortController();
+  /** The thread was told of the connection. */
+  #wasOpened = false;
+  readonly #left = Promise.withResolvers<void>();
   #facts = { hasIdle: false, hasGmailExtension: false };
   #total: number | null = null;
-  /** How many responses the thread has parsed. */
-  #parsed = 0;
+  /** What the server's responses cost the thread, as far as the thread has told. */
+  #costMs = 0;
 
   constructor(id: number, thread: ConnectionThread) {
     this.#id = id;
     this.#thread = thread;
   }
 
-  /** Connects and logs in. */
-  open(options: OpenOptions): Promise<{ error: ServerError } | { client: ImapConnection }> {
+  /** Connects and logs in. Rejects as `ask` does. */
+  async open(options: OpenOptions): Promise<void> {
+    // It may have been closed while it waited for its turn. Nobody would close what the thread opens now.
+    if (this.#failure) throw this.#failure;
+    this.#wasOpened = true;
+    this.#opening = Promise.withResolvers();
     this.#thread.send({ kind: 'open', id: this.#id, options });
-    return this.#opening.promise;
+    await this.#opening.promise;
   }
 
   get hasIdle(): boolean {
@@ -85,7 +93,7 @@ export class ImapConnection {
     if (failure) queueMicrotask(() => events.closed(failure));
   }
 
-  /** Rejects with `ServerFailure`. `transfer`: memory that this thread does not need any more. */
+  /** Rejects with `ServerFailure`, or `ThreadFailure` if the thread ends. `transfer`: memory that this thread does not need any more. */
   async ask<Name extends ImapCommand>(
     name: Name,
     args: Parameters<ImapCommands[Name]>,
@@ -106,41 +114,50 @@ export class ImapConnection {
     this.close();
   }
 
-  /** For a login or a long answer. Rejects with `ServerFailure` when the connection ends. */
+  /** For a login or a long answer. Rejects as `ask` does when the connection ends. */
   async takeTurn(weight: number): Promise<Disposable> {
     const turn = await this.#thread.takeTurn(weight, this.#ended.signal);
-    const parsedBefore = this.#parsed;
+    const costBefore = this.#costMs;
+    const rest = () => {
+      const restMs = (this.#costMs - costBefore) * restFactor;
+      if (restMs < minRestMs) turn.release();
+      else setTimeout(() => turn.release(), restMs).unref();
+    };
     return {
       [Symbol.dispose]: () => {
-        const restMs = (this.#parsed - parsedBefore) * responseMs * restFactor;
-        if (restMs < minRestMs) turn.release();
-        else setTimeout(() => turn.release(), restMs).unref();
+        // After `close` the thread may still work for the connection, and only then knows the cost.
+        if (this.#failure) void this.#left.promise.then(rest);
+        else rest();
       },
     };
   }
 
   startIdle(): void {
-    this.#thread.send({ kind: 'idle', id: this.#id });
+    if (!this.#failure) this.#thread.send({ kind: 'idle', id: this.#id });
   }
 
   /** `error`: why; whoever waits for an answer gets it, whatever the thread does meanwhile. */
   close(error = describeServerError('connection_failed', { detail: 'The connection was closed' })): void {
     if (this.#failure) return;
-    this.#thread.send({ kind: 'close', id: this.#id });
-    this.end(new ServerFailure(error));
+    if (this.#wasOpened) this.#thread.send({ kind: 'close', id: this.#id });
+    else this.#leave();
+    this.#end(new ServerFailure(error));
   }
 
   /** What the thread says of this connection. */
   note(message: Exclude<FromThread, { kind: 'pong' }>): void {
-    if ('parsed' in message) this.#parsed = message.parsed;
+    if ('costMs' in message) this.#costMs = message.costMs;
     if (message.kind === 'opened') {
       this.#facts = message;
-      this.#opening.resolve({ client: this });
+      this.#opening?.resolve();
+      this.#opening = null;
     } else if (message.kind === 'news') {
       this.#hasNews = true;
       this.#events?.news();
-    } else if (message.kind === 'closed') this.end(new ServerFailure(message.failure.error, message.failure));
-    else {
+    } else if (message.kind === 'closed') {
+      this.#leave();
+      this.#end(new ServerFailure(message.failure.error, message.failure));
+    } else {
       const waiting = this.#waiting.get(message.ask);
       this.#waiting.delete(message.ask);
       if (message.kind === 'failed') {
@@ -152,12 +169,25 @@ export class ImapConnection {
     }
   }
 
-  end(failure: ServerFailure): void {
+  /** The thread has ended. `error`: why, if that was intended. */
+  endWithThread(error: ServerError | null): void {
+    const wasBusy = this.#opening !== null || this.#waiting.size > 0;
+    this.#leave();
+    this.#end(
+      error ? new ServerFailure(error) : new ThreadFailure('A thread of the IMAP client ended', wasBusy),
+    );
+  }
+
+  #leave(): void {
+    this.#thread.onLeft();
+    this.#left.resolve();
+  }
+
+  #end(failure: ConnectionFailure): void {
     if (this.#failure) return;
     this.#failure = failure;
-    this.#thread.onEnd();
     this.#ended.abort(failure);
-    this.#opening.resolve({ error: failure.error });
+    this.#opening?.reject(failure);
     this.#events?.closed(failure);
     for (const { reject } of this.#waiting.values()) reject(failure);
     this.#waiting.clear();

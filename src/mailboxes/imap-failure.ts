@@ -9,6 +9,17 @@ export interface ImapFailure {
   isFolderRefused: boolean;
 }
 
+/** The thread of a connection ended, whatever the connection's server did. No user is shown this failure. */
+export class ThreadFailure extends Error {
+  /** The thread worked for the connection, whose server may be the cause. */
+  readonly wasBusy: boolean;
+
+  constructor(message: string, wasBusy: boolean) {
+    super(message);
+    this.wasBusy = wasBusy;
+  }
+}
+
 /** Of all that can end a sync, its user is shown only these failures. */
 export class ServerFailure extends Error {
   readonly error: ServerError;

@@ -45,12 +45,13 @@ export interface SearchQuery {
   seq?: string;
 }
 
-/** What a connection is asked for. A failure is a rejection with `ServerFailure`. */
+/** What a connection is asked for. A failure is a rejection with `ServerFailure`, or `ThreadFailure` if the thread ends. */
 export interface ImapCommands {
   listFolders(): Promise<FoundFolder[]>;
   examine(path: string): Promise<FolderState>;
   readState(path: string): Promise<FolderState>;
-  search(query: SearchQuery): Promise<number[]>;
+  /** UIDs, lowest first. They have memory of their own. */
+  search(query: SearchQuery): Promise<Uint32Array>;
   /** In any order, without those that were deleted meanwhile. `long`: the header must be read alone. */
   readHeaders(
     uids: readonly number[],
@@ -75,13 +76,13 @@ export type ToThread =
   | { kind: 'close'; id: number }
   | { kind: 'ping' };
 
-/** `total`: how many messages the open folder has; null: no folder is open. `parsed`: responses since the connection was opened. */
+/** `total`: how many messages the open folder has; null: no folder is open. `costMs`: of the thread's time, since the connection was opened. */
 export type FromThread =
-  | { kind: 'opened'; id: number; parsed: number; hasIdle: boolean; hasGmailExtension: boolean }
-  | { kind: 'answer'; id: number; parsed: number; ask: number; total: number | null; value: unknown }
-  | { kind: 'failed'; id: number; parsed: number; ask: number; failure: ImapFailure }
+  | { kind: 'opened'; id: number; costMs: number; hasIdle: boolean; hasGmailExtension: boolean }
+  | { kind: 'answer'; id: number; costMs: number; ask: number; total: number | null; value: unknown }
+  | { kind: 'failed'; id: number; costMs: number; ask: number; failure: ImapFailure }
   /** Said once until the connection is asked for something. */
   | { kind: 'news'; id: number }
-  /** Also if it could not be opened. Nothing more comes of this connection. */
-  | { kind: 'closed'; id: number; parsed: number; failure: ImapFailure }
+  /** Also if it could not be opened, and after `close`. Nothing more comes of this connection. */
+  | { kind: 'closed'; id: number; costMs: number; failure: ImapFailure }
   | { kind: 'pong' };

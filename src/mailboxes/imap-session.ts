@@ -9,19 +9,33 @@ import { readFirstId } from '../mime/message-ids.ts';
 import { type HideSecrets, hideSecrets } from '../net/hide-secrets.ts';
 import { describeServerError, type ServerError } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
-import { answerBytes, foldersBytes, searchBytes, shortBytes, usualHeaderBytes } from './answer-limits.ts';
+import {
+  answerBytes,
+  foldersBytes,
+  maxFound,
+  searchBytes,
+  shortBytes,
+  usualHeaderBytes,
+} from './answer-limits.ts';
 import { type FolderState, fingerprintOf, readInternalDate } from './decide.ts';
 import { describeFailure, type ImapFlow, Intake, makeImapFlow } from './imap-client.ts';
 import { type ImapFailure, ServerFailure } from './imap-failure.ts';
 import type { ImapCommands, KnownFacts, OpenOptions, SearchQuery, UnreadFacts } from './imap-messages.ts';
 
-/** imapflow makes a list of all UIDs of a search, whose short form is `1:4000000000`, and cuts it at the number of messages. */
+/** A larger folder is not read: it would take more searches and time than one mailbox may have. */
 const maxMessages = 2_000_000;
 /** Of a header. */
 const maxFields = 1000;
 
+interface SessionEvents {
+  news(): void;
+  /** May be called again. */
+  closed(failure: ImapFailure): void;
+}
+
 export class ImapSession implements ImapCommands {
   readonly #flow: ImapFlow;
+  readonly #on: SessionEvents;
   readonly #intake = new Intake();
   readonly #hide: HideSecrets;
   #isOpen = false;
@@ -30,10 +44,11 @@ export class ImapSession implements ImapCommands {
   /** Why this side closed the connection. */
   #closedFor: Error | null = null;
 
-  constructor(options: OpenOptions, on: { news(): void; closed(failure: ImapFailure): void }) {
+  constructor(options: OpenOptions, on: SessionEvents) {
     const flow = makeImapFlow(options, this.#intake);
     this.#flow = flow;
     this.#hide = hideSecrets(Object.values(options.login));
+    this.#on = on;
     flow.on('exists', ({ count }) => {
       if (count > maxMessages) this.#closeFor(tooManyMessages());
       else if (!this.#hasToldNews) {
@@ -70,9 +85,9 @@ export class ImapSession implements ImapCommands {
     return describeFailure(this.#closedFor ?? this.#intake.excess ?? error, this.#hide);
   }
 
-  /** How many responses since the connection was opened. */
-  get parsed(): number {
-    return this.#intake.parsed;
+  /** Of the thread's time, since the connection was opened. */
+  get costMs(): number {
+    return this.#intake.costMs;
   }
 
   get hasIdle(): boolean {
@@ -117,7 +132,7 @@ export class ImapSession implements ImapCommands {
   }
 
   /** UIDs of the open folder, lowest first. */
-  async search(query: SearchQuery): Promise<number[]> {
+  async search(query: SearchQuery): Promise<Uint32Array> {
     const found = await this.#limited(searchBytes, async () => {
       const answer = await this.#flow.search(query, { uid: true });
       this.#requireOpenFolder();
@@ -125,7 +140,8 @@ export class ImapSession implements ImapCommands {
       if (!answer) throw new ServerFailure(notSearched, { isFolderRefused: true });
       return answer;
     });
-    return found.sort((one, other) => one - other);
+    if (found.length > maxFound) throw new Error(`The server found more than ${maxFound} messages`);
+    return Uint32Array.from(found).sort();
   }
 
   /** Of the headers, which can be long, only what they are known by is kept. */
@@ -198,8 +214,10 @@ export class ImapSession implements ImapCommands {
     this.#flow.idle().then(ended, ended);
   }
 
+  /** The main thread waits for `closed`, also if the session was not open yet. */
   close(): void {
     this.#flow.close();
+    this.#on.closed(this.describeFailure(connectionEnded()));
   }
 
   #closeFor(reason: Error): void {

@@ -26,8 +26,7 @@ port.on('message', (message: ToThread) => {
 
 async function open(id: number, options: OpenOptions): Promise<void> {
   const end = (failure: ImapFailure) => {
-    sessions.delete(id);
-    say({ kind: 'closed', id, parsed: session.parsed, failure });
+    if (sessions.delete(id)) say({ kind: 'closed', id, costMs: session.costMs, failure });
   };
   const session: ImapSession = new ImapSession(options, {
     news: () => say({ kind: 'news', id }),
@@ -36,11 +35,11 @@ async function open(id: number, options: OpenOptions): Promise<void> {
   sessions.set(id, session);
   try {
     await session.open(options.timeouts.loginMs);
-    const { parsed, hasIdle, hasGmailExtension } = session;
-    say({ kind: 'opened', id, parsed, hasIdle, hasGmailExtension });
+    const { costMs, hasIdle, hasGmailExtension } = session;
+    say({ kind: 'opened', id, costMs, hasIdle, hasGmailExtension });
   } catch (error) {
-    session.close();
     end(session.describeFailure(error));
+    session.close();
   }
 }
 
@@ -51,14 +50,15 @@ async function answer(
   try {
     const run = session[name] as (...args: unknown[]) => Promise<unknown>;
     const value = await run.apply(session, args);
-    const { total, parsed } = session;
-    say({ kind: 'answer', id, parsed, ask, total, value }, listTransferred(name, value));
+    const { total, costMs } = session;
+    say({ kind: 'answer', id, costMs, ask, total, value }, listTransferred(name, value));
   } catch (error) {
-    say({ kind: 'failed', id, parsed: session.parsed, ask, failure: session.describeFailure(error) });
+    say({ kind: 'failed', id, costMs: session.costMs, ask, failure: session.describeFailure(error) });
   }
 }
 
 function listTransferred(name: ImapCommand, value: unknown): ArrayBuffer[] {
+  if (name === 'search') return [(value as Uint32Array<ArrayBuffer>).buffer];
   if (name !== 'readMessages') return [];
   return (value as { raw: Uint8Array<ArrayBuffer> }[]).map(({ raw }) => raw.buffer);
 }

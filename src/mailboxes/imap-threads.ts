@@ -5,8 +5,8 @@
  * - A thread is started for its first connection, and ends some time after its last one. It does not keep the process alive.
  * - All connections of an owner are on one thread, and the owners are spread over the threads. The long answers of servers take turns:
  *   an owner has few of them on its thread at the same time, and fewer from one server.
- * - When a thread ends, by itself or because it did not react, its connections fail like those of a server that went away. The next
- *   connection starts another thread.
+ * - When a thread ends, by itself or because it did not react, its connections fail with `ThreadFailure`, which is no failure of their
+ *   servers. The next connection starts another thread.
  */
 import path from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -59,7 +59,7 @@ export class ImapThreads {
     return this.#threads.size;
   }
 
-  /** Connects and logs in. Whoever gets the client closes it. `signal` ends the attempt. */
+  /** Connects and logs in. Whoever gets the client closes it. `signal` ends the attempt. Rejects with `ThreadFailure`. */
   async open(
     ownerId: string,
     options: OpenOptions,
@@ -71,7 +71,8 @@ export class ImapThreads {
     signal?.addEventListener('abort', close);
     try {
       using _turn = await connection.takeTurn(loginWeight);
-      return await connection.open(options);
+      await connection.open(options);
+      return { client: connection };
     } catch (error) {
       if (error instanceof ServerFailure) return { error: error.error };
       throw error;
@@ -136,21 +137,21 @@ class ImapThread {
     const connection = new ImapConnection(id, {
       send: (message, transfer) => this.#send(message, transfer),
       takeTurn: (weight, signal): Promise<Share> => this.#turns.take(ownerId, weight, { key, signal }),
-      onEnd: () => this.#forget(id, ownerId),
+      onLeft: () => this.#forget(id, ownerId),
     });
     this.#connections.set(id, connection);
     this.owners.set(ownerId, (this.owners.get(ownerId) ?? 0) + 1);
     return connection;
   }
 
-  /** Its connections fail with the error. */
-  async end(error: ServerError): Promise<void> {
+  /** Its connections fail with the error. Null: the end was not intended. */
+  async end(error: ServerError | null): Promise<void> {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     clearInterval(this.#pinging);
     clearTimeout(this.#idleTimer);
     this.#onEnd();
-    for (const connection of [...this.#connections.values()]) connection.end(new ServerFailure(error));
+    for (const connection of [...this.#connections.values()]) connection.endWithThread(error);
     await this.#worker.terminate();
   }
 
@@ -178,9 +179,7 @@ class ImapThread {
     if (this.#missed === null) return;
     if (this.#missed >= maxMissed) {
       this.#log.error('a thread of the IMAP client did not react, and was ended');
-      void this.end(
-        describeServerError('timeout', { detail: 'The answer of a server took too long to read' }),
-      );
+      void this.end(null);
       return;
     }
     this.#missed += 1;
@@ -190,7 +189,7 @@ class ImapThread {
   #break(err: Error): void {
     if (this.#hasEnded) return;
     this.#log.error({ err }, 'a thread of the IMAP client failed; its mailboxes connect again');
-    void this.end(describeServerError('connection_failed', { detail: 'Posthorn lost the connection' }));
+    void this.end(null);
   }
 }
 

@@ -1,18 +1,24 @@
 /**
- * What the synchronisation does on a connection to an IMAP server, which a thread holds. Guarantees: what fails is a `ServerFailure`;
+ * What the synchronisation does on a connection to an IMAP server, which a thread holds. Guarantees: what fails is a `ServerFailure`, or a `ThreadFailure`;
  * memory of the owner is taken before a long answer is asked for, and owners take turns at the thread; a long answer comes in a
  * limited time.
  */
 import type { Share } from '../lib/slots.ts';
 import { describeServerError, type ServerErrorCode } from '../net/mail-server.ts';
 import type { FoundFolder } from '../store/mailbox-sync.ts';
-import { answerBytes, foldersMemory, searchBytes, usualHeaderBytes } from './answer-limits.ts';
+import {
+  answerBytes,
+  foldersMemory,
+  searchBytes,
+  searchedAtOnce,
+  usualHeaderBytes,
+} from './answer-limits.ts';
 import type { FolderState } from './decide.ts';
 import type { ConnectionEvents, ImapConnection } from './imap-connection.ts';
 import type { KnownFacts, SearchQuery } from './imap-messages.ts';
 
-/** So many UIDs fit into a line of an answer. */
-const searchedAtOnce = 40_000;
+/** So many UIDs of a folder are kept: there is no limit to how long older mail is read. */
+const keptUids = 100_000;
 /** By what the longest answers cost a thread: 10,000 folders take 1 s, a search 0.5 s, and mail is hardly parsed. */
 const weights = { folders: 8, search: 4, mail: 1 };
 /** For a long answer, whose turn others of the owner may wait for: a search in a large mailbox, and then 10 KB per second. */
@@ -24,6 +30,14 @@ export interface AnswerMemory {
   /** Into memory that was taken. `cut` aborts if the answer comes slowly and others need the memory. */
   read<T>(bytes: number, read: (cut: AbortSignal) => Promise<T>): Promise<T>;
 }
+
+/** The lowest UIDs that were found, lowest first, and how many more there are. */
+export interface FoundUids {
+  uids: Uint32Array;
+  more: number;
+}
+
+export const nothingFound: FoundUids = { uids: new Uint32Array(), more: 0 };
 
 export class MailboxClient {
   readonly #connection: ImapConnection;
@@ -59,28 +73,43 @@ export class MailboxClient {
     return this.#connection.ask('readState', [path]);
   }
 
-  /** UIDs of the open folder from this one, lowest first. */
-  searchFrom(uid: number): Promise<number[]> {
-    return this.#search({ uid: `${uid}:*` });
+  /** UIDs of the open folder from this one on. */
+  async searchFrom(from: number): Promise<FoundUids> {
+    const query = { uid: `${from}:*` };
+    if ((this.total ?? 0) > searchedAtOnce) return this.#searchParts(query, from, true);
+    // `*` is the last message, also if its UID is lower.
+    return addLower(
+      nothingFound,
+      (await this.#search(query)).filter((uid) => uid >= from),
+    );
+  }
+
+  /** UIDs of the open folder in this range, of mail with this date of arrival or a later one. */
+  searchRange(from: number, to: number, since: Date): Promise<FoundUids> {
+    return this.#searchParts({ uid: `${from}:${to}`, since }, from, false);
   }
 
   /**
-   * UIDs of the open folder in this range, lowest first, of mail with this date of arrival or a later one. A large folder is
-   * searched in parts, the newest mail first: when a message is deleted meanwhile, those above it move down, and none is missed.
+   * A large folder is searched in parts, the newest mail first: when a message is deleted meanwhile, those above it move down, and
+   * none is missed. `isNew`: the mail is the newest of the folder.
    */
-  async searchRange(from: number, to: number, since: Date): Promise<number[]> {
-    const found = new Set<number>();
-    const uid = `${from}:${to}`;
+  async #searchParts(query: SearchQuery, from: number, isNew: boolean): Promise<FoundUids> {
+    let found = nothingFound;
     let end = this.total ?? 0;
+    // More mail may have come since the last answer.
+    let last = '*';
     while (end > 0) {
       const start = Math.max(1, end - searchedAtOnce + 1);
-      for (const one of await this.#search({ seq: `${start}:${end}`, uid, since })) found.add(one);
+      const part = (await this.#search({ seq: `${start}:${last}`, ...query })).filter((uid) => uid >= from);
+      if (isNew && part.length === 0) break;
+      found = addLower(found, part);
       end = Math.min(start - 1, this.total ?? 0);
+      last = String(end);
     }
-    return [...found].sort((one, other) => one - other);
+    return found;
   }
 
-  #search(query: SearchQuery): Promise<number[]> {
+  #search(query: SearchQuery): Promise<Uint32Array> {
     return this.#askLong(searchBytes, weights.search, () => this.#connection.ask('search', [query]));
   }
 
@@ -163,4 +192,15 @@ export class MailboxClient {
   close(): void {
     this.#connection.close();
   }
+}
+
+/** UIDs rise with the places of messages, so a part of older mail has lower ones. Others were found already, and have moved down. */
+function addLower({ uids, more }: FoundUids, part: Uint32Array): FoundUids {
+  const lowest = uids[0] ?? Number.POSITIVE_INFINITY;
+  const lower = part.filter((uid) => uid < lowest);
+  const kept = uids.subarray(0, Math.max(0, keptUids - lower.length));
+  const all = new Uint32Array(lower.length + kept.length);
+  all.set(lower);
+  all.set(kept, lower.length);
+  return { uids: all, more: more + uids.length - kept.length };
 }

@@ -19,7 +19,7 @@ import {
 } from '../store/mailbox-sync.ts';
 import { chooseMessage, type NewPosition } from './decide.ts';
 import type { KnownFacts } from './imap-messages.ts';
-import type { AnswerMemory, MailboxClient } from './mailbox-client.ts';
+import { type AnswerMemory, type FoundUids, type MailboxClient, nothingFound } from './mailbox-client.ts';
 
 interface FoundMail {
   raw: Buffer;
@@ -54,8 +54,8 @@ export class FolderReader {
   readonly #client: MailboxClient;
   readonly #identity: SyncedIdentity;
   #position: Position;
-  /** UIDs of older mail that are still to be read, lowest first. Null: the folder must be searched for them. */
-  #olderUids: number[] | null = null;
+  /** Older mail that is still to be read. Null: the folder must be searched for it. */
+  #foundOlder: FoundUids | null = null;
 
   constructor(parts: ReadParts, client: MailboxClient, identity: SyncedIdentity, position: Position) {
     this.#parts = parts;
@@ -71,18 +71,20 @@ export class FolderReader {
   /** Stores where reading starts anew, after the folder was opened. */
   async start(to: NewPosition, total: number): Promise<void> {
     const { sql } = this.#parts;
-    this.#olderUids = null;
+    this.#foundOlder = null;
     const progress = { total, backlog: 0 };
     this.#position = await movePosition(sql, this.#identity.ownerId, this.#position, to, progress);
   }
 
   /** Reads all new mail. The folder is open. Returns how many messages were recorded or noted. */
   async readNew(rules: SyncRules): Promise<number> {
-    const { nextUid } = this.#position;
-    const uids = (await this.#client.searchFrom(nextUid)).filter((uid) => uid >= nextUid);
     let count = 0;
-    for (let at = 0; at < uids.length; at += chunkLength)
-      count += await this.#readChunk('new', uids.slice(at, at + chunkLength), rules);
+    for (let isDone = false; !isDone; ) {
+      const { uids, more } = await this.#client.searchFrom(this.#position.nextUid);
+      for (let at = 0; at < uids.length; at += chunkLength)
+        count += await this.#readChunk('new', [...uids.subarray(at, at + chunkLength)], rules);
+      isDone = more === 0;
+    }
     return count;
   }
 
@@ -90,24 +92,26 @@ export class FolderReader {
   async readOlder(rules: SyncRules): Promise<void> {
     const { older } = this.#position;
     if (!older) return;
-    const uids = this.#olderUids ?? (await this.#searchOlder(older, rules));
+    const { uids, more } = this.#foundOlder ?? (await this.#searchOlder(older, rules));
     // After a failure, such as an unavailable database, the folder is searched again from the position on.
-    this.#olderUids = null;
-    const chunk = uids.splice(0, chunkLength);
-    if (chunk.length > 0) await this.#readChunk('older', chunk, rules, uids.length);
-    if (uids.length > 0) this.#olderUids = uids;
-    else await this.#move({ older: null });
+    this.#foundOlder = null;
+    const left = uids.subarray(chunkLength);
+    if (uids.length > 0)
+      await this.#readChunk('older', [...uids.subarray(0, chunkLength)], rules, left.length + more);
+    if (left.length > 0) this.#foundOlder = { uids: left, more };
+    else if (more === 0) await this.#move({ older: null });
   }
 
   async #searchOlder(
     { uid, end }: { uid: number; end: number },
     { importSince }: SyncRules,
-  ): Promise<number[]> {
+  ): Promise<FoundUids> {
     // SEARCH compares dates without their time zone (RFC 3501 §6.4.4).
     const since = new Date(importSince.getTime() - dayMs);
-    const uids = uid >= end ? [] : await this.#client.searchRange(uid, end - 1, since);
-    await this.#move({}, uids.length);
-    return uids;
+    if (uid >= end) return nothingFound;
+    const found = await this.#client.searchRange(uid, end - 1, since);
+    await this.#move({}, found.uids.length + found.more);
+    return found;
   }
 
   /** `backlog`: how much older mail is left after it. */

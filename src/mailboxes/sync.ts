@@ -22,7 +22,7 @@ import { MailboxGone, PositionLost } from '../store/mailbox-sync.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
 import { MailboxConnection } from './connection.ts';
 import { backoffSeconds } from './decide.ts';
-import { ServerFailure } from './imap-failure.ts';
+import { ServerFailure, ThreadFailure } from './imap-failure.ts';
 import type { LoginParts } from './login.ts';
 import { OpenRate } from './open-rate.ts';
 import type { RecordMails } from './read-folder.ts';
@@ -118,6 +118,8 @@ export function startSync(parts: SyncParts): Loop {
     // Nothing failed. After `PositionLost` another process has read on, and its position counts.
     if (cause instanceof PositionLost || cause instanceof MailboxGone)
       return releaseConnection(sql, claimed, null);
+    // The server of another connection broke the thread.
+    if (cause instanceof ThreadFailure && !cause.wasBusy) return releaseConnection(sql, claimed, null);
     const retrySeconds = backoffSeconds(failures, Math.random(), wasRead);
     if (!(cause instanceof ServerFailure)) {
       metrics.syncFailures.inc({ code: 'internal' });

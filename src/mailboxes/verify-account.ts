@@ -1,10 +1,12 @@
 /** Logs in on both sides of an SMTP account, so that its owner learns what is wrong before mail waits. */
 import { transaction } from '../db/client.ts';
 import { describeServerError } from '../net/mail-server.ts';
+import { Problem } from '../problems.ts';
 import { type AccountRef, type AccountServers, isLate } from '../sending/account-servers.ts';
 import { connectNow } from '../store/imap-connections.ts';
 import { recordReceiveState } from '../store/smtp-accounts.ts';
 import type { ImapConnection } from './imap-connection.ts';
+import { ThreadFailure } from './imap-failure.ts';
 import { type LoginParts, logIn } from './login.ts';
 
 export interface VerifyAccountParts extends LoginParts {
@@ -21,7 +23,7 @@ export async function verifyAccount(
 }
 
 async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal): Promise<void> {
-  const found = await logIn({ ...parts, imap: { ...parts.imap, signal } }, ref);
+  const found = await logIn({ ...parts, imap: { ...parts.imap, signal } }, ref).catch(askAgain);
   if (!found) return;
   const isLoggedIn = 'client' in found;
   // The API client has gone. We ended the login ourselves, so the failure says nothing about the server.
@@ -36,6 +38,12 @@ async function checkImap(parts: LoginParts, ref: AccountRef, signal: AbortSignal
   } finally {
     if (isLoggedIn) await logOut(found.client, signal);
   }
+}
+
+/** A thread of our own says nothing about the server. */
+function askAgain(error: unknown): never {
+  if (!(error instanceof ThreadFailure)) throw error;
+  throw new Problem('verifications_busy', { headers: { 'retry-after': '5' }, cause: error });
 }
 
 /** If the server does not answer, `signal` closes the connection. */
