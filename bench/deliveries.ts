@@ -1,5 +1,6 @@
 /** Used by all delivery scenarios: a service, a receiver, and a backlog whose delivery starts at a given moment. */
 import type { Pool } from '../src/db/client.ts';
+import { importFrom } from './checkout.ts';
 import { connectBench } from './database.ts';
 import { startChild } from './processes.ts';
 import type { ReceivedMail } from './receiver.control.ts';
@@ -21,6 +22,8 @@ export interface DeliveryBench {
   /** Enables the webhooks and waits until so many deliveries are made and recorded. Returns deliveries per second. */
   drain(webhookIds: readonly string[], count: number): Promise<number>;
   turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void>;
+  /** Waits until no delivery of these webhooks is pending. */
+  awaitRecorded(webhookIds: readonly string[]): Promise<void>;
   /** The next POSTs to `/mail`, when so many have come. */
   receiveMail(count: number): Promise<ReceivedMail[]>;
   /** The number of POSTs since the start, or since the last wait for a number of POSTs. */
@@ -32,6 +35,7 @@ export async function startDeliveryBench(
   settings: Record<string, string> = {},
   preparation?: Preparation,
 ): Promise<DeliveryBench> {
+  const rows = await importFrom(bench.checkout, 'bench/delivery-rows.ts');
   const service = await startService(bench, settings, preparation);
   const { url, headers, ownerId } = service;
   const sql = connectBench(bench, service.databaseUrl);
@@ -52,42 +56,21 @@ export async function startDeliveryBench(
     return made;
   }
 
-  async function queue(webhookIds: readonly string[], count: number, data = sampleJson): Promise<void> {
-    await sql.begin(async (sql) => {
-      await sql`set local statement_timeout = 0`;
-      await sql`
-        with made as (
-          insert into events (id, owner_id, event, data, bytes)
-          select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
-            || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid, ${ownerId}, 'message.received', ${data}::text::json,
-            ${Buffer.byteLength(data)}::int
-          from generate_series(1, ${count}::int) n
-          returning id
-        )
-        insert into delivery_queue (id, owner_id, event_id, webhook_id, event)
-        select delivery_id(id, webhook_id), ${ownerId}, id, webhook_id, 'message.received'
-        from (
-          select id, (${webhookIds}::uuid[])[1 + row_number() over () % ${webhookIds.length}::int] as webhook_id from made
-        ) spread`;
-    });
-    await sql`vacuum analyze delivery_queue`;
-  }
+  const queue = (webhookIds: readonly string[], count: number, data = sampleJson) =>
+    rows.queueDeliveries(sql, ownerId, webhookIds, count, data);
 
-  async function turnOn(webhookIds: readonly string[], enabled: boolean): Promise<void> {
-    await sql`update webhooks set enabled = ${enabled} where id = any (${webhookIds}::uuid[])`;
-    if (enabled) await sql`notify posthorn_ready`;
-    // Its deliveries stay ready and are not held, so that enabling the webhook costs nothing.
-    else await sql`update webhooks set unsettled_at = 'infinity' where id = any (${webhookIds}::uuid[])`;
+  const turnOn = (webhookIds: readonly string[], enabled: boolean) =>
+    rows.enableWebhooks(sql, webhookIds, enabled);
+
+  async function awaitRecorded(webhookIds: readonly string[]): Promise<void> {
+    while (await rows.hasDeliveries(sql, ownerId, webhookIds)) bench.signal.throwIfAborted();
   }
 
   async function drain(webhookIds: readonly string[], count: number): Promise<number> {
     const came = receiver.ask(count) as Promise<{ firstMs: number }>;
     await turnOn(webhookIds, true);
     const { firstMs } = await came;
-    const pending = () => sql`
-      select from unnest(${webhookIds}::uuid[]) as id
-      where exists (select from delivery_queue where owner_id = ${ownerId} and webhook_id = id and ready) limit 1`;
-    while ((await pending()).count > 0) bench.signal.throwIfAborted();
+    await awaitRecorded(webhookIds);
     const rate = count / ((Date.now() - firstMs) / 1000);
     await turnOn(webhookIds, false);
     return rate;
@@ -100,5 +83,16 @@ export async function startDeliveryBench(
 
   const countReceived = async () => Number(await receiver.ask('seen'));
 
-  return { service, sql, origin, makeWebhooks, queue, drain, turnOn, receiveMail, countReceived };
+  return {
+    service,
+    sql,
+    origin,
+    makeWebhooks,
+    queue,
+    drain,
+    turnOn,
+    awaitRecorded,
+    receiveMail,
+    countReceived,
+  };
 }

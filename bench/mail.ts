@@ -1,10 +1,10 @@
 /** Used by all mail scenarios: a service with an identity, a local DNS server, a sender, and the control. */
-import { type Child, startChild } from './processes.ts';
-import { makeSampleMail, type SampleMail } from './sample-mail.ts';
-import { alternate, type Bench, type Round } from './scenario.ts';
+import { type Child, startChild, startDnsServer } from './processes.ts';
+import { type MailMix, makeSampleMail, type SampleMail } from './sample-mail.ts';
+import { alternate, type Bench, concurrency, type Round } from './scenario.ts';
 import { type BenchedService, startService } from './service.ts';
 import type { LoadQuestion, Paced } from './smtp-load.control.ts';
-import { recipient } from './smtp-session.ts';
+import { recipient, sender } from './smtp-session.ts';
 
 export interface MailTools {
   /** Address of the DNS server. */
@@ -14,22 +14,33 @@ export interface MailTools {
     options: Omit<Extract<LoadQuestion, { kind: 'flood' }>, 'kind' | 'port'>,
   ): Promise<number>;
   pace(port: number, options: { perSecond: number; count: number }): Promise<Paced>;
+  /** Sends so many messages by SMTP. */
+  send(port: number, options: { sessions: number; count: number }): Promise<void>;
   /** Sends so many messages to `POST /inbound`, or to another path. */
-  post(service: Pick<BenchedService, 'url' | 'headers'>, count: number, path?: string): Promise<void>;
+  post(
+    service: Pick<BenchedService, 'url' | 'headers'>,
+    count: number,
+    options?: { path?: string; sessions?: number },
+  ): Promise<void>;
 }
 
-export async function startMailTools(bench: Bench, sample?: SampleMail): Promise<MailTools> {
-  const { wire, records } = sample ?? (await makeSampleMail());
-  const dns = startProgram(bench, './dns.control.ts', [JSON.stringify(records)]);
-  const load = startProgram(bench, './smtp-load.control.ts', [wire]);
-  const [, dnsServer = ''] = await dns.printed(/listens on (\S+)/);
+export async function startMailTools(bench: Bench, given?: SampleMail | MailMix): Promise<MailTools> {
+  const sample = given ?? (await makeSampleMail());
+  const messages = 'messages' in sample ? sample.messages : [{ from: sender, wire: sample.wire }];
+  const dnsServer = await startDnsServer(bench, sample.records);
+  const load = startProgram(bench, './smtp-load.control.ts', []);
   const ask = (question: LoadQuestion) => load.ask(question);
+  await ask({ kind: 'use', messages });
   return {
     dnsServer,
     flood: async (port, options) => Number(await ask({ kind: 'flood', port, ...options })),
     pace: async (port, options) => (await ask({ kind: 'pace', port, ...options })) as Paced,
-    post: async ({ url, headers: { authorization } }, count, path = `/inbound?recipient=${recipient}`) => {
-      await ask({ kind: 'post', url: `${url}${path}`, authorization, count });
+    send: async (port, options) => {
+      await ask({ kind: 'send', port, ...options });
+    },
+    post: async ({ url, headers: { authorization } }, count, options = {}) => {
+      const { path = `/inbound?recipient=${recipient}`, sessions = concurrency } = options;
+      await ask({ kind: 'post', url: `${url}${path}`, authorization, count, sessions });
     },
   };
 }

@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { settings } from '../src/config.ts';
+import type { DnsRecords } from './dns.control.ts';
 import type { Bench } from './scenario.ts';
 
 export interface Child {
@@ -71,6 +72,12 @@ export function startChild(
       return answer;
     },
   };
+}
+
+/** Starts a DNS server with these records; returns its address. */
+export async function startDnsServer(bench: Bench, records: DnsRecords): Promise<string> {
+  const child = startChild(bench, new URL('./dns.control.ts', import.meta.url), []);
+  return String(await child.ask(records));
 }
 
 async function stop(child: ChildProcess): Promise<void> {

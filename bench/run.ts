@@ -1,5 +1,5 @@
 /**
- * `npm run bench [-- <names>] [--against postgres://…] [--profile]`: runs the named scenarios, or all. Prints a line of JSON for
+ * `npm run bench [-- <names>] [--against postgres://… | <commit>] [--profile]`: runs the named scenarios, or all. Prints a line of JSON for
  * each scenario to stdout, and progress and a table to stderr; bench/results has the same and a chart. Exit codes: 0 all goals
  * met, 1 a goal missed or a scenario failed, 2 wrong arguments, 130 Ctrl-C. Studies (soak, scale, model, search) run only when named.
  * `--smoke`: with a hundredth of the work, several at once, on one PostgreSQL. Only shows that every scenario still works.
@@ -9,6 +9,7 @@ import { findBinaries } from '../src/db/embedded/binaries.ts';
 import { OperatorError } from '../src/lib/operator-error.ts';
 import { suggest } from '../src/lib/suggest.ts';
 import { table } from '../src/lib/table.ts';
+import { openCheckout, readAgainst, thisCheckout } from './checkout.ts';
 import { requireServer, startServer } from './database.ts';
 import { makeProfiling } from './profiling.ts';
 import { describeMachine } from './report/machine.ts';
@@ -98,7 +99,10 @@ try {
   const postgres = asked.against
     ? `${await requireServer(asked.against)}, not embedded`
     : `${(await findBinaries()).version.replace(/-.*/, '')}, embedded`;
-  process.exitCode = asked.smoke ? await smoke(asked) : await runAll(asked, postgres);
+  process.exitCode = await withCleanup(async (defer) => {
+    const selected = await selectScenarios(asked, defer);
+    return asked.smoke ? smoke(asked, selected) : runAll(asked, selected, postgres);
+  });
 } catch (error) {
   if (!(error instanceof OperatorError)) throw error;
   process.stderr.write(`${error.message}\n`);
@@ -108,7 +112,10 @@ try {
 interface Asked {
   /** Empty: all scenarios. */
   names: string[];
+  /** A PostgreSQL server. */
   against: string | null;
+  /** Another commit to compare with. */
+  commit: string | null;
   profile: boolean;
   smoke: boolean;
   /** The duration of a soak. */
@@ -121,6 +128,20 @@ function listNames(): string[] {
 
 function isAsked({ names }: Asked, { name, group = name }: Scenario): boolean {
   return names.length === 0 || names.includes(name) || names.includes(group);
+}
+
+/** With a commit: the comparisons with it. */
+async function selectScenarios(asked: Asked, defer: Bench['defer']): Promise<Scenario[]> {
+  const selected = scenarios.filter((scenario) => isAsked(asked, scenario));
+  if (asked.commit === null) return selected;
+  const lacking = selected.filter(({ against }) => !against).map(({ name }) => name);
+  if (lacking.length > 0 || selected.length === 0) {
+    const able = scenarios.filter(({ against }) => against).map(({ name }) => name);
+    throw new OperatorError(`--against with a commit works with: ${able.join(', ')}. Name one of them.`);
+  }
+  const log = (text: string) => process.stderr.write(`${text}\n`);
+  const other = await openCheckout({ defer, log, signal: stopping.signal }, asked.commit);
+  return selected.flatMap(({ against }) => against?.(other) ?? []);
 }
 
 function readArguments(): Asked {
@@ -138,7 +159,7 @@ function readArguments(): Asked {
   if (!(minutes > 0)) throw new OperatorError(`--minutes must be a number above 0; it is ${values.minutes}.`);
   return {
     names: positionals,
-    against: values.against ?? null,
+    ...readAgainst(values.against),
     profile: values.profile ?? false,
     smoke: values.smoke ?? false,
     minutes,
@@ -158,12 +179,13 @@ function parse() {
     });
   } catch (cause) {
     const names = [...listNames(), ...groups].join(', ');
-    const usage = 'npm run bench -- [name …] [--against postgres://…] [--profile] [--smoke] [--minutes N]';
+    const usage =
+      'npm run bench -- [name …] [--against postgres://… | <commit>] [--profile] [--smoke] [--minutes N]';
     throw new OperatorError(`${usage}\nNames: ${names}. More in bench/README.md.`, { cause });
   }
 }
 
-async function runAll(asked: Asked, postgres: string): Promise<number> {
+async function runAll(asked: Asked, selected: readonly Scenario[], postgres: string): Promise<number> {
   const run = describeRun(describeMachine(postgres), asked.profile);
   const began = performance.now();
   let allMet = true;
@@ -174,8 +196,7 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
   }
   const outcomes: Outcome[] = [];
   const failed: string[] = [];
-  for (const scenario of scenarios) {
-    if (!isAsked(asked, scenario)) continue;
+  for (const scenario of selected) {
     const outcome = await runOne(scenario, asked);
     if (stopping.signal.aborted) return 130;
     if (outcome) outcomes.push(outcome);
@@ -191,10 +212,10 @@ async function runAll(asked: Asked, postgres: string): Promise<number> {
 }
 
 /** The scenarios as quickly as possible; a missed goal means nothing here. */
-async function smoke(asked: Asked): Promise<number> {
+async function smoke(asked: Asked, selected: readonly Scenario[]): Promise<number> {
   return withCleanup(async (defer) => {
     const against = asked.against ?? (await startServer(defer));
-    const left = scenarios.filter((scenario) => isAsked(asked, scenario));
+    const left = [...selected];
     const failed: string[] = [];
     const work = async () => {
       for (let next = left.shift(); next && !stopping.signal.aborted; next = left.shift())
@@ -266,7 +287,16 @@ async function attempt<T>(
       const profiling = profile ? makeProfiling() : null;
       const size = (usual: number) => (smoke ? Math.ceil(usual / 100) : usual);
       const measured: Bench['measured'] = (work) => (profiling ? profiling.during(work) : work());
-      const done = await work({ signal, log, defer, measured, size, against, profiling });
+      const done = await work({
+        signal,
+        log,
+        defer,
+        measured,
+        size,
+        against,
+        checkout: thisCheckout,
+        profiling,
+      });
       if (profiling) log(`profile saved: ${profiling.save(name).join(', ')}`);
       return done;
     });

@@ -12,6 +12,8 @@ interface AnyScenario {
   group?: string;
   /** What this machine lacks for the scenario; null: nothing. */
   findMissing?(): string | null;
+  /** The scenario that compares this checkout with another commit, for `--against <commit>`. */
+  against?(other: Checkout): BoundedScenario;
 }
 
 export interface ComparedScenario extends AnyScenario {
@@ -42,6 +44,13 @@ export interface Finding {
   met: boolean;
 }
 
+/** The folder that a service runs from. */
+export interface Checkout {
+  /** The short hash of the commit; `this` for this checkout. */
+  name: string;
+  folder: string;
+}
+
 /** The names include the unit. */
 export type Figures = Record<string, number>;
 
@@ -62,6 +71,8 @@ export interface Bench {
   size(usual: number): number;
   /** The PostgreSQL to use instead of the embedded one. */
   against: string | null;
+  /** The service runs from here. */
+  checkout: Checkout;
   /** With `--profile`. */
   profiling: Profiling | null;
 }

@@ -1,7 +1,7 @@
 /** Used by the scenarios that send: a service, a mail server that takes everything, and mail that waits in the queue until a given moment. */
 import type { Pool } from '../src/db/client.ts';
 import { connectBench } from './database.ts';
-import { startChild } from './processes.ts';
+import { startChild, startDnsServer } from './processes.ts';
 import type { Bench } from './scenario.ts';
 import { type BenchedService, startService } from './service.ts';
 
@@ -41,8 +41,7 @@ export interface SendBench {
 export async function startSendBench(bench: Bench, way: 'relay' | 'direct'): Promise<SendBench> {
   const sink = startChild(bench, new URL('./sink.control.ts', import.meta.url), []);
   const sinkPort = Number((await sink.printed(/port (\d+)/))[1]);
-  const dns = startChild(bench, new URL('./dns.control.ts', import.meta.url), [JSON.stringify(hosts)]);
-  const [, dnsServer = ''] = await dns.printed(/listens on (\S+)/);
+  const dnsServer = await startDnsServer(bench, hosts);
   const relayed = { POSTHORN_OUTBOUND: way, POSTHORN_RELAY_URL: `smtp://127.0.0.1:${sinkPort}` };
   const direct = { POSTHORN_OUTBOUND: way, POSTHORN_MX_PORT: String(sinkPort) };
   const service = await startService(bench, {

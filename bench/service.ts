@@ -1,12 +1,16 @@
-/** The real service in its own process, on an empty database: embedded in a temporary folder, or on the server of `--against`. */
+/**
+ * The real service in its own process, on an empty database: embedded in a temporary folder, or on the server of `--against`. It
+ * runs from the folder `bench.checkout`, with the Node options of that commit.
+ */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { mallocSettings, nodeFlags } from '../bin/launch.js';
+import { pathToFileURL } from 'node:url';
 import type { Pool } from '../src/db/client.ts';
+import { importFrom } from './checkout.ts';
 import { connectBench, joinEmbedded, makeDatabase } from './database.ts';
 import { type Child, startChild } from './processes.ts';
 import type { Bench } from './scenario.ts';
@@ -58,7 +62,7 @@ export async function startService(
     ...(elsewhere ? { DATABASE_URL: elsewhere } : {}),
     ...settings,
   };
-  const child = serve(bench, given, preparation?.flags);
+  const child = await serve(bench, given, preparation?.flags);
   const [, port, apiKey] = await child.printed(
     /curl http:\/\/localhost:(\d+)\/me \\\s+-H "Authorization: Bearer (ph_\w+)"/,
   );
@@ -72,7 +76,7 @@ export async function startService(
 
 /** Starts another process with these roles on the database of a service. Returns its pid when it is ready. */
 export async function startBeside(bench: Bench, service: BenchedService, roles: string): Promise<number> {
-  const child = serve(bench, {
+  const child = await serve(bench, {
     DATABASE_URL: service.databaseUrl,
     POSTHORN_ROLES: roles,
     POSTHORN_LOG_LEVEL: 'info',
@@ -81,7 +85,12 @@ export async function startBeside(bench: Bench, service: BenchedService, roles: 
   return child.pid;
 }
 
-function serve(bench: Bench, settings: Record<string, string>, more: readonly string[] = []): Child {
+async function serve(
+  bench: Bench,
+  settings: Record<string, string>,
+  more: readonly string[] = [],
+): Promise<Child> {
+  const { mallocSettings, nodeFlags } = await importFrom(bench.checkout, 'bin/launch.js');
   const given = {
     PORT: '0',
     POSTHORN_SUBMISSION_PORT: '0',
@@ -94,13 +103,8 @@ function serve(bench: Bench, settings: Record<string, string>, more: readonly st
     ...settings,
   };
   const flags = [...nodeFlags, ...more, ...(bench.profiling?.flags ?? [])];
-  const child = startChild(
-    bench,
-    new URL('../src/cli/posthorn.ts', import.meta.url),
-    ['serve'],
-    given,
-    flags,
-  );
+  const program = pathToFileURL(path.join(bench.checkout.folder, 'src/cli/posthorn.ts'));
+  const child = startChild(bench, program, ['serve'], given, flags);
   bench.profiling?.watch(bench, child);
   return child;
 }

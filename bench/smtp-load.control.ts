@@ -1,36 +1,57 @@
 /**
- * The mail sender, in its own process. `flood` replies with the number of messages per second that got a 250; `pace` replies with
- * the time of each 250. The sender keeps its connections open, or opens a new one for each message. `post` sends a number of
- * messages by HTTP instead, and replies when all got a 202.
+ * The mail sender, in its own process. `use` gives the messages to send. `flood` replies with the number of messages per second
+ * that got a 250; `pace` replies with the time of each 250. The sender keeps its connections open, or opens a new one for each
+ * message. `send` sends a number of messages and replies when all got a 250; `post` does the same by HTTP.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { Pool } from 'undici';
 import { machineMs } from './clock.ts';
-import { idPlace } from './sample-mail.ts';
-import { concurrency } from './scenario.ts';
+import { idPlace, type MailMix } from './sample-mail.ts';
 import { SmtpSession } from './smtp-session.ts';
 
 export type LoadQuestion =
+  | { kind: 'use'; messages: MailMix['messages'] }
   | { kind: 'flood'; port: number; sessions: number; keep: boolean; durationMs: number; password?: string }
   | { kind: 'pace'; port: number; perSecond: number; count: number }
-  | { kind: 'post'; url: string; authorization: string; count: number };
+  | { kind: 'send'; port: number; sessions: number; count: number }
+  | { kind: 'post'; url: string; authorization: string; sessions: number; count: number };
 /** The number in the Message-ID, and the time of the 250 by the machine's clock. */
 export type Paced = { id: string; answeredMs: number }[];
 
-const [wire = ''] = process.argv.slice(2);
-const template = Buffer.from(wire, 'latin1');
-const idAt = template.indexOf(idPlace);
+interface Template {
+  from: string;
+  bytes: Buffer;
+  idAt: number;
+}
+
+let templates: Template[] = [];
 /** Not measured, because sessions are still being opened. */
 const leadInMs = 400;
 
 let lastId = Date.now() * 1000;
 
-function nextMessage(): { id: string; bytes: Buffer } {
+function useMessages(messages: MailMix['messages']): number {
+  templates = messages.map(({ from, wire }) => {
+    const bytes = Buffer.from(wire, 'latin1');
+    return { from, bytes, idAt: bytes.indexOf(idPlace) };
+  });
+  return templates.length;
+}
+
+function nextMessage(): { id: string; from: string; bytes: Buffer } {
   lastId += 1;
+  const template = templates[lastId % templates.length];
+  if (!template) throw new Error('No messages to send');
   const id = String(lastId).padStart(idPlace.length, '0');
-  const bytes = Buffer.from(template);
-  bytes.write(id, idAt, 'latin1');
-  return { id, bytes };
+  const bytes = Buffer.from(template.bytes);
+  bytes.write(id, template.idAt, 'latin1');
+  return { id, from: template.from, bytes };
+}
+
+async function sendNext(session: SmtpSession): Promise<string> {
+  const { id, from, bytes } = nextMessage();
+  await session.send(bytes, from);
+  return id;
 }
 
 /** Open sessions that are not in use, by port. */
@@ -61,7 +82,7 @@ async function flood({
   const onKept = async () => {
     const session = await takeSession(port, password);
     while (!isOver) {
-      await session.send(nextMessage().bytes);
+      await sendNext(session);
       taken += 1;
     }
     giveBack(port, session);
@@ -69,7 +90,7 @@ async function flood({
   const onNew = async () => {
     while (!isOver) {
       const session = await SmtpSession.open(port, password);
-      await session.send(nextMessage().bytes);
+      await sendNext(session);
       taken += 1;
       await session.quit();
     }
@@ -88,8 +109,7 @@ async function flood({
 async function pace({ port, perSecond, count }: LoadQuestion & { kind: 'pace' }): Promise<Paced> {
   const sendOne = async () => {
     const session = await takeSession(port);
-    const { id, bytes } = nextMessage();
-    await session.send(bytes);
+    const id = await sendNext(session);
     const answeredMs = machineMs();
     giveBack(port, session);
     return { id, answeredMs };
@@ -103,9 +123,24 @@ async function pace({ port, perSecond, count }: LoadQuestion & { kind: 'pace' })
   return Promise.all(sent);
 }
 
-async function post({ url, authorization, count }: LoadQuestion & { kind: 'post' }): Promise<number> {
+async function send({ port, sessions, count }: LoadQuestion & { kind: 'send' }): Promise<number> {
+  let left = count;
+  const repeat = async () => {
+    const session = await takeSession(port);
+    while (left > 0) {
+      left -= 1;
+      await sendNext(session);
+    }
+    giveBack(port, session);
+  };
+  await Promise.all(Array.from({ length: sessions }, repeat));
+  return count;
+}
+
+async function post(question: LoadQuestion & { kind: 'post' }): Promise<number> {
+  const { url, authorization, sessions, count } = question;
   const { origin, pathname, search } = new URL(url);
-  const pool = new Pool(origin, { connections: concurrency, pipelining: 1 });
+  const pool = new Pool(origin, { connections: sessions, pipelining: 1 });
   const headers = { authorization, 'content-type': 'message/rfc822' };
   let left = count;
   const repeat = async () => {
@@ -120,18 +155,24 @@ async function post({ url, authorization, count }: LoadQuestion & { kind: 'post'
       await body.dump();
     }
   };
-  await Promise.all(Array.from({ length: concurrency }, repeat));
+  await Promise.all(Array.from({ length: sessions }, repeat));
   await pool.close();
   return count;
 }
 
 process.on('message', async (question: LoadQuestion) => {
   switch (question.kind) {
+    case 'use':
+      process.send?.(useMessages(question.messages));
+      break;
     case 'flood':
       process.send?.(await flood(question));
       break;
     case 'pace':
       process.send?.(await pace(question));
+      break;
+    case 'send':
+      process.send?.(await send(question));
       break;
     case 'post':
       process.send?.(await post(question));

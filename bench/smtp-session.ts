@@ -5,7 +5,9 @@ export const sender = 'ada@sender.example';
 export const recipient = 'inbox@customer.example';
 
 /** Sent at once, as PIPELINING allows. */
-const envelope = `MAIL FROM:<${sender}>\r\nRCPT TO:<${recipient}>\r\nDATA\r\n`;
+function envelope(from: string): string {
+  return `MAIL FROM:<${from}>\r\nRCPT TO:<${recipient}>\r\nDATA\r\n`;
+}
 
 export class SmtpSession {
   readonly #socket: Socket;
@@ -34,8 +36,8 @@ export class SmtpSession {
   }
 
   /** `wire` is the SMTP data: with doubled dots and the final dot. */
-  async send(wire: Buffer): Promise<void> {
-    await this.#say(envelope, 3);
+  async send(wire: Buffer, from = sender): Promise<void> {
+    await this.#say(envelope(from), 3);
     await this.#say(wire, 1);
   }
 

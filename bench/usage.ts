@@ -16,8 +16,9 @@ interface Stat {
   endedChildrenMs: number;
 }
 
-function readStat(pid: number): Stat | undefined {
-  const file = `/proc/${pid}/stat`;
+/** `thread`: only this thread of the process. */
+function readStat(pid: number, thread?: number): Stat | undefined {
+  const file = thread === undefined ? `/proc/${pid}/stat` : `/proc/${pid}/task/${thread}/stat`;
   let text: string;
   try {
     text = readFileSync(file, 'utf8');
@@ -39,6 +40,13 @@ function readStat(pid: number): Stat | undefined {
 /** Processor time of all threads since the start of the process, in milliseconds. */
 export function readCpuMs(pid: number): number {
   const stat = readStat(pid);
+  if (!stat) throw new Error(`Process ${pid} has ended`);
+  return stat.ownMs;
+}
+
+/** Processor time of the main thread: the one whose id is that of the process. */
+export function readMainThreadCpuMs(pid: number): number {
+  const stat = readStat(pid, pid);
   if (!stat) throw new Error(`Process ${pid} has ended`);
   return stat.ownMs;
 }

@@ -1,10 +1,19 @@
 /**
  * What a message of 5 KB costs, from its arrival to its only webhook: parsed, authenticated, committed, delivered; 32 at once, by
- * SMTP and by `POST /inbound`. Processor time of service and PostgreSQL, disk and write-ahead log, each for one message.
+ * SMTP and by `POST /inbound`, from 500 senders. Processor time of service and PostgreSQL, disk and write-ahead log, each for one message.
  */
+import { type Costs, compareWith, measureCost, warmUpCount } from '../compare.ts';
 import { startDeliveryBench } from '../deliveries.ts';
-import { mailSettings, makeIdentity, startMailTools } from '../mail.ts';
-import { type Bench, concurrency, type Figures, type Taken } from '../scenario.ts';
+import { type MailTools, mailSettings, makeIdentity, startMailTools } from '../mail.ts';
+import {
+  type Bench,
+  type BoundedScenario,
+  type Checkout,
+  concurrency,
+  type Figures,
+  type Taken,
+} from '../scenario.ts';
+import { makeSenderMix } from '../sender-mix.ts';
 import { findPostmaster, readCpuMs, readServerCpuMs, readTables, readWalBytes } from '../usage.ts';
 
 export const name = 'message';
@@ -16,7 +25,7 @@ const postCount = 3000;
 const rounds = 3;
 
 export async function run(bench: Bench): Promise<Taken> {
-  const tools = await startMailTools(bench);
+  const tools = await startMailTools(bench, await makeSenderMix(bench.size));
   const deliveries = await startDeliveryBench(bench, mailSettings(tools));
   const { service, sql } = deliveries;
   await makeIdentity(service);
@@ -77,4 +86,48 @@ export async function run(bench: Bench): Promise<Taken> {
       );
   }
   return taken;
+}
+
+/** Messages at once. The goals are for 32; the others show whether that is a special case. */
+const concurrencies = [1, 8, 32, 128];
+/** Of each kind; four times as many where there is a goal. */
+const countEach = 1500;
+
+export function against(other: Checkout): BoundedScenario {
+  return {
+    name: `message-against-${other.name}`,
+    goal: { smtp32Ratio: 0.6, inbound32Ratio: 0.65 },
+    async run(bench) {
+      bench.log('signing the mail of 500 senders');
+      const tools = await startMailTools(bench, await makeSenderMix(bench.size));
+      return compareWith(bench, other, (bench) => measureTurn(bench, tools));
+    },
+  };
+}
+
+async function measureTurn(bench: Bench, tools: MailTools): Promise<Costs> {
+  const deliveries = await startDeliveryBench(bench, mailSettings(tools));
+  const { service } = deliveries;
+  await makeIdentity(service);
+  const webhooks = await deliveries.makeWebhooks(1);
+  await deliveries.turnOn(webhooks, true);
+  const ways = {
+    smtp: (sessions: number, count: number) => tools.send(service.smtpPort, { sessions, count }),
+    inbound: (sessions: number, count: number) => tools.post(service, count, { sessions }),
+  };
+  /** Until the receiver has all messages, and that is recorded. */
+  const take = async (way: keyof typeof ways, sessions: number, count: number) => {
+    const came = deliveries.receiveMail(count);
+    await Promise.all([ways[way](sessions, count), came]);
+    await deliveries.awaitRecorded(webhooks);
+  };
+  for (const way of ['smtp', 'inbound'] as const) await take(way, concurrency, bench.size(warmUpCount / 2));
+  const costs: Costs = {};
+  for (const sessions of concurrencies)
+    for (const way of ['smtp', 'inbound'] as const) {
+      const count = bench.size(sessions === concurrency ? 4 * countEach : countEach);
+      const cost = await measureCost(bench, deliveries, count, () => take(way, sessions, count));
+      costs[`${way}${sessions}`] = cost;
+    }
+  return costs;
 }
