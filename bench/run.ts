@@ -104,9 +104,12 @@ try {
     return asked.smoke ? smoke(asked, selected) : runAll(asked, selected, postgres);
   });
 } catch (error) {
-  if (!(error instanceof OperatorError)) throw error;
-  process.stderr.write(`${error.message}\n`);
-  process.exitCode = 2;
+  if (stopping.signal.aborted) process.exitCode = 130;
+  else if (!(error instanceof OperatorError)) throw error;
+  else {
+    process.stderr.write(`${error.message}\n`);
+    process.exitCode = 2;
+  }
 }
 
 interface Asked {
