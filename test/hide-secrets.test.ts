@@ -64,6 +64,14 @@ test('base64 that the server wrapped, at any place', () => {
     }
 });
 
+test('a password that is broken over the lines of a reply, at any place', () => {
+  for (const secret of ['Zq7"Wk\\é&x%Pv4Lm', 'k3y!x'])
+    for (let at = 1; at < secret.length; at++) {
+      const shown = hideSecrets([secret])(`Wrong: ${secret.slice(0, at)}\n${secret.slice(at)} (u)`);
+      assert.equal(shown, 'Wrong: [removed]\n[removed] (u)');
+    }
+});
+
 test('XOAUTH2 in lines of 76 characters', () => {
   const sent = base64(`user=ada@post.example\x01auth=Bearer ${token}\x01\x01`);
   const wrapped = sent.match(/.{1,76}/g)?.join('\n') ?? '';

@@ -5,7 +5,7 @@ export const smtpLimitSettings = {
   POSTHORN_MAX_MESSAGE_BYTES: setting(
     wholeNumber(1024, 1 << 30),
     26_214_400,
-    'Size of the largest message that Posthorn accepts. A message above 256 KiB, or with a header above 32 KiB, is examined by a thread beside the API and SMTP: one fewer than the machine has cores and at least 2, of which one user never has all. A message that takes a thread more than 30 s is accepted with its header alone. The JSON of `POST /messages` can have 1.4 times this size and 1 MiB more; above 1 MiB a thread parses it; more than 64 KiB of blanks outside of strings are refused.',
+    'Size of the largest message that Posthorn accepts. A message above 64 KiB, with a header above 32 KiB or with very much to decode, is examined by a thread beside the API and SMTP: one fewer than the machine has cores and at least 2, of which one user never has all. A message that takes a thread more than 30 s is accepted with its header alone. The JSON of `POST /messages` can have 1.4 times this size and 1 MiB more; above 128 KiB a thread parses it; more than 64 KiB of blanks outside of strings are refused.',
   ),
   POSTHORN_SMTP_MAX_RECIPIENTS: setting(
     wholeNumber(1, 10_000),

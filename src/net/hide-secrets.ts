@@ -37,6 +37,7 @@ export function hideSecrets(given: readonly (string | null | undefined)[]): Hide
     const isHidden = new Uint8Array(text.length);
     for (const match of folded.matchAll(whole)) isHidden.fill(1, match.index, match.index + match[0].length);
     hidePieces(folded, forms, isHidden);
+    hideWrapped(folded, forms, isHidden);
     hideBase64(text, decoded, isHidden);
     hideStart(folded, forms, isHidden);
     return write(text, isHidden).slice(0, maxLength).toWellFormed();
@@ -86,6 +87,19 @@ function hidePieces(text: string, forms: readonly string[], isHidden: Uint8Array
       // Each place is hidden once, however often the form has the piece.
       places.delete(piece);
     }
+}
+
+/** A reply of several lines can break a secret anywhere: it is looked for in the text without blanks. */
+function hideWrapped(text: string, forms: readonly string[], isHidden: Uint8Array): void {
+  const places = [...text.matchAll(/[^ ]/g)].map(({ index }) => index);
+  const joined = text.replaceAll(' ', '');
+  const isFound = new Uint8Array(joined.length);
+  const wanted = forms.map((form) => form.replaceAll(' ', '')).filter(({ length }) => length >= minStart);
+  hidePieces(joined, wanted, isFound);
+  for (const form of wanted)
+    for (let at = joined.indexOf(form); at !== -1; at = joined.indexOf(form, at + 1))
+      isFound.fill(1, at, at + form.length);
+  for (const [n, place] of places.entries()) if (isFound[n]) isHidden[place] = 1;
 }
 
 interface Decoded {
