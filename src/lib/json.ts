@@ -13,7 +13,10 @@ const suspicious = /\\u[dD][89a-fA-F]|\d[eE]|[\d.]{16}/;
 
 /** Throws a SyntaxError that says what is wrong. `maxValues`: a document with about more values is a RangeError. */
 export function parseJson(text: string, maxValues = Number.POSITIVE_INFINITY): unknown {
-  const keys = measureJson(text, { maxValues, maxBlanks });
+  return parseMeasured(text, measureJson(Buffer.from(text), { maxValues, maxBlanks }));
+}
+
+function parseMeasured(text: string, keys: number): unknown {
   const parsed: unknown = suspicious.test(text) ? parseWithSource(text, refuseChanged) : JSON.parse(text);
   // `JSON.parse` keeps the last of two values with the same key.
   if (countKeys(parsed) !== keys) throw new SyntaxError('An object has the same key twice');
@@ -25,9 +28,13 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 export type JsonFault = { kind: 'too_many_values' | 'invalid_json'; message: string };
 
 /** `parseJson` of bytes. A fault is a value, because errors lose their class on the way from a worker thread. */
-export function readJson(bytes: Uint8Array, maxValues?: number): { value: unknown } | { fault: JsonFault } {
+export function readJson(
+  bytes: Uint8Array,
+  maxValues = Number.POSITIVE_INFINITY,
+): { value: unknown } | { fault: JsonFault } {
   try {
-    return { value: parseJson(utf8.decode(bytes), maxValues) };
+    const keys = measureJson(asBuffer(bytes), { maxValues, maxBlanks });
+    return { value: parseMeasured(utf8.decode(bytes), keys) };
   } catch (error) {
     if (error instanceof RangeError) return { fault: { kind: 'too_many_values', message: error.message } };
     const message = error instanceof SyntaxError ? error.message : 'The body is not valid UTF-8';
@@ -49,9 +56,12 @@ const [quote, backslash, comma, colon] = [0x22, 0x5c, 0x2c, 0x3a];
 const [openBracket, closeBracket, openBrace, closeBrace] = [0x5b, 0x5d, 0x7b, 0x7d];
 const [space, tab, lineFeed, carriageReturn] = [0x20, 0x09, 0x0a, 0x0d];
 
-/** Throws before memory is needed for the values. Returns how many keys all objects have together. */
+/**
+ * Of JSON in UTF-8, where the characters that count are one byte each. Throws before memory is needed for the text and its values.
+ * Returns how many keys all objects have together.
+ */
 export function measureJson(
-  text: string,
+  text: Buffer,
   { maxValues, maxBlanks = Number.POSITIVE_INFINITY }: { maxValues: number; maxBlanks?: number },
 ): number {
   let depth = 0;
@@ -59,7 +69,7 @@ export function measureJson(
   let keys = 0;
   let blanks = 0;
   for (let i = 0; i < text.length; i++) {
-    switch (text.charCodeAt(i)) {
+    switch (text[i]) {
       case quote:
         i = findStringEnd(text, i + 1);
         break;
@@ -94,10 +104,10 @@ export function measureJson(
 }
 
 /** The next quote with an even number of backslashes before it. */
-function findStringEnd(text: string, start: number): number {
-  for (let end = text.indexOf('"', start); end !== -1; end = text.indexOf('"', end + 1)) {
+function findStringEnd(text: Buffer, start: number): number {
+  for (let end = text.indexOf(quote, start); end !== -1; end = text.indexOf(quote, end + 1)) {
     let first = end;
-    while (first > start && text.charCodeAt(first - 1) === backslash) first -= 1;
+    while (first > start && text[first - 1] === backslash) first -= 1;
     if ((end - first) % 2 === 0) return end;
   }
   return text.length;
@@ -135,4 +145,8 @@ function digitsOf(number: string): string {
   let end = digits.length;
   while (digits[end - 1] === '0') end -= 1;
   return digits.slice(0, end).replace(/^0+/, '');
+}
+
+function asBuffer({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
 }

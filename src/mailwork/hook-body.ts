@@ -21,9 +21,10 @@ export function readHookBody(raw: Buffer, contentType: string): HookBody {
 
 /** 36 MB of empty objects took 27 s and 800 MB to parse, so the values are counted first. */
 export function readHookJson(raw: Uint8Array): unknown {
-  const text = Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString();
+  const bytes = Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength);
   try {
-    measureJson(text, { maxValues });
+    measureJson(bytes, { maxValues });
+    const text = bytes.toString();
     return text.length <= maxTextLength ? JSON.parse(text) : JSON.parse(text, makeLongTextsBytes);
   } catch {
     return undefined;

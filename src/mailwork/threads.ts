@@ -45,7 +45,7 @@ class Stopped extends Error {
 }
 
 /** A small heap is enough, because messages are outside of it. A large JSON body and its texts are inside. */
-const resourceLimits = { maxYoungGenerationSizeMb: 3, maxOldGenerationSizeMb: 512 };
+const resourceLimits = { maxYoungGenerationSizeMb: 3, maxOldGenerationSizeMb: 256 };
 
 /** Threads start when a job needs them. */
 export class Threads<Job, Result> {

@@ -155,6 +155,31 @@ export const attacks: readonly Attack[] = [
     },
   },
   {
+    // Mail of 255 KB by SMTP, on 40 connections.
+    name: 'mail',
+    extras: ['large'],
+    async begin({ deliveries: { service }, attack, size }) {
+      await makeIdentity(service, mailRecipient);
+      const start = `From: <${sender}>\r\nTo: <${mailRecipient}>\r\nSubject: A message\r\n\r\n`;
+      const line = `${'x'.repeat(70)}\r\n`;
+      const mail = { start, filler: line, times: Math.floor(255_000 / line.length), end: '.\r\n' };
+      goOn(attack({ kind: 'mail', connections: 40, port: service.smtpPort, mail }));
+      await delay(size(3000));
+    },
+  },
+  {
+    // `POST /messages` with HTML of 250 KB, on 20 connections.
+    name: 'posts',
+    extras: ['large'],
+    async begin({ deliveries: { service }, attack, size }) {
+      const identityId = await makeIdentity(service, 'posts@customer.example');
+      const start = `{"identityId":"${identityId}","to":"a@good.example","subject":"x","html":"`;
+      const body = { start, filler: '<p>x', times: 62_000, end: '"}' };
+      goOn(attack({ kind: 'repeat', connections: 20, requests: [{ path: '/messages', body }] }));
+      await delay(size(3000));
+    },
+  },
+  {
     // 1,000 recipients whose mail the operator's relay takes 5 s for.
     name: 'relay',
     extras: ['relayed'],
