@@ -193,6 +193,8 @@ export function makeMailWork(
           ? [authenticate(raw, origin, verifyIn(turn)), parse(raw, turn)]
           : [authenticate(raw, origin), jobs.parse({ raw })],
       );
+      // To write and record what was read costs the event loop as much as a small message.
+      if (isLarge(raw)) await takeTurnHere(ownerId, bytesPerTurn);
       return { ...read, authentication };
     },
     async extract(raw, n, ownerId = '', signal) {
